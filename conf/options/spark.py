@@ -1,0 +1,55 @@
+"""Options of the Spark drivers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.option import computed_option, option
+from conf.values import Boolean, Duration, FilePath, MemorySize, Text
+
+if TYPE_CHECKING:
+    from conf.configuration import Configuration
+
+
+def _cds_cache_dir(_configuration: Configuration) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "understudy" / "cds"
+
+
+class SparkOptions:
+    """The Spark driver of a TaskManager. Every other key that starts with `spark.` goes to Spark as it is."""
+
+    MASTER = option(
+        "spark.master",
+        Text("local[4]", r"local(\[([0-9]+|\*)(,[0-9]+)?\])?|spark://\S+", "local[N], local[*] or spark://HOST:PORT"),
+        "local[*]",
+        "Where Spark's work is done: `local[*]` in the driver itself on all cores of the machine, `local[N]` on N of "
+        "them, `spark://...` on a standalone Spark cluster.",
+    )
+    DRIVER_MEMORY = option(
+        "spark.driver.memory",
+        MemorySize("2 gb", minimum=256 << 20),
+        "2 gb",
+        "The heap of each driver JVM.",
+    )
+    DRIVER_START_TIMEOUT = option(
+        "taskmanager.spark.start-timeout",
+        Duration("2 min", minimum=1.0),
+        "2 min",
+        "How long a driver JVM may take until it answers.",
+    )
+    CDS_ENABLED = option(
+        "spark.cds.enabled",
+        Boolean(),
+        "true",
+        "Keep an archive of Spark's loaded classes, which halves the time that a driver takes to start (some 200 MB).",
+    )
+    CDS_CACHE_DIR = computed_option(
+        "spark.cds.cache-dir",
+        FilePath("/var/cache/understudy/cds"),
+        _cds_cache_dir,
+        "~/.cache/understudy/cds",
+        "The directory of those archives; one is made for each Java and Spark, and shared by all clusters of a user.",
+    )

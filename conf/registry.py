@@ -1,0 +1,65 @@
+"""Which option a key means, and which one was probably meant."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from conf.option import ConfigOption
+from conf.options import all_options
+
+SPARK_PREFIX = "spark."
+RESERVED_PREFIX = "spark.cds."  # ours: a slip of the pen in it must not vanish into Spark's properties
+
+# Spark's own spark.redaction.regex, and "credential"
+_SENSITIVE = re.compile(r"(?i)secret|password|token|credential|access[.]?key")
+
+
+@lru_cache(maxsize=1)
+def options_by_key() -> dict[str, ConfigOption[Any]]:
+    """Every key, former and foreign names included, with its option."""
+    found: dict[str, ConfigOption[Any]] = {}
+    for option in all_options():
+        for key in option.keys:
+            if key in found:
+                raise AssertionError(f"two options claim the key {key!r}")
+            found[key] = option
+    return found
+
+
+def is_pass_through(key: str) -> bool:
+    """Whether a key that no option has goes to Spark as it is."""
+    return key.startswith(SPARK_PREFIX) and not key.startswith(RESERVED_PREFIX) and len(key) > 6
+
+
+def is_sensitive(key: str) -> bool:
+    """Whether the value of a key that we did not declare is likely a secret."""
+    return _SENSITIVE.search(key) is not None
+
+
+def is_section(key: str) -> bool:
+    """Whether a key is the beginning of declared ones, such as ``heartbeat``."""
+    return key == "spark" or any(known.startswith(f"{key}.") for known in options_by_key())
+
+
+def suggest(key: str) -> str | None:
+    """The declared key nearest to one that is not declared, or None when none is near.
+
+    Near is what is spelled alike, or in the same area and shares a word: ``taskmanager.slots`` is
+    ``taskmanager.numberOfTaskSlots``.
+    """
+    from difflib import SequenceMatcher  # only for a wrong key: keeps the command line quick to start
+
+    def nearness(known: str) -> float:
+        ratio = SequenceMatcher(None, plain, "".join(_words(known))).ratio()
+        shared = set(_words(key.rpartition(".")[2])) & set(_words(known)) - {section}
+        return ratio + (0.5 if shared and known.startswith(section) else 0.0)
+
+    plain, section = "".join(_words(key)), key.partition(".")[0]
+    best = max(options_by_key(), key=nearness)
+    return options_by_key()[best].key if nearness(best) >= 0.65 else None
+
+
+def _words(key: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", key)]

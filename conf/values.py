@@ -1,0 +1,322 @@
+"""The forms that a value may have: how each is read from text, written back, and described.
+
+Modelled on the types of Flink's ``ConfigOptions`` (``Duration`` and ``MemorySize`` read what Flink's read, but a
+duration always needs its unit).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from abc import ABC, abstractmethod
+from enum import Enum
+from pathlib import Path
+from typing import Generic, TypeVar
+from urllib.parse import urlsplit
+
+from conf.secret import MASK, SecretStr
+
+V = TypeVar("V")
+E = TypeVar("E", bound=Enum)
+
+_DURATION_UNITS: dict[str, float] = {
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("min", "m", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "milli", "millis", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("us", "µs", "micro", "micros", "microsecond", "microseconds"), 1e-6),
+}
+_MEMORY_UNITS: dict[str, int] = {
+    **dict.fromkeys(("", "b", "byte", "bytes"), 1),
+    **dict.fromkeys(("k", "kb", "kib", "kibibytes"), 1 << 10),
+    **dict.fromkeys(("m", "mb", "mib", "mebibytes"), 1 << 20),
+    **dict.fromkeys(("g", "gb", "gib", "gibibytes"), 1 << 30),
+    **dict.fromkeys(("t", "tb", "tib", "tebibytes"), 1 << 40),
+}
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-zµ]*)")
+
+
+class ValueType(ABC, Generic[V]):
+    """A form of value.
+
+    ``name`` is its name in the reference, ``expected`` the form in words, ``example`` one good value.
+    """
+
+    name: str
+    expected: str
+    example: str
+    secret = False
+
+    @abstractmethod
+    def parse(self, text: str) -> V:
+        """The value that a text stands for. Raises ValueError when it stands for none."""
+
+    def parse_items(self, items: list[str]) -> V:
+        """The value that a YAML list stands for. Raises ValueError for forms that are not lists."""
+        raise ValueError(items)
+
+    def render(self, value: V) -> str:
+        """A text that ``parse`` reads as this value again."""
+        return str(value)
+
+    def shown(self, value: V) -> str:
+        """The text that people and logs may see."""
+        return self.render(value)
+
+
+class Text(ValueType[str]):
+    """A text; ``pattern`` must match all of it."""
+
+    name = "String"
+
+    def __init__(self, example: str, pattern: str = r".+", expected: str = "a text") -> None:
+        self.example, self.expected = example, expected
+        self._pattern = re.compile(pattern)
+
+    def parse(self, text: str) -> str:
+        if not self._pattern.fullmatch(text):
+            raise ValueError(text)
+        return text
+
+
+class Secret(ValueType[SecretStr]):
+    """A text that is never shown."""
+
+    name = "Secret"
+    expected = "a text"
+    example = "..."
+    secret = True
+
+    def parse(self, text: str) -> SecretStr:
+        return SecretStr(text)
+
+    def render(self, value: SecretStr) -> str:
+        return value.reveal()
+
+    def shown(self, value: SecretStr) -> str:
+        return str(value)
+
+
+class SecretUrl(Secret):
+    """A URL that may hold a password: shown without its user, password and query."""
+
+    name = "Secret URL"
+
+    def __init__(self, schemes: tuple[str, ...], example: str) -> None:
+        self._schemes = schemes
+        self.example = example
+        self.expected = "a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes)
+
+    def parse(self, text: str) -> SecretStr:
+        parts = urlsplit(text)
+        if parts.scheme not in self._schemes or not (parts.netloc or parts.path) or any(c.isspace() for c in text):
+            raise ValueError("not such a URL")
+        netloc = f"{MASK}@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+        query = f"?{MASK}" if parts.query else ""
+        return SecretStr(text, f"{parts.scheme}://{netloc}{parts.path}{query}")
+
+
+class Integer(ValueType[int]):
+    """A whole number between two bounds, both included."""
+
+    name = "Integer"
+
+    def __init__(self, minimum: int = 0, maximum: int = 2**31 - 1, example: str = "") -> None:
+        self._minimum, self._maximum = minimum, maximum
+        self.example = example or str(max(minimum, 1))
+        self.expected = f"a whole number from {minimum} to {maximum}"
+
+    def parse(self, text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise ValueError(text)
+        value = int(text)
+        if not self._minimum <= value <= self._maximum:
+            raise ValueError(text)
+        return value
+
+
+class Number(ValueType[float]):
+    """A number between two bounds, both included."""
+
+    name = "Double"
+
+    def __init__(self, minimum: float, maximum: float, example: str) -> None:
+        self._minimum, self._maximum = minimum, maximum
+        self.example = example
+        self.expected = f"a number from {minimum:g} to {maximum:g}"
+
+    def parse(self, text: str) -> float:
+        value = float(text)
+        if not (math.isfinite(value) and self._minimum <= value <= self._maximum):
+            raise ValueError(text)
+        return value
+
+
+class Boolean(ValueType[bool]):
+    """``true`` or ``false``."""
+
+    name = "Boolean"
+    expected = "true or false"
+    example = "true"
+
+    def parse(self, text: str) -> bool:
+        lowered = text.lower()
+        if lowered not in ("true", "false"):
+            raise ValueError(text)
+        return lowered == "true"
+
+    def render(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+class Duration(ValueType[float]):
+    """A length of time with its unit, as seconds.
+
+    A bare number is refused (except 0): Flink reads it as milliseconds, most people write seconds.
+
+    Args:
+        example: one good value.
+        minimum: the shortest allowed, in seconds.
+    """
+
+    name = "Duration"
+
+    def __init__(self, example: str = "10 s", minimum: float = 0.0) -> None:
+        self.example = example
+        self._minimum = minimum
+        bound = f", at least {self.render(minimum)}" if minimum > 0 else ""
+        self.expected = f"a number with its unit (ms, s, min, h or d){bound}"
+
+    def parse(self, text: str) -> float:
+        match = _QUANTITY.fullmatch(text.lower())
+        if match is None:
+            raise ValueError(text)
+        number, unit = match.groups()
+        if not unit and float(number) != 0:
+            raise ValueError(text)
+        # one rounding to the microsecond, so that "300 ms" is 0.3 and not 0.30000000000000004
+        seconds = round(float(number) * (_DURATION_UNITS[unit] if unit else 0.0), 6) if unit in _UNITS_OR_NONE else None
+        if seconds is None or seconds < self._minimum:
+            raise ValueError(text)
+        return seconds
+
+    def render(self, value: float) -> str:
+        for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+            if value and value % size == 0:
+                return f"{int(value // size)} {unit}"
+        micros = round(value * 1e6)
+        return f"{micros // 1000} ms" if micros % 1000 == 0 else f"{micros} us"
+
+
+_UNITS_OR_NONE = frozenset(_DURATION_UNITS) | {""}
+
+
+class MemorySize(ValueType[int]):
+    """A size in bytes; k, m, g and t are powers of 1024 as in Flink and Spark; a bare number is bytes."""
+
+    name = "MemorySize"
+
+    def __init__(self, example: str = "10 mb", minimum: int = 0, maximum: int = 1 << 50) -> None:
+        self.example = example
+        self._minimum, self._maximum = minimum, maximum
+        self.expected = "a size with its unit (b, kb, mb, gb or tb)"
+        if minimum > 0:
+            self.expected += f", at least {self.render(minimum)}"
+        if maximum < 1 << 50:
+            self.expected += f", at most {self.render(maximum)}"
+
+    def parse(self, text: str) -> int:
+        match = _QUANTITY.fullmatch(text.lower())
+        if match is None or match.group(2) not in _MEMORY_UNITS:
+            raise ValueError(text)
+        number, unit = match.groups()
+        size = int(number) * _MEMORY_UNITS[unit] if number.isdigit() else int(float(number) * _MEMORY_UNITS[unit])
+        if not self._minimum <= size <= self._maximum:
+            raise ValueError(text)
+        return size
+
+    def render(self, value: int) -> str:
+        for unit, size in (("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)):
+            if value and value % size == 0:
+                return f"{value // size} {unit}"
+        return f"{value} b"
+
+
+class Choice(ValueType[E]):
+    """One of an enumeration's values; case does not matter."""
+
+    name = "Enum"
+
+    def __init__(self, choices: type[E]) -> None:
+        self._by_text = {str(member.value).lower(): member for member in choices}
+        self.expected = "one of " + ", ".join(str(member.value) for member in choices)
+        self.example = str(next(iter(choices)).value)
+
+    def parse(self, text: str) -> E:
+        if text.lower() not in self._by_text:
+            raise ValueError(text)
+        return self._by_text[text.lower()]
+
+    def render(self, value: E) -> str:
+        return str(value.value)
+
+
+class FilePath(ValueType[Path]):
+    """A path: ``~`` is expanded and a relative one is taken from the current directory, so that it means the same in
+    every process that is handed the configuration."""
+
+    name = "Path"
+    expected = "a path"
+
+    def __init__(self, example: str) -> None:
+        self.example = example
+
+    def parse(self, text: str) -> Path:
+        if "\0" in text:
+            raise ValueError("a path holds no NUL")
+        try:
+            return Path(text).expanduser().absolute()
+        except RuntimeError as error:  # ~ of a user that does not exist
+            raise ValueError(str(error)) from error
+
+
+class TextList(ValueType[tuple[str, ...]]):
+    """Texts separated by ``;`` as in Flink, or a YAML list."""
+
+    name = "List<String>"
+    expected = "texts separated by ';'"
+
+    def __init__(self, example: str) -> None:
+        self.example = example
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(item.strip() for item in text.split(";") if item.strip())
+
+    def parse_items(self, items: list[str]) -> tuple[str, ...]:
+        if any(";" in item for item in items):
+            raise ValueError(items)
+        return tuple(items)
+
+    def render(self, value: tuple[str, ...]) -> str:
+        return ";".join(value)
+
+
+class Arguments(ValueType[tuple[str, ...]]):
+    """Command line arguments, separated by spaces and quoted as in a shell."""
+
+    name = "Arguments"
+    expected = "arguments separated by spaces, quoted as in a shell"
+
+    def __init__(self, example: str) -> None:
+        self.example = example
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(shlex.split(text))
+
+    def parse_items(self, items: list[str]) -> tuple[str, ...]:
+        return tuple(items)
+
+    def render(self, value: tuple[str, ...]) -> str:
+        return shlex.join(value)
