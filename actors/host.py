@@ -1,0 +1,145 @@
+"""The one Thespian actor: it hosts any endpoint in a process of its own, on an asyncio loop embedded into Thespian."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thespian.actors import Actor, ActorExitRequest, ThespianWatch, WatchMessage
+
+from actors.embedding import EmbeddedLoop
+from actors.logs import LogConfig, configure_logging
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.service import RpcConfig, RpcService
+from actors.thespian_base import set_process_name
+
+# Thespian replaces the root logger in each actor by one that forwards every record by its transport (66 us to
+# 1.6 ms a line). What the process that started the system had configured is kept from here and put back in the actor.
+_ROOT, _MANAGER = logging.root, logging.Logger.manager
+log = logging.getLogger(__name__)
+
+STOP_DEADLINE_S = 10.0
+
+EndpointFactory = Callable[..., Awaitable[RpcEndpoint]]
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """What a host is told to run. Plain data: code is named by import path, never sent.
+
+    Args:
+        name: name of the actor.
+        factory: ``package.module:function``, a coroutine function ``(service, **arguments) -> RpcEndpoint``.
+        arguments: plain keyword arguments of the factory.
+        rpc: settings of the process's RPC service.
+        secret_file: file with the cluster secret.
+        log: how the process logs.
+        nonce: correlates the answer.
+    """
+
+    name: str
+    factory: str
+    arguments: dict[str, Any]
+    rpc: RpcConfig
+    secret_file: Path
+    log: LogConfig
+    nonce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStarted:
+    """The endpoint runs and its port is open."""
+
+    nonce: str
+    pid: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostFailed:
+    """The endpoint could not be started."""
+
+    nonce: str
+    error: str
+    details: str = field(repr=False, default="")
+
+
+class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
+    """Runs one endpoint. Every `receiveMessage` returns the watch, or Thespian would drop it.
+
+    No exception may reach Thespian: it would run the handler a second time.
+    """
+
+    def __init__(self) -> None:
+        self._embedded: EmbeddedLoop | None = None
+        self._service: RpcService | None = None
+
+    def receiveMessage(self, message: Any, sender: Any) -> ThespianWatch | None:  # noqa: N802  # Thespian's name
+        """Thespian's entry: a turn of the loop, the start order, or the exit request."""
+        try:
+            if isinstance(message, WatchMessage):
+                if self._embedded is not None:
+                    self._embedded.turn()
+            elif isinstance(message, HostSpec):
+                self.send(sender, self._start(message))
+            elif isinstance(message, ActorExitRequest):
+                self._stop()
+        except BaseException:
+            log.critical("the host of %s failed; its process ends", self._name(), exc_info=True)
+            os._exit(70)
+        return None if self._embedded is None else ThespianWatch([self._embedded.fileno()])
+
+    def _name(self) -> str:
+        return "an actor" if self._service is None else str(self._service.address_of("/"))
+
+    def _start(self, spec: HostSpec) -> HostStarted | HostFailed:
+        _restore_logging(spec)
+        set_process_name(f"us-{spec.name}")
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(
+                number, signal.SIG_IGN
+            )  # the terminal's signals are for the command line, not for the cluster
+        self._embedded = embedded = EmbeddedLoop()
+        try:
+            with embedded.outside_thespian():
+                return embedded.loop.run_until_complete(self._start_endpoint(spec, embedded.loop))
+        except Exception as error:  # whatever it is, the one who ordered the start is told
+            log.critical("%s could not be started: %s", spec.name, error, exc_info=True)
+            details = "".join(traceback.format_exception(error))
+            return HostFailed(spec.nonce, f"{type(error).__name__}: {error}", details)
+
+    async def _start_endpoint(self, spec: HostSpec, loop: asyncio.AbstractEventLoop) -> HostStarted:
+        secret = spec.secret_file.read_bytes().strip()
+        self._service = service = RpcService(loop, secret, spec.rpc)
+        await service.listen()
+        module, _, function = spec.factory.partition(":")
+        factory: EndpointFactory = getattr(importlib.import_module(module), function)
+        endpoint = await factory(service, spec.name, **spec.arguments)
+        address = await service.start_server(endpoint)
+        return HostStarted(spec.nonce, os.getpid(), str(address))
+
+    def _stop(self) -> None:
+        if self._embedded is None or self._service is None:
+            return
+        with self._embedded.outside_thespian():
+            try:
+                self._embedded.loop.run_until_complete(asyncio.wait_for(self._service.close(), STOP_DEADLINE_S))
+            except TimeoutError:
+                log.error("%s did not stop within %g s; its process ends all the same", self._name(), STOP_DEADLINE_S)
+        self._embedded = None
+        logging.shutdown()
+
+
+def _restore_logging(spec: HostSpec) -> None:
+    logging.root = _ROOT
+    logging.Logger.root = _ROOT
+    logging.Logger.manager = _MANAGER
+    configure_logging(spec.log)

@@ -1,0 +1,106 @@
+"""The directory of a system's actors, at the system's own port (Akka's Receptionist).
+
+Every actor has a process and a port of its own; users know one address for the whole system,
+``akka.tcp://<system>@<host>:<port>/user/<name>``. The receptionist at that port says where the actor really lives
+and, for a fenced one, under which leadership it serves at present.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.address import ActorAddress
+from actors.errors import UnknownActor
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.gateway import Ask, FencingToken, RpcGateway, rpc_sync, rpc_tell
+from actors.rpc.service import RpcService
+
+NAME = "receptionist"
+PATH = "/system/receptionist"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One known actor.
+
+    Args:
+        path: its path, e.g. ``/user/dispatcher``.
+        address: the text form of the address where it really lives.
+        pid: its process.
+        token: the leadership under which it serves, None for an unfenced actor.
+    """
+
+    path: str
+    address: str
+    pid: int
+    token: FencingToken | None = None
+
+
+class ReceptionistGateway(RpcGateway):
+    """How the directory is asked and told."""
+
+    def register(self, listing: Listing) -> Ask[None]:
+        """Enter or replace the actor at ``listing.path``; a listing of an older epoch than the known one is refused."""
+        raise NotImplementedError
+
+    def deregister(self, path: str, address: str) -> None:
+        """Remove the actor, if it is still listed at *address*."""
+        raise NotImplementedError
+
+    def find(self, path: str) -> Ask[Listing]:
+        """The listing of *path*; raises `UnknownActor`."""
+        raise NotImplementedError
+
+    def listings(self) -> Ask[list[Listing]]:
+        """All listings, by path."""
+        raise NotImplementedError
+
+
+class Receptionist(RpcEndpoint, ReceptionistGateway):
+    """Keeps the listings in memory: who lives registers again when this process comes back."""
+
+    def __init__(self, service: RpcService) -> None:
+        super().__init__(service, NAME)
+        self._listings: dict[str, Listing] = {}
+
+    @property
+    def path(self) -> str:
+        """The receptionist is the system's own, not a user's actor."""
+        return PATH
+
+    @rpc_sync
+    def register(self, listing: Listing) -> None:
+        self.enter(listing)
+
+    def enter(self, listing: Listing) -> None:
+        """Enter or replace a listing, unless it is of an older leadership than the known one."""
+        known = self._listings.get(listing.path)
+        if known is not None and known.token is not None and (listing.token is None or listing.token < known.token):
+            return
+        self._listings[listing.path] = listing
+
+    @rpc_tell
+    def deregister(self, path: str, address: str) -> None:
+        known = self._listings.get(path)
+        if known is not None and known.address == address:
+            del self._listings[path]
+
+    @rpc_sync
+    def find(self, path: str) -> Listing:
+        listing = self._listings.get(path)
+        if listing is None:
+            raise UnknownActor(f"no actor {path} is known to {self.address}")
+        return listing
+
+    @rpc_sync
+    def listings(self) -> list[Listing]:
+        return [self._listings[path] for path in sorted(self._listings)]
+
+    def forget_process(self, pid: int) -> None:
+        """Remove all actors of a process that has ended."""
+        self._listings = {path: listing for path, listing in self._listings.items() if listing.pid != pid}
+
+
+def receptionist_of(service: RpcService, system: ActorAddress) -> ReceptionistGateway:
+    """A gateway to the receptionist of the system that *system* (any address at its port) belongs to."""
+    return service.gateway(system.with_path(PATH), ReceptionistGateway)

@@ -1,0 +1,217 @@
+"""Values to MessagePack and back, by the type hints of the gateway (cattrs), and errors by a registry of types."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cattrs.cols import list_structure_factory
+from cattrs.preconf.msgpack import make_converter
+
+import actors.errors
+from actors.errors import ActorError, RemoteError, WireError
+from actors.rpc.gateway import Ask, RpcGateway, gateway_methods
+
+ERROR_TEXT_LIMIT = 32 * 1024
+
+_PLAIN = (str, int, float, bool, bytes, type(None))
+Hook = Callable[[Any], Any]
+E = TypeVar("E", bound=type[Exception])
+
+converter = make_converter()
+
+
+def _expect(value: Any, kind: type | tuple[type, ...]) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise WireError(f"expected {kind}, got {type(value).__name__}")
+    return value
+
+
+# cattrs would coerce "3" to 3 and 3 to "3": on the wire a wrong type is an error of the sender's. Subclasses of str
+# (ids) check themselves when constructed.
+converter.register_structure_hook(int, lambda value, _: _expect(value, int))
+converter.register_structure_hook(
+    str, lambda value, hint: _expect(value, str) if hint is str else hint(_expect(value, str))
+)
+converter.register_structure_hook(bool, lambda value, _: _expect(value, bool))
+converter.register_structure_hook(bytes, lambda value, _: _expect(value, bytes))
+converter.register_structure_hook(float, lambda value, _: float(_expect(value, (int, float))))
+
+
+def _origin(hint: Any) -> Any:
+    return typing.get_origin(hint)
+
+
+@converter.register_structure_hook_factory(lambda hint: _origin(hint) is list)
+def _list_hook(hint: Any) -> Callable[[Any, Any], Any]:
+    # cattrs iterates over whatever it gets: the text "ab" would become the list ["a", "b"].
+    structure = list_structure_factory(hint, converter)
+    return lambda value, _: structure(_expect(value, (list, tuple)), hint)
+
+
+@converter.register_structure_hook_factory(
+    lambda hint: _origin(hint) is tuple and typing.get_args(hint)[-1:] == (Ellipsis,)
+)
+def _tuple_hook(hint: Any) -> Callable[[Any, Any], Any]:
+    as_list: Any = types.GenericAlias(list, typing.get_args(hint)[:1])
+    structure = converter.get_structure_hook(as_list)
+    return lambda value, _: tuple(structure(value, as_list))
+
+
+def to_plain(value: Any) -> Any:
+    """Turn a dataclass (or a collection of such) into plain MessagePack values."""
+    return converter.unstructure(value)
+
+
+def from_plain(value: Any, hint: Any) -> Any:
+    """Rebuild a value of type *hint* from plain values; raises `WireError` when it does not fit."""
+    try:
+        return converter.structure(value, hint)
+    except WireError:
+        raise
+    except Exception as error:
+        raise WireError(f"a value does not fit {hint}: {_first_cause(error)}") from error
+
+
+def _first_cause(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """What the wire needs to know of one gateway method."""
+
+    name: str
+    signature: inspect.Signature
+    is_ask: bool
+    encoders: tuple[Hook | None, ...]
+    decoders: tuple[Hook, ...]
+    required: int
+    encode_result: Hook | None
+    decode_result: Hook
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Bind and encode the arguments of a call; raises TypeError as a local call would."""
+        if kwargs or len(args) != len(self.encoders):
+            bound = self.signature.bind(None, *args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args[1:]
+        return [value if encode is None else encode(value) for encode, value in zip(self.encoders, args, strict=True)]
+
+    def decode_arguments(self, values: Any) -> list[Any]:
+        """Decode received arguments; raises `WireError` when number or types do not fit."""
+        if not isinstance(values, list) or not self.required <= len(values) <= len(self.decoders):
+            raise WireError(f"{self.name}() takes {len(self.decoders)} arguments")
+        return [decode(value) for decode, value in zip(self.decoders, values, strict=False)]
+
+
+def _encoder(hint: Any) -> Hook | None:
+    return None if hint in _PLAIN or hint is Any else lambda value: converter.unstructure(value, unstructure_as=hint)
+
+
+def _decoder(hint: Any) -> Hook:
+    if hint is Any:
+        return lambda value: value
+    if hint is type(None):
+        return lambda value: None
+    return lambda value: from_plain(value, hint)
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_method_specs: dict[type[RpcGateway], dict[str, MethodSpec]] = {}
+
+
+def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
+    """The method table of a gateway class.
+
+    Raises:
+        TypeError: a method lacks a type hint, or returns something other than ``Ask[...]`` or ``None``.
+    """
+    if gateway in _method_specs:
+        return _method_specs[gateway]
+    specs: dict[str, MethodSpec] = {}
+    for name, function in gateway_methods(gateway).items():
+        hints = typing.get_type_hints(function)
+        signature = inspect.signature(function)
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
+        missing = [parameter.name for parameter in parameters if parameter.name not in hints]
+        if missing or "return" not in hints:
+            raise TypeError(f"{gateway.__name__}.{name} needs type hints for {', '.join(missing) or 'its result'}")
+        placeless = [parameter.name for parameter in parameters if parameter.kind not in _POSITIONAL]
+        if placeless:
+            raise TypeError(f"{gateway.__name__}.{name}: {', '.join(placeless)} must be passable by position")
+        returns = hints["return"]
+        is_ask = typing.get_origin(returns) is Ask
+        if not is_ask and returns is not type(None):
+            raise TypeError(f"{gateway.__name__}.{name} must return Ask[...] (an ask) or None (a tell)")
+        result = typing.get_args(returns)[0] if is_ask else type(None)
+        specs[name] = MethodSpec(
+            name=name,
+            signature=signature,
+            is_ask=is_ask,
+            encoders=tuple(_encoder(hints[parameter.name]) for parameter in parameters),
+            decoders=tuple(_decoder(hints[parameter.name]) for parameter in parameters),
+            required=sum(parameter.default is inspect.Parameter.empty for parameter in parameters),
+            encode_result=_encoder(result),
+            decode_result=_decoder(result),
+        )
+    _method_specs[gateway] = specs
+    return specs
+
+
+_known_errors: dict[str, type[Exception]] = {}
+
+
+def wire_error(error_type: E) -> E:
+    """Class decorator: this exception is rebuilt as itself on the asking side.
+
+    Its constructor must work with the message as the only argument.
+    """
+    _known_errors[f"{error_type.__module__}.{error_type.__qualname__}"] = error_type
+    return error_type
+
+
+for _value in vars(actors.errors).values():
+    if isinstance(_value, type) and issubclass(_value, ActorError) and _value is not RemoteError:
+        wire_error(_value)
+for _builtin in (ValueError, TypeError, KeyError, LookupError, FileNotFoundError, PermissionError, TimeoutError):
+    wire_error(_builtin)
+
+
+def encode_error(error: BaseException) -> list[str]:
+    """Type name, message and formatted traceback of *error*, as they travel in an ERROR frame.
+
+    Never fails, whatever the error's text is: an asker who cannot be told why would wait in vain.
+    """
+    if isinstance(error, RemoteError):
+        return [error.type_name, error.message, error.remote_traceback]
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    text = "" if name in _known_errors else "".join(traceback.format_exception(error))
+    try:
+        message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    except Exception as broken:  # it is a user's __str__ that fails; the asker is to know the error all the same
+        message = f"(its text cannot be had: {type(broken).__name__})"
+    return [name, _sendable(message), _sendable(text)]
+
+
+def _sendable(text: str) -> str:
+    """*text* of bounded length, and with what UTF-8 cannot carry (the lone surrogates of file names) escaped."""
+    if len(text) > ERROR_TEXT_LIMIT:
+        half = ERROR_TEXT_LIMIT // 2
+        text = f"{text[:half]} ... ({len(text) - 2 * half} characters left out) ... {text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def decode_error(name: Any, message: Any, remote_traceback: Any) -> Exception:
+    """The exception that an ERROR frame stands for: a known type, or `RemoteError`."""
+    error_type = _known_errors.get(str(name))
+    if error_type is None:
+        return RemoteError(str(name), str(message), str(remote_traceback))
+    return error_type(str(message))

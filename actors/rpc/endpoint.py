@@ -1,0 +1,156 @@
+"""Endpoints: the objects whose methods gateways call, one message at a time (Flink's `RpcEndpoint`)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.address import ActorAddress
+from actors.errors import EndpointStateError, FencingError
+from actors.rpc.gateway import FencingToken
+
+if TYPE_CHECKING:
+    from actors.rpc.service import RpcService
+
+T = TypeVar("T")
+
+USER_ROOT = "/user/"
+
+
+class RpcEndpoint:
+    """Base of every actor that is reached through a gateway.
+
+    All handlers, `on_start`, `on_stop` and everything scheduled by the endpoint run on one thread, its *main thread*; a
+    coroutine handler lets other messages in only at its awaits. Blocking work belongs into `run_blocking`.
+
+    Args:
+        service: the RPC service of the process, which calls the endpoint.
+        name: last element of the actor's path, e.g. ``dispatcher``; unique in its process.
+    """
+
+    _is_endpoint = True
+
+    def __init__(self, service: RpcService, name: str) -> None:
+        self.service = service
+        self.name = name
+        self.log = logging.getLogger(f"{type(self).__module__}.{type(self).__name__}")
+        self.termination: asyncio.Future[None] = service.loop.create_future()
+        self.running = False
+        self.pending_starts = 0
+        self._spawned: set[asyncio.Task[Any]] = set()
+        self._scheduled: set[asyncio.TimerHandle] = set()
+        self._main_thread = threading.get_ident()
+        self._io_threads: ThreadPoolExecutor | None = None
+
+    @property
+    def path(self) -> str:
+        """The actor's path within its system."""
+        return USER_ROOT + self.name
+
+    @property
+    def address(self) -> ActorAddress:
+        """The actor's full address."""
+        return self.service.address_of(self.path)
+
+    async def on_start(self) -> None:
+        """Called once, on the main thread, before the first message; override to acquire resources."""
+
+    async def on_stop(self) -> None:
+        """Called once after the last message; override to release resources."""
+
+    def check_token(self, token: FencingToken | None) -> None:
+        """Refuse a call whose fencing token does not fit; an unfenced endpoint takes every call."""
+
+    def validate_main_thread(self) -> None:
+        """Assert that the caller is on the endpoint's main thread (Flink's `MainThreadValidatorUtil`)."""
+        if threading.get_ident() != self._main_thread:
+            raise EndpointStateError(f"{self.path} was touched from a thread that is not its main thread")
+
+    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+        """Run a coroutine on the main thread beside the handlers; its failure goes, with *what*, to `on_error`."""
+        task = self.service.loop.create_task(work, name=f"{self.path}:{what}")
+        self._spawned.add(task)
+        task.add_done_callback(functools.partial(self._task_done, what))
+        return task
+
+    def _task_done(self, what: str, task: asyncio.Task[Any]) -> None:
+        self._spawned.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.on_error(what, error)
+
+    def on_error(self, what: str, error: BaseException) -> None:
+        """An internal step failed with nobody waiting for its result; the default logs it with its traceback."""
+        self.log.error("%s: %s failed", self.path, what, exc_info=error)
+
+    def schedule(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run *action* on the main thread after *delay_s* seconds (Flink's `scheduleRunAsync`)."""
+
+        def fire() -> None:
+            self._scheduled.discard(handle)
+            try:
+                action()
+            except Exception as error:  # a timer has no caller: the endpoint's error hook is the one to know
+                self.on_error(getattr(action, "__qualname__", "timer"), error)
+
+        handle = self.service.loop.call_later(delay_s, fire)
+        self._scheduled.add(handle)
+        return handle
+
+    def run_async(self, action: Callable[[], None]) -> None:
+        """Run *action* on the main thread soon; may be called from any thread (Flink's `runAsync`)."""
+        self.service.loop.call_soon_threadsafe(lambda: self.schedule(0, action))
+
+    async def run_blocking(self, function: Callable[..., T], *args: Any) -> T:
+        """Run blocking work on the endpoint's I/O threads and come back to the main thread with its result."""
+        if self._io_threads is None:
+            self._io_threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix=f"{self.name}-io")
+        return await self.service.loop.run_in_executor(self._io_threads, function, *args)
+
+    async def start(self) -> None:
+        """Start the endpoint (called by the service); the error of `on_start` is the caller's."""
+        await self.on_start()
+        self.running = True
+
+    async def stop(self) -> None:
+        """Stop taking messages, run `on_stop`, cancel timers and tasks; idempotent."""
+        if self.termination.done():
+            return
+        self.running = False
+        for handle in list(self._scheduled):
+            handle.cancel()
+        self._scheduled.clear()
+        try:
+            await self.on_stop()
+        finally:
+            own = asyncio.current_task()
+            tasks = [task for task in self._spawned if task is not own]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._io_threads is not None:
+                self._io_threads.shutdown(wait=False, cancel_futures=True)
+            if not self.termination.done():
+                self.termination.set_result(None)
+
+
+class FencedRpcEndpoint(RpcEndpoint):
+    """An endpoint that serves only under a leadership: calls must carry its token (Flink's `FencedRpcEndpoint`).
+
+    Without a token of its own it is a standby and refuses every call.
+    """
+
+    def __init__(self, service: RpcService, name: str) -> None:
+        super().__init__(service, name)
+        self.fencing_token: FencingToken | None = None
+
+    def check_token(self, token: FencingToken | None) -> None:
+        """Refuse a call made under another leadership; raises `FencingError`."""
+        if self.fencing_token is None:
+            raise FencingError(f"{self.path} is not the leader at present; look the leader up again")
+        if token != self.fencing_token:
+            raise FencingError(f"the call to {self.path} was meant for another leadership; look the leader up again")

@@ -1,0 +1,121 @@
+"""Frames of the RPC protocol: a four-byte big-endian length, then one MessagePack array.
+
+    ASK    [0, correlation id, actor path, method, [argument, ...], fencing token | nil]
+    TELL   [1, actor path, method, [argument, ...], fencing token | nil]
+    REPLY  [2, correlation id, value]
+    ERROR  [3, correlation id, error type, message, remote traceback]
+
+A fencing token is ``[epoch, session]``. Nothing here is ever unpickled; MessagePack extension types are refused; its
+own timestamp arrives as a float (seconds since 1970).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from actors.errors import FrameTooLarge, WireError
+
+ASK, TELL, REPLY, ERROR = 0, 1, 2, 3
+
+_LENGTH = struct.Struct(">I")
+HEADER_SIZE = _LENGTH.size
+_FIELDS = {ASK: 6, TELL: 5, REPLY: 3, ERROR: 5}
+
+
+class FrameEncoder:
+    """Turns messages into frames; one per connection or service (it reuses its buffer, so one thread at a time).
+
+    Args:
+        maximum: largest body in bytes (``rpc.frame-size``).
+    """
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._packer = msgpack.Packer(use_bin_type=True, autoreset=True)
+
+    def encode(self, message: list[Any]) -> bytes:
+        """Return header and body.
+
+        Raises:
+            FrameTooLarge: the body exceeds the maximum.
+            WireError: the message holds something that MessagePack cannot carry.
+        """
+        try:
+            body: bytes = self._packer.pack(message)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._packer.reset()
+            raise WireError(f"a value cannot be sent: {error}") from error
+        if len(body) > self._maximum:
+            raise FrameTooLarge(
+                f"a message of {len(body)} bytes exceeds rpc.frame-size ({self._maximum} bytes); "
+                "send it as a blob, or raise rpc.frame-size on every process of the cluster"
+            )
+        return _LENGTH.pack(len(body)) + body
+
+
+class FrameDecoder:
+    """Cuts a byte stream into messages, sans I/O.
+
+    Args:
+        maximum: largest body in bytes that is accepted; the check is made on the header, before anything is buffered.
+    """
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[list[Any]]:
+        """Add received bytes and yield each complete message.
+
+        Raises:
+            FrameTooLarge: the next frame announces more than the maximum.
+            WireError: a body is not one well-formed message.
+        """
+        buffer = self._buffer
+        if buffer:
+            buffer += data
+            source: bytes | bytearray = buffer
+        else:
+            source = data
+        position, end = 0, len(source)
+        try:
+            while end - position >= HEADER_SIZE:
+                (size,) = _LENGTH.unpack_from(source, position)
+                if size > self._maximum:
+                    raise FrameTooLarge(f"the peer announced a frame of {size} bytes, over {self._maximum}")
+                stop = position + HEADER_SIZE + size
+                if stop > end:
+                    break
+                body = bytes(source[position + HEADER_SIZE : stop])
+                position = stop
+                yield _parse(body)
+        finally:
+            if source is buffer:
+                del buffer[:position]
+            else:
+                buffer += source[position:]
+
+
+def _parse(body: bytes) -> list[Any]:
+    try:
+        message = msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_refuse_extension, timestamp=1)
+    except WireError:
+        raise
+    except Exception as error:  # msgpack raises several unrelated types on malformed input; all mean the same here
+        raise WireError(f"malformed frame: {type(error).__name__}: {error}") from error
+    if not isinstance(message, list) or not message:
+        raise WireError("malformed frame: not a message array")
+    kind = message[0]
+    if type(kind) is not int or len(message) != _FIELDS.get(kind):
+        raise WireError(f"malformed frame: unknown kind {kind!r} or wrong number of fields")
+    if kind != TELL and type(message[1]) is not int:
+        raise WireError("malformed frame: the correlation id is no integer")
+    return message
+
+
+def _refuse_extension(code: int, _data: bytes) -> Any:
+    raise WireError(f"malformed frame: MessagePack extension type {code}")

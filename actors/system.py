@@ -1,0 +1,222 @@
+"""The process system: starts hosted actors in processes of their own, through Thespian, and sees them end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+import select
+import signal
+import socket
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from thespian.actors import ActorExitRequest, ActorSystem
+
+from actors.address import ActorAddress
+from actors.errors import ActorSystemError
+from actors.host import STOP_DEADLINE_S, HostFailed, HostSpec, HostStarted
+from actors.thespian_base import HardenedSystemBase, become_subreaper, harden
+
+log = logging.getLogger(__name__)
+
+START_DEADLINE_S = 60.0
+EXIT_DEADLINE_S = 5.0
+TRANSMIT_SLICE_S = 0.05
+LISTEN_SLICE = timedelta(seconds=0.25)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostedActor:
+    """An actor that runs in a process of its own.
+
+    Args:
+        name: its name.
+        address: where its gateway is reached.
+        pid: its process.
+    """
+
+    name: str
+    address: ActorAddress
+    pid: int
+    thespian_address: Any = dataclasses.field(repr=False, compare=False, default=None)
+
+
+class _Capabilities:
+    """What Thespian's system base wants of an ActorSystem object."""
+
+    def __init__(self, admin_port: int) -> None:
+        self.capabilities: dict[str, Any] = {"Admin Port": admin_port, "Process Startup Method": "fork"}
+
+
+class ProcessActorSystem:
+    """A Thespian system whose actors are `HostActor`s. Its methods block; call them from one thread at a time.
+
+    Create it before the process starts threads: its admin is forked from here, and every actor from the admin.
+
+    Args:
+        secret: the cluster secret, which also keys Thespian's own traffic.
+
+    Raises:
+        ActorSystemError: Thespian's admin does not start, or its version is not the supported one.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        harden(secret)
+        become_subreaper()
+        before = _children(os.getpid())
+        with socket.socket() as reservation:
+            # Bound until the admin listens: nobody who asks for any free port is given this one. The admin can bind it
+            # all the same, since both say SO_REUSEADDR and this one never listens.
+            reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reservation.bind(("127.0.0.1", 0))
+            try:
+                self._base = HardenedSystemBase(_Capabilities(reservation.getsockname()[1]), None)
+                self._system = ActorSystem(systemBase=self._base, transientUnique=True)
+            except Exception as error:  # Thespian raises a family of its own and bare socket errors
+                raise ActorSystemError(f"the actor system's admin could not be started: {error}") from error
+        self.admin_pid = _adopted_admin(before)
+        self._started: set[int] = set()
+
+    def start(self, spec: HostSpec) -> HostedActor:
+        """Start an actor and wait until its endpoint runs.
+
+        Raises:
+            ActorSystemError: it could not be started; the message carries its own error.
+        """
+        spec = dataclasses.replace(spec, nonce=secrets.token_hex(8))
+        process: int | None = None
+        try:
+            before = _children(self.admin_pid)
+            thespian_address = self._system.createActor("actors.host.HostActor")
+            process = _pidfd_of_new(_children(self.admin_pid), before)
+            answer = self._await_answer(thespian_address, spec, process)
+            if isinstance(answer, HostStarted):
+                self._started.add(answer.pid)
+                return HostedActor(spec.name, ActorAddress.parse(answer.address), answer.pid, thespian_address)
+            if isinstance(answer, HostFailed):
+                reason = answer.error
+            elif process is not None and _wait(process, 0.0):
+                reason = "its process ended without a word"
+            else:
+                reason = f"no answer within {START_DEADLINE_S:g} s"
+            self._order_exit(thespian_address, EXIT_DEADLINE_S, process)
+            if process is not None and not _wait(process, EXIT_DEADLINE_S):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        except Exception as error:
+            admin = f"the actor system's admin (process {self.admin_pid}) has ended"
+            reason = admin if _ends_within(self.admin_pid, 0.2) else str(error)
+            raise ActorSystemError(f"{spec.name} could not be started: {reason}") from error
+        finally:
+            if process is not None:
+                os.close(process)
+        raise ActorSystemError(f"{spec.name} could not be started: {reason} (see {spec.log.file})")
+
+    def _await_answer(
+        self, thespian_address: Any, spec: HostSpec, process: int | None
+    ) -> HostStarted | HostFailed | None:
+        """Send *spec* and wait for its answer; None when none comes in time, or the process has ended.
+
+        An external ask is not correlated: what answers an earlier, timed-out one is skipped. Nor is it told that the
+        process has ended (of memory, by a signal, in native code): that is looked at.
+        """
+        deadline = time.monotonic() + START_DEADLINE_S
+        answer = self._system.ask(thespian_address, spec, LISTEN_SLICE)
+        while getattr(answer, "nonce", None) != spec.nonce:
+            if time.monotonic() > deadline or (process is not None and _wait(process, 0.0)):
+                return None
+            answer = self._system.listen(LISTEN_SLICE)
+        return cast("HostStarted | HostFailed", answer)
+
+    def stop(self, actor: HostedActor, deadline_s: float = STOP_DEADLINE_S + 2) -> None:
+        """Ask an actor to stop, wait for its process to end, kill it when it does not within *deadline_s* seconds."""
+        try:
+            descriptor = os.pidfd_open(actor.pid)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + deadline_s
+        try:
+            self._order_exit(actor.thespian_address, deadline_s, descriptor)
+            if not _wait(descriptor, max(deadline - time.monotonic(), 0.0)):
+                log.warning("%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s)
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                _wait(descriptor, 5.0)
+            self._started.discard(actor.pid)
+        finally:
+            os.close(descriptor)
+
+    def _order_exit(self, thespian_address: Any, timeout_s: float, pidfd: int | None = None) -> None:
+        """Send the exit request, until it is taken, the process has ended, or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(Exception):  # a dead target is what is wanted; a deaf one is killed by the caller
+            self._base.post(thespian_address, ActorExitRequest())
+            while not self._base.transmit(TRANSMIT_SLICE_S) and time.monotonic() < deadline:
+                if pidfd is not None and _wait(pidfd, 0.0):
+                    return
+
+    def shutdown(self) -> None:
+        """Stop the system and every actor that still runs in it; idempotent."""
+        # The admin collects those that end before it; those that outlive it for a moment become our children.
+        members = self._started | (set() if _ends_within(self.admin_pid, 0.0) else _children(self.admin_pid))
+        try:
+            descriptor = os.pidfd_open(self.admin_pid)
+        except ProcessLookupError:
+            return
+        try:
+            self._system.shutdown()
+            if not _wait(descriptor, 5.0):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)  # its actors die with it
+                _wait(descriptor, 5.0)
+        finally:
+            os.close(descriptor)
+            for pid in (self.admin_pid, *members):
+                _collect(pid)
+
+
+def _collect(pid: int) -> None:
+    """Wait for a process of the system that is ours by adoption to end, so that it stays no zombie."""
+    if _ends_within(pid, 5.0):
+        with contextlib.suppress(ChildProcessError):  # it had not outlived its parent
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _wait(pidfd: int, timeout_s: float) -> bool:
+    return bool(select.select([pidfd], [], [], timeout_s)[0])
+
+
+def _adopted_admin(before: set[int]) -> int:
+    """The admin's process; the one between it and us, left behind by its double fork, is reaped on the way."""
+    living = []
+    for pid in _children(os.getpid()) - before:
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            os.waitpid(pid, 0)
+        else:
+            living.append(pid)
+    if not living:
+        raise ActorSystemError("the actor system's admin did not become a child of this process")
+    return living[0]
+
+
+def _ends_within(pid: int, timeout_s: float) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return _wait(descriptor, timeout_s)
+    finally:
+        os.close(descriptor)
+
+
+def _pidfd_of_new(after: set[int], before: set[int]) -> int | None:
+    """A descriptor of the one process that is new, None when it is not clear which that is."""
+    new = after - before
+    return os.pidfd_open(new.pop()) if len(new) == 1 else None
+
+
+def _children(pid: int) -> set[int]:
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}

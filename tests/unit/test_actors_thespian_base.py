@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.thespian_base import MAXIMUM_MESSAGE, TAG_SIZE, _BoundedReceiveBuffer, _TaggedPickle
+
+SECRET = b"0123456789abcdef"
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("prefix", [b"", bytes(TAG_SIZE)], ids=["no tag", "a tag of zeros"])
+def test_a_pickle_without_the_tag_is_not_executed(tmp_path: Path, prefix: bytes) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "executed"))
+    with pytest.raises(ValueError, match="without this system's tag"):
+        _TaggedPickle(SECRET).loads(prefix + bomb)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_bomb_of_these_tests_is_one(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_pickle_of_another_system_is_not_executed(tmp_path: Path) -> None:
+    data = _TaggedPickle(b"another secret ..").dumps(Bomb(tmp_path / "executed"))
+    with pytest.raises(ValueError, match="without this system's tag"):
+        _TaggedPickle(SECRET).loads(data)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_every_byte_of_a_tagged_message_counts() -> None:
+    tagged = _TaggedPickle(SECRET)
+    data = tagged.dumps({"a": 1})
+    assert tagged.loads(data) == {"a": 1}
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] ^= 1
+        with pytest.raises(ValueError, match="without this system's tag"):
+            tagged.loads(bytes(changed))
+    with pytest.raises(ValueError, match="without this system's tag"):
+        tagged.loads(b"")
+
+
+def test_a_bounded_buffer_takes_messages_up_to_the_maximum() -> None:
+    body = b"x" * MAXIMUM_MESSAGE
+    buffer = _BoundedReceiveBuffer(bytes)
+    buffer.addMore(b"%d>" % len(body))
+    buffer.addMore(body[:1000])
+    assert buffer.completed() is None
+    buffer.addMore(body[1000:])
+    assert buffer.completed() == (body, b"")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"%d>" % (MAXIMUM_MESSAGE + 1),
+        b"99999999999999999999>",
+        b"-1>",
+        b"x" * 21,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+        b"abc>",
+    ],
+)
+def test_a_bounded_buffer_refuses_what_no_control_message_is(start: bytes) -> None:
+    buffer = _BoundedReceiveBuffer(bytes)
+    with pytest.raises(ValueError):
+        buffer.addMore(start)
+
+
+def test_a_length_that_drips_in_is_refused_before_it_is_long() -> None:
+    buffer = _BoundedReceiveBuffer(bytes)
+    for _ in range(20):
+        buffer.addMore(b"1")
+    with pytest.raises(ValueError, match="no length"):
+        buffer.addMore(b"1")
