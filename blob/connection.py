@@ -1,0 +1,223 @@
+"""One connection of the blob server: handshake, then request after request, in a thread of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+from actors.errors import AuthenticationError, WireError
+from actors.rpc.security import ServerHandshake
+from blob.channel import Channel, write_all
+from blob.contents import BlobContents, storage_failure
+from blob.errors import BlobConnectionError, BlobError, BlobProtocolError, BlobRequestRefused, DigestMismatch
+from blob.key import DIGEST_SIZE, KEY_TYPES
+from blob.protocol import INLINE_CONTENT, REQUEST_SIZE, SERVICE, Operation, Request, Response, Status
+
+_log = logging.getLogger(__name__)
+HANDSHAKE_TIMEOUT = 5.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What one connection has moved: counted by its thread alone, hence without a lock."""
+
+    puts: int = 0
+    gets: int = 0
+    deletes: int = 0
+    refusals: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+    def add(self, other: Traffic) -> None:
+        """Count the other's traffic in."""
+        self.puts += other.puts
+        self.gets += other.gets
+        self.deletes += other.deletes
+        self.refusals += other.refusals
+        self.bytes_received += other.bytes_received
+        self.bytes_sent += other.bytes_sent
+
+
+class Connection:
+    """Serves one client until it leaves, misbehaves, is too slow, or is evicted.
+
+    Args:
+        channel: the accepted connection.
+        peer: the client's address, for the log.
+        secret: the cluster secret.
+        contents: the blobs.
+        timeout: seconds of silence, or between two requests, after which the client is dropped.
+    """
+
+    def __init__(self, channel: Channel, peer: str, secret: bytes, contents: BlobContents, timeout: float) -> None:
+        self._channel = channel
+        self._peer = peer
+        self._secret = secret
+        self._contents = contents
+        self._timeout = timeout
+        self._state = threading.Lock()
+        self._idle_since: float | None = time.monotonic()
+        self._evicted = False
+        self.traffic = Traffic()
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the client began to do nothing (monotonic seconds), None while a request is served."""
+        return self._idle_since
+
+    def evict(self) -> bool:
+        """Close the connection if no request is being served; its client connects anew when it needs to."""
+        with self._state:
+            if self._idle_since is None:
+                return False
+            self._evicted = True
+        self.shutdown()
+        return True
+
+    def shutdown(self) -> None:
+        """Break the connection off, whatever it is doing."""
+        self._channel.shutdown()
+
+    def run(self) -> None:
+        """Serve until the end; raises nothing."""
+        try:
+            if self._authenticate():
+                while self._serve_one():
+                    pass
+        except BlobConnectionError as error:
+            _log.debug("%s: %s", self._peer, error)
+        except Exception:
+            _log.exception("%s: the connection is closed after an unforeseen error", self._peer)
+        finally:
+            self._channel.close()
+
+    def _authenticate(self) -> bool:
+        handshake = ServerHandshake(self._secret, SERVICE)
+        self._channel.set_timeout(HANDSHAKE_TIMEOUT)
+        try:
+            while not handshake.done:
+                self._channel.send(handshake.receive(self._channel.receive(handshake.expects)))
+        except (AuthenticationError, WireError) as error:
+            _log.warning("refused %s: %s", self._peer, error)
+            return False
+        self._channel.set_timeout(self._timeout)
+        return True
+
+    def _serve_one(self) -> bool:
+        data = self._channel.receive(REQUEST_SIZE)
+        with self._state:
+            if self._evicted:
+                return False
+            self._idle_since = None
+        try:
+            request = Request.decode(data)
+        except BlobProtocolError as error:
+            _log.warning("refused %s: %s", self._peer, error)
+            self._refuse(error)
+            return False
+        if request.operation is Operation.GET:
+            self._get(request)
+        elif request.operation is Operation.PUT:
+            self._put(request)
+        else:
+            self._delete(request)
+        self._idle_since = time.monotonic()
+        return True
+
+    def _refuse(self, error: BlobError) -> None:
+        self.traffic.refusals += 1
+        response = Response.of_error(error)
+        if response.status in (Status.SERVER_ERROR, Status.STORE_FAILED, Status.NO_SPACE):
+            _log.error("%s: %s", self._peer, error)
+        self._channel.send(response.encode())
+
+    def _get(self, request: Request) -> None:
+        try:
+            descriptor, size = self._contents.open(request.job_id, request.key, verify=request.verify)
+        except BlobError as error:
+            return self._refuse(error)
+        except OSError as error:
+            return self._refuse(storage_failure(error))
+        try:
+            if request.offset > size:
+                message = f"offset {request.offset} is beyond the end of {request.key}, {size} bytes"
+                return self._refuse(BlobRequestRefused(message))
+            length = size - request.offset
+            head = Response(Status.OK, length).encode()
+            self.traffic.gets += 1
+            if length <= INLINE_CONTENT:
+                # One packet and one system call less than sendfile, which is what small blobs cost.
+                self._channel.send(head + os.pread(descriptor, length, request.offset))
+            else:
+                self._channel.send(head)
+                self._channel.send_file(descriptor, request.offset, length)
+        finally:
+            os.close(descriptor)
+        self.traffic.bytes_sent += length
+        return None
+
+    def _put(self, request: Request) -> None:
+        inline = request.length <= INLINE_CONTENT
+        try:
+            upload = self._contents.begin(request.blob_type, request.job_id, request.length)
+        except BlobError as error:
+            if inline:
+                self._channel.discard(request.length + DIGEST_SIZE)
+            return self._refuse(error)
+        receive = self._receive_inline if inline else self._receive_streamed
+        try:
+            # Left before the refusal is sent: who reads that finds no trace of the upload.
+            with upload:
+                digest = receive(request, upload.descriptor)
+                self._contents.commit(upload, KEY_TYPES[request.blob_type].create(digest, request.random))
+        except BlobConnectionError:
+            raise
+        except BlobError as error:
+            return self._refuse(error)
+        self.traffic.puts += 1
+        self.traffic.bytes_received += request.length
+        self._channel.send(Response(Status.OK, digest=digest).encode())
+        return None
+
+    def _receive_inline(self, request: Request, descriptor: int) -> bytes:
+        data = memoryview(self._channel.receive(request.length + DIGEST_SIZE))
+        content = data[: request.length]
+        try:
+            write_all(descriptor, content)
+        except OSError as error:
+            raise storage_failure(error) from error
+        return _verified(hashlib.sha256(content).digest(), bytes(data[request.length :]))
+
+    def _receive_streamed(self, request: Request, descriptor: int) -> bytes:
+        hasher = hashlib.sha256()
+        self._channel.send(Response(Status.CONTINUE).encode())
+        try:
+            self._channel.receive_to_file(descriptor, request.length, hasher)
+        except BlobError:
+            raise
+        except OSError as error:
+            # Read on to the end, or the client would meet a broken connection instead of the reason.
+            self._channel.discard(self._channel.unread + DIGEST_SIZE)
+            raise storage_failure(error) from error
+        return _verified(hasher.digest(), self._channel.receive(DIGEST_SIZE))
+
+    def _delete(self, request: Request) -> None:
+        try:
+            deleted = self._contents.delete(request.job_id, request.key)
+        except BlobError as error:
+            return self._refuse(error)
+        except OSError as error:
+            return self._refuse(storage_failure(error))
+        self.traffic.deletes += 1
+        self._channel.send(Response(Status.OK, length=int(deleted)).encode())
+        return None
+
+
+def _verified(computed: bytes, declared: bytes) -> bytes:
+    if computed != declared:
+        raise DigestMismatch("the content arrived with another digest than its sender computed; nothing was kept")
+    return computed

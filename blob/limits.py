@@ -1,0 +1,110 @@
+"""What a server may hold and for how long, as pure state: quotas of bytes and the time to live of transient blobs."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from blob.errors import NoSpaceLeft, QuotaExceeded
+
+K = TypeVar("K")
+
+
+class StorageBudget:
+    """Bytes held per job and in all, with what uploads under way have reserved.
+
+    Args:
+        maximum: most bytes in all, or None.
+        maximum_per_job: most bytes of one job (blobs without a job count as one), or None.
+        reserve: bytes of the disk that stay free.
+    """
+
+    def __init__(self, maximum: int | None = None, maximum_per_job: int | None = None, reserve: int = 0) -> None:
+        self._maximum = maximum
+        self._maximum_per_job = maximum_per_job
+        self._reserve = reserve
+        self._pending = 0
+        self._held: dict[str | None, int] = {}
+        self.total = 0
+
+    def held(self, job_id: str | None) -> int:
+        """Bytes held by a job, uploads under way included."""
+        return self._held.get(job_id, 0)
+
+    def reserve(self, job_id: str | None, size: int, free: int) -> None:
+        """Count an upload of *size* bytes in before it begins.
+
+        Args:
+            free: bytes free on the disk now.
+
+        Raises:
+            QuotaExceeded, NoSpaceLeft: the upload may not be; nothing was counted.
+        """
+        owner = "the blobs without a job" if job_id is None else f"job {job_id}"
+        held = self.held(job_id)
+        if self._maximum_per_job is not None and held + size > self._maximum_per_job:
+            raise QuotaExceeded(
+                f"{size} bytes more than the {held} held would exceed the {self._maximum_per_job} bytes "
+                f"that {owner} may hold; delete blobs, or raise the quota per job"
+            )
+        if self._maximum is not None and self.total + size > self._maximum:
+            raise QuotaExceeded(
+                f"{size} bytes more than the {self.total} held would exceed the {self._maximum} bytes "
+                "that the blob server may hold; delete blobs, or raise its quota"
+            )
+        if free - self._pending - size < self._reserve:
+            raise NoSpaceLeft(
+                f"{size} bytes more would leave less than the reserve of {self._reserve} bytes on the blob server's "
+                f"disk ({free} bytes are free, {self._pending} promised); free some, or move the blob directory"
+            )
+        self._pending += size
+        self.add(job_id, size)
+
+    def commit(self, size: int) -> None:
+        """An upload's bytes are on the disk now: the disk's own count of free bytes has them."""
+        self._pending -= size
+
+    def abort(self, job_id: str | None, size: int) -> None:
+        """An upload failed: count it out."""
+        self._pending -= size
+        self.remove(job_id, size)
+
+    def add(self, job_id: str | None, size: int) -> None:
+        """Count bytes in that are on the disk already."""
+        self._held[job_id] = self.held(job_id) + size
+        self.total += size
+
+    def remove(self, job_id: str | None, size: int) -> None:
+        """Count deleted bytes out."""
+        left = self.held(job_id) - size
+        self.total -= size
+        if left > 0:
+            self._held[job_id] = left
+        else:
+            self._held.pop(job_id, None)
+
+
+class ExpiryTable(Generic[K]):
+    """Which entries were last used longer ago than their time to live (seconds)."""
+
+    def __init__(self, time_to_live: float) -> None:
+        self._time_to_live = time_to_live
+        self._last_use: dict[K, float] = {}
+
+    def touch(self, entry: K, now: float) -> None:
+        """Note a use of *entry* at *now*."""
+        # Out and in again, so that the dict is ordered by last use and expired() looks only at its head.
+        self._last_use.pop(entry, None)
+        self._last_use[entry] = now
+
+    def forget(self, entry: K) -> None:
+        """The entry is gone."""
+        self._last_use.pop(entry, None)
+
+    def expired(self, now: float) -> list[K]:
+        """The entries whose time is over, longest unused first; they stay until forgotten."""
+        result = []
+        for entry, last_use in self._last_use.items():
+            if now - last_use < self._time_to_live:
+                break
+            result.append(entry)
+        return result

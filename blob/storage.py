@@ -1,0 +1,196 @@
+"""Blobs in a local directory, as the server and the caches lay them out (Flink's `BlobUtils`).
+
+    <root>/incoming/temp-N               half-written content, never served, swept at start
+    <root>/job_<id>/blob_<key>           a job's blobs
+    <root>/no_job/blob_<key>             transient blobs without a job
+    <root>/lock                          held while the directory is in use
+
+A blob appears under its name by one atomic rename of complete, verified, synced content and is never written again.
+Files have mode 0600, directories 0700.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from blob.errors import BlobServerError, InvalidBlobKey
+from blob.key import BlobKey, check_job_id
+
+NO_JOB = "no_job"
+LOCK_WAIT = 2.0
+
+
+def job_directory_name(job_id: str | None) -> str:
+    """Name of the directory of a job's blobs; raises InvalidBlobKey for a text that is no job id."""
+    return NO_JOB if check_job_id(job_id) is None else f"job_{job_id}"
+
+
+def blob_file_name(key: BlobKey) -> str:
+    """Name of a blob's file."""
+    return f"blob_{key}"
+
+
+class BlobDirectory:
+    """The files of a server or of a cache.
+
+    Args:
+        root: the directory; made when missing.
+        exclusive: refuse a directory that any other process uses (a server); otherwise share it (caches).
+
+    Raises:
+        BlobServerError: *exclusive* was asked and the directory is in use, or it belongs to a server.
+        OSError: the directory cannot be made.
+    """
+
+    def __init__(self, root: Path, *, exclusive: bool) -> None:
+        self.root = root
+        self._incoming = root / "incoming"
+        self._numbers = itertools.count()
+        for directory in (root, self._incoming):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.chmod(0o700)
+        self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._take_lock(exclusive)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _take_lock(self, exclusive: bool) -> None:
+        deadline = time.monotonic() + LOCK_WAIT
+        while True:
+            try:
+                # Whoever is alone here may sweep: nobody can be writing into incoming/.
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._sweep_incoming()
+                if not exclusive:
+                    fcntl.flock(self._lock, fcntl.LOCK_SH)
+                return
+            except BlockingIOError:
+                with contextlib.suppress(BlockingIOError):
+                    if not exclusive:
+                        fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                        return
+            if exclusive or time.monotonic() > deadline:
+                raise BlobServerError(
+                    f"the blob directory {self.root} is in use by a blob server; stop it, or choose another directory"
+                )
+            # Another cache sweeps at this moment, or a server has the directory: only waiting tells them apart.
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Give the directory free; its blobs stay."""
+        if self._lock >= 0:
+            # Explicitly: a process forked meanwhile holds a copy of the descriptor, and with it the lock.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
+            self._lock = -1
+
+    def path(self, job_id: str | None, key: BlobKey) -> Path:
+        """Where the blob is, or would be."""
+        return self.root / job_directory_name(job_id) / blob_file_name(key)
+
+    def new_temporary(self) -> tuple[int, Path]:
+        """Create an empty file in ``incoming/``; return its descriptor (read and write) and path."""
+        path = self._incoming / f"temp-{os.getpid()}-{next(self._numbers)}"
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path
+
+    def commit(self, temporary: Path, job_id: str | None, key: BlobKey) -> bool:
+        """Make a complete, synced temporary file visible as the blob; `sync` then makes its name durable.
+
+        Returns:
+            Whether the blob was there already: of the same content then, so replacing it changed nothing.
+        """
+        target = self.path(job_id, key)
+        replaced = target.exists()
+        while True:
+            try:
+                temporary.replace(target)
+                return replaced
+            except FileNotFoundError:
+                if not temporary.exists():
+                    raise
+                # The first blob of the job, or take_job() had the directory just now.
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                sync_directory(self.root)
+
+    def sync(self, job_id: str | None) -> None:
+        """Make the names of a job's blobs durable; a directory that was deleted meanwhile needs it no more."""
+        with contextlib.suppress(FileNotFoundError):
+            sync_directory(self.root / job_directory_name(job_id))
+
+    def take(self, job_id: str | None, key: BlobKey) -> Path | None:
+        """Make a blob vanish by one rename; return what to `dispose` of, or None if there was no such blob.
+
+        Readers that have it open read on to its end.
+        """
+        return self._take(self.path(job_id, key))
+
+    def take_job(self, job_id: str) -> Path | None:
+        """Make all blobs of a job vanish together, by one rename; return what to `dispose` of, or None."""
+        return self._take(self.root / job_directory_name(job_id))
+
+    def dispose(self, taken: Path) -> int:
+        """Remove what was taken, which is slow for large files; return how many bytes of blobs that was."""
+        if not taken.is_dir():
+            size = taken.stat().st_size
+            taken.unlink()
+            return size
+        size = sum(entry.stat().st_size for entry in os.scandir(taken))
+        shutil.rmtree(taken)
+        return size
+
+    def _take(self, path: Path) -> Path | None:
+        trash = self._incoming / f"trash-{os.getpid()}-{next(self._numbers)}"
+        try:
+            path.rename(trash)
+        except FileNotFoundError:
+            return None
+        return trash
+
+    def entries(self) -> Iterator[tuple[str | None, BlobKey, int]]:
+        """Every blob: job id, key, size in bytes. Files that are not blobs are passed over."""
+        for directory in self.root.iterdir():
+            if directory.name == NO_JOB:
+                job_id = None
+            elif directory.name.startswith("job_"):
+                job_id = directory.name[len("job_") :]
+            else:
+                continue
+            try:
+                check_job_id(job_id)
+                files = list(os.scandir(directory))
+            except (InvalidBlobKey, FileNotFoundError):
+                continue
+            for file in files:
+                # Gone between scandir and stat, or not ours: either way not a blob to count.
+                with contextlib.suppress(InvalidBlobKey, FileNotFoundError):
+                    yield job_id, BlobKey.parse(file.name.removeprefix("blob_")), file.stat().st_size
+
+    def free_bytes(self) -> int:
+        """Bytes that an ordinary user may still write on this file system."""
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
+    def _sweep_incoming(self) -> None:
+        for entry in self._incoming.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
