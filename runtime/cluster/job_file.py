@@ -1,0 +1,104 @@
+"""From a job file to a JobGraph, on the client's side.
+
+A file with a top-level function ``pipeline`` is a pipeline: it is imported here, in the user's own process, and the
+function called with the arguments. Every other file is a script: it is not run here at all.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from runtime.api import Pipeline
+from runtime.environment.errors import ClusterError
+from runtime.ids import JobID
+from runtime.jobgraph.job_graph import JobGraph, JobKind
+
+ENTRY = "pipeline"
+
+
+class JobFileError(ClusterError):
+    """The job file cannot be used; `details` holds the user's own traceback, or is empty."""
+
+    def __init__(self, message: str, remedy: str, details: str = "") -> None:
+        super().__init__(message, remedy)
+        self.details = details
+
+
+def read_job_file(path: Path, argv: Sequence[str], name: str | None = None, job_id: JobID | None = None) -> JobGraph:
+    """The job that a file describes.
+
+    Args:
+        path: the job file.
+        argv: arguments for the job.
+        name: the job's name; by default the pipeline's own, or the file's.
+        job_id: its id; by default a new one.
+
+    Raises:
+        JobFileError: the file does not exist, is no Python, or cannot be imported.
+        JobGraphError: the pipeline that it builds is not valid.
+    """
+    kind = kind_of(path)
+    now_ms = time.time_ns() // 1_000_000
+    if kind is JobKind.SCRIPT:
+        return JobGraph.for_script(name or path.stem, job_id=job_id, argv=tuple(argv), created_ms=now_ms)
+    pipeline = _build(path, argv)
+    if name is not None:
+        pipeline.name = name
+    return pipeline.to_job_graph(job_id, tuple(argv), now_ms)
+
+
+def kind_of(path: Path) -> JobKind:
+    """Whether a file is a script or a pipeline, found without running it; raises `JobFileError`."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError as error:
+        raise JobFileError(f"there is no job file {path}", "give the path of a PySpark script or pipeline") from error
+    except OSError as error:
+        raise JobFileError(f"the job file {path} cannot be read: {error.strerror}", "check its permissions") from error
+    except (SyntaxError, ValueError) as error:
+        details = "".join(traceback.format_exception_only(error))
+        raise JobFileError(
+            f"the job file {path} is not valid Python", "correct it and run it again", details
+        ) from error
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return JobKind.PIPELINE if any(node.name == ENTRY for node in functions) else JobKind.SCRIPT
+
+
+def _build(path: Path, argv: Sequence[str]) -> Pipeline:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise JobFileError(f"the job file {path} is no Python module", "give it a name that ends with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        pipeline = getattr(module, ENTRY)(list(argv))
+    except Exception as error:  # the user's code may raise anything; it is shown as the user's own
+        raise JobFileError(
+            f"the job file {path} cannot be imported, or its {ENTRY}() failed: {type(error).__name__}: {error}",
+            "correct it and run it again; nothing was submitted",
+            _own_traceback(error, path),
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    if not isinstance(pipeline, Pipeline):
+        raise JobFileError(
+            f"{ENTRY}() of {path} returned {type(pipeline).__name__}", "return a runtime.api.Pipeline from it"
+        )
+    return pipeline
+
+
+def _own_traceback(error: BaseException, path: Path) -> str:
+    """The traceback from the user's first frame on."""
+    frames = traceback.TracebackException.from_exception(error)
+    own = [index for index, frame in enumerate(frames.stack) if frame.filename == str(path)]
+    if own:
+        frames.stack = traceback.StackSummary.from_list(frames.stack[own[0] :])
+    return "".join(frames.format())

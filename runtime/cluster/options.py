@@ -1,0 +1,35 @@
+"""Options that all commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from conf.configuration import Configuration
+
+
+def configured(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-D`` and ``--config``, and pass the resulting configuration as ``configuration``."""
+
+    @click.option("-D", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a configuration option; repeatable.")
+    @click.option(
+        "--config",
+        "config_file",
+        type=click.Path(path_type=Path),
+        help="Configuration file.  [default: config.yaml in $UNDERSTUDY_CONF_DIR]",
+    )
+    @functools.wraps(command)
+    def wrapper(overrides: tuple[str, ...], config_file: Path | None, **settings: Any) -> Any:
+        configuration = Configuration.load(config_file, overrides)
+        for warning in configuration.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        return command(configuration=configuration, **settings)
+
+    return wrapper
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

@@ -1,0 +1,194 @@
+"""What a start needs of the machine, checked before anything is started.
+
+Each check either returns a line that says what it found, or raises ``PreflightError`` with the remedy. Checks that need
+another package (Java, Redis) are given as callables.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf import Configuration
+from conf.options import BlobOptions, ClusterOptions, JobManagerOptions
+from runtime.environment.errors import ClusterError, PreflightError
+
+MINIMUM_FILES = 1024
+HEADROOM = 256 << 20  # bytes for logs, Spark's shuffle and Redis, beside what the blob service keeps free
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing to look at.
+
+    Attributes:
+        name: what is looked at.
+        run: looks; returns what it found, in a few words, or raises PreflightError or another error with a ``remedy``.
+    """
+
+    name: str
+    run: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found. ``remedy`` is empty when all is well."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+def standard_checks(
+    configuration: Configuration,
+    find_java: Callable[[], str] | None = None,
+    check_redis: Callable[[], str] | None = None,
+) -> list[Check]:
+    """The checks of a start with this configuration.
+
+    Args:
+        configuration: of the cluster to be started.
+        find_java: finds a fitting Java and describes it in a few words, or raises.
+        check_redis: finds a redis-server or reaches the configured one, and describes it, or raises.
+    """
+    runtime_dir = configuration.get(ClusterOptions.RUNTIME_DIR)
+    needed = configuration.get(BlobOptions.DISK_RESERVE) + HEADROOM
+    bind_host = configuration.get(JobManagerOptions.RPC_ADDRESS)
+    checks = [
+        Check("runtime directory", lambda: check_writable(runtime_dir)),
+        Check("disk space", lambda: check_disk_space(runtime_dir, needed)),
+        Check("open files", check_file_limit),
+    ]
+    for option in (JobManagerOptions.RPC_PORT, BlobOptions.SERVER_PORT):
+        port, key = configuration.get(option), option.key
+        if port != 0:
+            checks.append(Check(key, lambda port=port, key=key: check_port_free(bind_host, port, key)))  # type: ignore[misc]
+    if find_java is not None:
+        checks.append(Check("Java", find_java))
+    if check_redis is not None:
+        checks.append(Check("Redis", check_redis))
+    return checks
+
+
+def require(checks: Iterable[Check]) -> list[CheckResult]:
+    """Runs the checks and stops at the first that fails, raising its error; returns what they found."""
+    return [CheckResult(check.name, True, check.run()) for check in checks]
+
+
+def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (ClusterError,)) -> list[CheckResult]:
+    """Runs every check, failed or not.
+
+    Args:
+        checks: what to look at.
+        expected: the errors that are findings; any other is raised.
+    """
+    results = []
+    for check in checks:
+        try:
+            results.append(CheckResult(check.name, True, check.run()))
+        except expected as error:
+            results.append(CheckResult(check.name, False, str(error), str(getattr(error, "remedy", ""))))
+    return results
+
+
+def check_port_free(host: str, port: int, key: str) -> str:
+    """Whether nothing listens on a port of this machine.
+
+    Args:
+        host: the address to listen on.
+        port: the port.
+        key: the option that says so, for the remedy.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise PreflightError(
+            f"cannot resolve the host {host!r}: {error.strerror}", "check jobmanager.rpc.address"
+        ) from error
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        # as a server does: ports that only linger in TIME_WAIT are free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise _port_error(error, host, port, key) from error
+    return f"{host}:{port} is free"
+
+
+def _port_error(error: OSError, host: str, port: int, key: str) -> PreflightError:
+    if error.errno == errno.EADDRINUSE:
+        return PreflightError(
+            f"port {port} is taken{port_holder(port)}", f"stop that process, or choose another port with -D {key}=PORT"
+        )
+    if error.errno == errno.EACCES:
+        return PreflightError(f"only root may listen on port {port}", f"choose a port above 1023 with -D {key}=PORT")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return PreflightError(
+            f"{host} is not an address of this machine", "set jobmanager.rpc.address to one that is, or to 127.0.0.1"
+        )
+    return PreflightError(f"cannot listen on {host}:{port}: {error.strerror}", f"choose another with -D {key}=PORT")
+
+
+def port_holder(port: int) -> str:
+    """Who listens on a port: `` by process 123 (redis-server)``, or nothing when that cannot be seen."""
+    import psutil  # only for a taken port: keeps the command line quick to start
+
+    with suppress(psutil.Error):  # whom the system does not show us we do not name
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:2] == (port,) and connection.pid:
+                return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    return ""
+
+
+def check_writable(directory: Path) -> str:
+    """Whether files can be made in a directory, or in the nearest one above it that exists."""
+    existing = _nearest_existing(directory)
+    if not existing.is_dir():
+        raise PreflightError(
+            f"the runtime directory {directory} cannot be made: {existing} is not a directory",
+            "choose another with -D cluster.runtime-dir=DIR",
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PreflightError(
+            f"the runtime directory {directory} cannot be written: no permission in {existing}",
+            "choose another with -D cluster.runtime-dir=DIR",
+        )
+    return f"{directory} can be written"
+
+
+def check_disk_space(directory: Path, needed: int) -> str:
+    """Whether ``needed`` bytes are free on the disk of a directory."""
+    free = shutil.disk_usage(_nearest_existing(directory)).free
+    if free < needed:
+        raise PreflightError(
+            f"only {free >> 20} MB are free on the disk of {directory}, {needed >> 20} MB are needed",
+            "free some, or choose another disk with -D cluster.runtime-dir=DIR",
+        )
+    return f"{free >> 20} MB free"
+
+
+def check_file_limit(needed: int = MINIMUM_FILES) -> str:
+    """Whether a process may open ``needed`` files; raises the soft limit, for children too, if need be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise PreflightError(
+                f"a process may open only {hard} files, {needed} are needed",
+                f"run `ulimit -n {needed}` as root, or see limits.conf",
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        soft = needed
+    return "no limit" if soft == resource.RLIM_INFINITY else f"{soft} allowed"
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(parent for parent in (path, *path.parents) if os.path.lexists(parent))

@@ -1,0 +1,311 @@
+"""Starting, finding and stopping the session cluster of a runtime directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.errors import ActorError
+from actors.rpc.security import load_or_create_secret
+from actors.rpc.service import RpcConfig
+from conf.configuration import Configuration
+from conf.options import (
+    BlobOptions,
+    ClientOptions,
+    ClusterOptions,
+    EnvironmentOptions,
+    HighAvailabilityOptions,
+    RpcOptions,
+    SecurityOptions,
+    TaskManagerOptions,
+)
+from runtime.client import ClusterClient
+from runtime.cluster.preflight import require, standard_checks
+from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
+from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
+
+if TYPE_CHECKING:
+    from runtime.ha.redis_process import EmbeddedRedis
+
+Say = Callable[[str], None]
+
+WORKER_TRIES = 2
+LAST_STEPS_S = 2.0  # between a master's release of the lock and the end of its process
+
+
+class ClusterStartError(ClusterError):
+    """The cluster did not come up; what was started has been stopped again."""
+
+
+def start_cluster(configuration: Configuration, say: Say) -> ClusterClient:
+    """Start a session cluster in the background and wait until it takes and runs jobs.
+
+    Args:
+        configuration: the cluster's.
+        say: told each step, in a few words.
+
+    Raises:
+        ClusterError, HaError, SparkVehicleError: the machine lacks something, a cluster runs already, or it failed.
+    """
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    if directory.is_running():
+        descriptor = directory.read_descriptor()
+        raise ClusterAlreadyRunning(
+            f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
+            "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
+        )
+    require(standard_checks(configuration, lambda: _find_java(configuration), lambda: _check_redis(configuration)))
+    directory.create()
+    _sweep(directory)  # what a killed master left behind
+    load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
+    configuration.write(directory.configuration_file)
+    deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
+    say("starting the master")
+    try:
+        _start_master(directory, deadline)
+        client = connect(configuration)
+        try:
+            _await_workers(client, configuration, deadline, say)
+        except BaseException:
+            client.close()
+            raise
+    except BaseException:
+        with contextlib.suppress(ClusterNotRunning):
+            stop_cluster(configuration, lambda step: None)
+        raise
+    return client
+
+
+def _find_java(configuration: Configuration) -> str:
+    from runtime.spark.java import find_java
+
+    home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    java = find_java(None if home is None else str(home))
+    return f"Java {java.version} in {java.home}"
+
+
+def _check_redis(configuration: Configuration) -> str:
+    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
+    if url is None:
+        from runtime.ha.redis_binary import find_redis_server
+
+        return f"{find_redis_server()}"
+    import asyncio
+
+    from runtime.ha.connection import RedisConnection
+
+    async def check() -> str:
+        connection = RedisConnection(url.reveal())
+        try:
+            return str(await connection.check())
+        finally:
+            await connection.close()
+
+    return asyncio.run(check())
+
+
+def _start_master(directory: ClusterDirectory, deadline: float) -> None:
+    reading, writing = os.pipe()
+    output = os.open(directory.log / "master.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runtime.cluster.entrypoint", str(directory.root), str(writing)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(writing,),
+            start_new_session=True,
+            env={**os.environ, CLUSTER_DIR_VARIABLE: str(directory.root), "PYTHONPATH": _python_path()},
+        )
+    finally:
+        os.close(writing)
+        os.close(output)
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        answer = b""
+        while not answer.endswith(b"\n"):
+            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = pipe.read(65536) if ready else b""
+            if not chunk:
+                break
+            answer += chunk
+    log = directory.log / "master.log"
+    if not answer:
+        ended = process.poll() is not None
+        what = "ended before it served" if ended else "did not serve within cluster.start-timeout"
+        raise ClusterStartError(f"the master {what}", f"see {log} and {directory.log / 'master.out'}")
+    report = json.loads(answer)
+    if "error" in report:
+        process.wait(10)
+        raise ClusterStartError(report["error"], report["remedy"] or f"see {log}")
+
+
+def _python_path() -> str:
+    """Where this very code is, so that the cluster's processes run the same."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+
+
+def _await_workers(client: ClusterClient, configuration: Configuration, deadline: float, say: Say) -> None:
+    wanted = configuration.get(TaskManagerOptions.COUNT)
+    log_dir = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR)).log
+    if wanted:
+        each = "a TaskExecutor with its" if wanted == 1 else f"{wanted} TaskExecutors, each with a"
+        say(f"starting {each} Spark driver")
+    while (there := client.overview().task_managers) < wanted:
+        if time.monotonic() > deadline:
+            raise ClusterStartError(
+                f"only {there} of {wanted} TaskExecutors have registered within cluster.start-timeout",
+                f"see {log_dir}/taskmanager-*.log",
+            )
+        _give_up_on_dying_workers(client, log_dir)
+        time.sleep(0.1)
+
+
+def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:
+    """A worker that has ended twice without ever registering ends a third time: say why at once."""
+    for process in client.status().processes:
+        if process.role == "worker" and process.restarts >= WORKER_TRIES:
+            words = (log_dir / f"{process.name}.out").read_text(errors="replace").strip().splitlines()
+            cause = words[-1].removeprefix("error: ") if words else "it says nothing"
+            raise ClusterStartError(f"{process.name} does not start: {cause}", f"see {log_dir}/{process.name}*.log")
+
+
+def connect(configuration: Configuration) -> ClusterClient:
+    """A client of the running cluster of the configuration's runtime directory.
+
+    Raises:
+        ClusterNotRunning: none runs there.
+    """
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    descriptor = directory.read_descriptor()
+    if not directory.is_running():
+        raise ClusterNotRunning(
+            f"the cluster in {directory.root} is not running: its master is gone",
+            "`python -m runtime.cluster stop` cleans up after it, `start` starts it again",
+        )
+    running = Configuration.read(directory.configuration_file)  # the limits that the cluster itself has
+    frame_size = running.get(RpcOptions.FRAME_SIZE)
+    return ClusterClient(
+        descriptor.system_address,
+        load_or_create_secret(running.get(SecurityOptions.SECRET_FILE)),
+        rpc=RpcConfig(socket_dir=Path(descriptor.socket_dir), frame_size=frame_size),
+        inline_limit=min(running.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
+        patience_s=configuration.get(ClientOptions.TIMEOUT),
+    )
+
+
+def stop_cluster(configuration: Configuration, say: Say) -> None:
+    """Stop the cluster of the configuration's runtime directory, and whatever a killed part of it left behind.
+
+    Its unfinished jobs are over with it: the next cluster in the directory does not recover them.
+
+    Raises:
+        ClusterNotRunning: there is nothing to stop.
+    """
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    running = directory.is_running()
+    if not running and not _processes_of(directory):
+        if directory.cluster_json.exists():
+            directory.clean()
+        raise ClusterNotRunning(f"no cluster runs in {directory.root}", "there is nothing to stop")
+    if running:
+        try:
+            with connect(configuration) as client:
+                say("stopping jobs, TaskExecutors and the master")
+                client.shut_down()
+        except (ActorError, ClusterNotRunning) as error:
+            say(f"the master does not answer ({error}): its processes are ended one by one")
+        else:
+            if _await(lambda: not directory.is_running(), configuration.get(ClusterOptions.STOP_TIMEOUT)):
+                _await(lambda: not _processes_of(directory), LAST_STEPS_S)
+    _forget_jobs(directory, say)
+    left = _sweep(directory)
+    if left:
+        say(f"ended {left} process{'es' if left > 1 else ''} that had been left behind")
+    if directory.root.exists():
+        with directory.acquire():
+            directory.clean()
+
+
+def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
+    """Remove what a master that did not stop in good order left in Redis and in the storage directory."""
+    if not directory.configuration_file.exists():
+        return  # it did
+    import asyncio
+
+    from runtime.environment.context import open_ha_services
+    from runtime.ha.errors import HaError
+
+    async def clean_up(configuration: Configuration) -> None:
+        services = await open_ha_services(configuration)
+        try:
+            await services.cleanup()
+        finally:
+            await services.close()
+
+    configuration = Configuration.read(directory.configuration_file)
+    if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
+        return  # the master did not come as far as to store anything
+    embedded = _embedded_redis(directory)
+    try:
+        if embedded is not None and embedded.pid is None:
+            embedded.start()  # it was killed too; only it can forget what it knows
+        asyncio.run(clean_up(configuration))
+    except HaError as error:
+        say(f"the cluster's keys stay in Redis: {error}")
+
+
+def _embedded_redis(directory: ClusterDirectory) -> EmbeddedRedis | None:
+    """The cluster's own Redis, running or not; None where another one is used."""
+    if not (directory.redis / "redis.conf").exists() or not directory.run.exists():
+        return None
+    from runtime.ha.redis_process import EmbeddedRedis
+
+    return EmbeddedRedis(directory.redis, socket_path=directory.socket_dir() / "redis.sock")
+
+
+def _sweep(directory: ClusterDirectory) -> int:
+    """End all processes that belong to the directory's cluster; returns how many there were."""
+    processes = _processes_of(directory)
+    redis = _embedded_redis(directory)
+    if redis is not None and (pid := redis.pid) is not None:
+        # redis-server writes its title over its environment, so the mark does not find it.
+        processes.append(pid)
+        redis.stop()
+    for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        for pid in _processes_of(directory):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if _await(lambda: not _processes_of(directory), patience_s):
+            break
+    return len(processes)
+
+
+def _processes_of(directory: ClusterDirectory) -> list[int]:
+    """Living processes that carry the cluster's mark in their environment, whoever their parent is by now."""
+    mark = f"{CLUSTER_DIR_VARIABLE}={directory.root}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def _await(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,161 @@
+"""The process of a worker: owns the Spark driver JVM and hosts the TaskExecutor (Flink's `TaskManagerRunner`).
+
+    python -m runtime.cluster.worker RUNTIME_DIR SYSTEM_ADDRESS INDEX
+
+The TaskExecutor may be killed and is started again beside the living JVM, which it adopts. When the JVM ends, the
+TaskExecutor ends with it and both are started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from actors.errors import ActorError
+from actors.logs import configure_logging
+from actors.rpc.security import load_or_create_secret
+from actors.system import HostedActor, ProcessActorSystem
+from conf.configuration import Configuration
+from conf.options import EnvironmentOptions, SecurityOptions, SparkOptions
+from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
+from runtime.environment.context import ComponentContext, log_config
+from runtime.spark import DriverOptions, SparkDriver, SparkVehicleError
+
+log = logging.getLogger(__name__)
+
+ARCHIVE_DELAY_S = 30.0
+
+
+class TaskManagerRunner:
+    """One worker of this machine.
+
+    Args:
+        context: the surroundings of the components.
+        system: the worker's own actor system.
+        index: which worker of this machine, from 0.
+    """
+
+    def __init__(self, context: ComponentContext, system: ProcessActorSystem, index: int) -> None:
+        self._context = context
+        self._system = system
+        self._name = f"taskmanager-{index}"
+        self._directory = context.directory.taskmanager(index)
+        self._driver: SparkDriver | None = None
+        self._driver_is_cold = False
+        self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
+        self._supervisor = Supervisor(lambda child, pid: None)
+        self._stop_requested = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, or until the actor system's admin is gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_requested.set)
+        await self._supervisor.add(Child(self._name, "actor", self._start, self._stop))
+        build = loop.create_task(self._build_archive())
+        admin = loop.create_task(wait_for_exit(self._system.admin_pid))
+        stopped = loop.create_task(self._stop_requested.wait())
+        await asyncio.wait((admin, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not stopped.done():
+            log.error("the actor system's admin has ended: so does this worker")
+        for task in (admin, stopped, build):
+            task.cancel()
+        await asyncio.gather(admin, stopped, build, return_exceptions=True)
+        await self._supervisor.remove(self._name)
+        await loop.run_in_executor(self._system_thread, self._system.shutdown)
+        if self._driver is not None:
+            await self._driver.stop()
+        self._system_thread.shutdown()
+
+    async def _start(self) -> Running:
+        driver = await self._living_driver()
+        spec = self._context.host_spec(
+            self._name,
+            "runtime.taskexecutor.endpoint:create",
+            directory=str(self._directory),
+            driver_file=str(driver.info.file),
+            warm_up=self._driver_is_cold,
+        )
+        actor = await asyncio.get_running_loop().run_in_executor(self._system_thread, self._system.start, spec)
+        self._driver_is_cold = False
+        return Running(actor.pid, str(actor.address), actor)
+
+    async def _stop(self, running: Running) -> None:
+        if isinstance(running.handle, HostedActor):
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._system_thread, self._system.stop, running.handle)
+
+    async def _living_driver(self) -> SparkDriver:
+        if self._driver is not None:
+            if self._driver.alive and await self._answers(self._driver):
+                return self._driver
+            await self._driver.stop()
+        self._driver = driver = await SparkDriver.start(self._driver_options())
+        self._driver_is_cold = True
+        log.info("Spark %s runs as process %d", driver.info.spark_version, driver.info.pid)
+        return driver
+
+    async def _answers(self, driver: SparkDriver) -> bool:
+        try:
+            async with asyncio.timeout(10.0):
+                return await driver.ping()
+        except (SparkVehicleError, TimeoutError) as error:
+            log.error("the Spark driver (process %d) does not answer: %s", driver.info.pid, error)
+            return False
+
+    def _driver_options(self) -> DriverOptions:
+        get = self._context.configuration.get
+        java_home = get(EnvironmentOptions.JAVA_HOME)
+        options: tuple[str, ...] | None = get(EnvironmentOptions.JAVA_OPTS)
+        return DriverOptions(
+            work_dir=self._directory / "spark",
+            log_file=self._context.directory.log / f"{self._name}-spark.log",
+            java_home=None if java_home is None else str(java_home),
+            master=get(SparkOptions.MASTER),
+            memory=f"{get(SparkOptions.DRIVER_MEMORY) >> 20}m",
+            conf=self._context.configuration.spark_properties(),
+            java_options=options or (),
+            archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,
+            die_with_parent=True,
+            start_timeout=get(SparkOptions.DRIVER_START_TIMEOUT),
+        )
+
+    async def _build_archive(self) -> None:
+        """Make the class-data-sharing archive for later starts, once this one has settled."""
+        get = self._context.configuration.get
+        if self._driver is None or not get(SparkOptions.CDS_ENABLED):
+            return
+        await asyncio.sleep(ARCHIVE_DELAY_S)
+        await self._driver.archive_build(get(SparkOptions.CDS_CACHE_DIR)).run()
+
+
+def main() -> int:
+    """Run a worker until it is told to stop; the exit status is 0, or 1 when it could not start."""
+    runtime_dir, system_address, index = sys.argv[1:4]
+    context = ComponentContext.read(runtime_dir, system_address)
+    configuration: Configuration = context.configuration
+    name = f"taskmanager-{index}"
+    context.directory.taskmanager(int(index)).mkdir(mode=0o700, exist_ok=True)
+    configure_logging(log_config(configuration, context.directory, f"{name}-runner"))
+    log.info("the worker %s starts as process %d", name, os.getpid())
+    secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
+    try:
+        # Before any thread is started: the actor system's admin is forked from this process.
+        system = ProcessActorSystem(secret)
+        asyncio.run(TaskManagerRunner(context, system, int(index)).run())
+    except (ActorError, SparkVehicleError, OSError) as error:
+        log.critical("the worker %s ends: %s", name, error, exc_info=True)
+        with contextlib.suppress(OSError):
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201  # goes to the worker's .out file
+        return 1
+    log.info("the worker %s has stopped", name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

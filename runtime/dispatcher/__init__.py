@@ -1,0 +1,1 @@
+"""The Dispatcher: the cluster's front desk."""

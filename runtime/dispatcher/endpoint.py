@@ -1,0 +1,338 @@
+"""The Dispatcher: takes jobs, has a JobMaster started for each, and remembers how they ended (Flink's `Dispatcher`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.errors import ActorError
+from actors.receptionist import ReceptionistGateway, receptionist_of
+from actors.rpc.gateway import rpc, rpc_sync
+from actors.rpc.service import RpcService
+from blob.client import BlobClient
+from blob.gateway import PATH as BLOB_SERVER_PATH
+from blob.gateway import BlobAddress, BlobServerGateway
+from blob.key import BlobKey
+from blob.offload import Inline, MaybeOffloaded
+from conf.options import JobStoreOptions
+from runtime.dispatcher.archive import ArchivedExecutionGraphStore
+from runtime.environment.context import ComponentContext, blob_client
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.errors import (
+    GatewayError,
+    JobAlreadyTerminatedError,
+    JobNotFoundError,
+    JobNotReachableError,
+    JobSubmissionError,
+)
+from runtime.gateways.job_master import JobMasterGateway
+from runtime.gateways.master import MasterGateway
+from runtime.gateways.messages import ResourceOverview, TaskLog, TaskManagerView
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.ha.errors import HaError, JobAlreadyDoneError
+from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
+from runtime.ha.running_jobs import JobSchedulingStatus
+from runtime.ha.services import HighAvailabilityServices
+from runtime.ids import JobID
+from runtime.jobgraph.codec import decode_job_graph, encode
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.validation import validate
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.leaders import LeaderFollower
+from runtime.leadership import LeaderEndpoint
+
+RETRY_S = 1.0
+EXPIRY_INTERVAL_S = 30.0
+DETAILS_TIMEOUT_S = 2.0
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job that is not over: what is known of it without asking its JobMaster."""
+
+    last_known: JobDetails
+    leader: LeaderFollower[JobMasterGateway]
+
+
+class Dispatcher(LeaderEndpoint, DispatcherGateway):
+    """The front desk. Its JobMasters are the master's children, so they outlive it.
+
+    Args:
+        service: the RPC service of the process.
+        name: the actor's name.
+        ha: high-availability services; closed with the endpoint.
+        receptionist: the system's directory.
+        master: the guardian that starts JobMasters.
+        blob: where the BlobServer listens.
+        blobs: a client of it; closed with the endpoint.
+        archive: finished jobs.
+        log_dir: where the JobMasters' logs are, which go with their jobs.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        name: str,
+        *,
+        ha: HighAvailabilityServices,
+        receptionist: ReceptionistGateway,
+        master: MasterGateway,
+        blob: BlobAddress,
+        blobs: BlobClient,
+        archive: ArchivedExecutionGraphStore,
+        log_dir: Path,
+    ) -> None:
+        super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
+        self._ha = ha
+        self._master = master
+        self._blob = blob
+        self._blobs = blobs
+        self._archive = archive
+        self._log_dir = log_dir
+        self._jobs: dict[JobID, _Job] = {}
+        self._submitting: dict[JobID, asyncio.Event] = {}
+        self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
+
+    # --------------------------------------------------------------- leadership
+
+    async def on_start(self) -> None:
+        await self._resource_manager.start()
+        await super().on_start()
+
+    async def on_stop(self) -> None:
+        await super().on_stop()
+        await self._resource_manager.stop()
+        self._blobs.close()
+        await self._ha.close()
+
+    async def lead(self, term: LeaderTerm) -> None:
+        """Recover: finished jobs from the archive, the others from the store; each gets its JobMaster (again)."""
+        self._archive.load()
+        store, registry = self._ha.job_graph_store(), self._ha.running_jobs_registry()
+        await store.sweep(term)
+        entries = await registry.entries()
+        for job_id, stored in (await store.get_all()).items():
+            entry = entries.get(job_id)
+            if entry is not None and entry.status is JobSchedulingStatus.DONE:
+                await self._clean_up(JobID(job_id), term)
+            elif isinstance(stored, Exception):
+                self.log.error("job %s cannot be recovered: %s", job_id, stored)
+            else:
+                graph = decode_job_graph(stored)
+                self.log.info("job %s (%s) is recovered", job_id, graph.name)
+                await self._run(graph, JobStatus.RECONCILING)
+
+    async def serve(self) -> None:
+        """Begin to expire what was archived."""
+        self._expire()
+
+    async def step_back(self) -> None:
+        """Leave the jobs to the next leader; their JobMasters go on."""
+        jobs, self._jobs = self._jobs, {}
+        for job in jobs.values():
+            await job.leader.stop()
+
+    # -------------------------------------------------------------------- jobs
+
+    @rpc
+    async def submit_job(self, job_graph: MaybeOffloaded) -> JobID:
+        term = self.term
+        graph = decode_job_graph(await self._read(job_graph))
+        validate(graph)
+        job_id = graph.job_id
+        # The same job may be submitted twice at once: the second waits for the outcome of the first.
+        while job_id in self._submitting:
+            await self._submitting[job_id].wait()
+        if job_id in self._jobs or self._archive.find(job_id) is not None:
+            return job_id
+        done = self._submitting[job_id] = asyncio.Event()
+        try:
+            await self._ha.running_jobs_registry().set_pending(job_id, term)
+            await self._ha.job_graph_store().put(job_id, encode(graph), term)
+            await self._run(graph, JobStatus.INITIALIZING)
+        except JobAlreadyDoneError:
+            return job_id
+        except (HaError, OSError) as error:
+            raise JobSubmissionError(f"job {graph.name!r} ({job_id}) was not accepted: {error}") from error
+        finally:
+            del self._submitting[job_id]
+            done.set()
+        self.log.info("job %s (%s) was accepted", job_id, graph.name)
+        return job_id
+
+    async def _read(self, sent: MaybeOffloaded) -> bytes:
+        if isinstance(sent, Inline):
+            return sent.data
+        return await self.run_blocking(self._blobs.get_bytes, BlobKey.parse(sent.key), sent.job_id)
+
+    async def _run(self, graph: JobGraph, status: JobStatus) -> None:
+        """Know the job, follow its JobMaster, and have that started."""
+        job_id, now_ms = graph.job_id, time.time_ns() // 1_000_000
+        details = JobDetails(job_id, graph.name, graph.kind, status, graph.created_ms or now_ms, None, {}, 0, "")
+        leader = LeaderFollower(self.service, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
+        self._jobs[job_id] = _Job(details, leader)
+        await leader.start()
+        self.spawn(self._start_job_master(job_id), f"starting the JobMaster of job {job_id}")
+
+    async def _start_job_master(self, job_id: JobID) -> None:
+        while job_id in self._jobs:
+            try:
+                await self._master.start_job_master(job_id)
+            except ActorError as error:
+                self.log.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    @rpc
+    async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
+        job_id, term = job.job_id, self.term
+        result = {"status": job.status.value, "end_ms": job.end_ms}
+        await self.run_blocking(self._archive.put, job)
+        try:
+            await self._ha.running_jobs_registry().set_done(job_id, result, term)
+        except JobAlreadyDoneError as error:
+            self.log.warning("%s", error)
+        known = self._jobs.pop(job_id, None)
+        if known is not None:
+            await known.leader.stop()
+        self.log.info("job %s (%s) is %s", job_id, job.name, job.status.value)
+        self.spawn(self._clean_up(job_id, term), f"cleaning up after job {job_id}")
+
+    async def _clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
+        """Remove what an ended job left: first the handle, then everything that it points to."""
+        await self._ha.job_graph_store().remove(job_id, term)
+        try:
+            await self._master.stop_job_master(job_id)
+            listing = await self._receptionist.find(BLOB_SERVER_PATH)
+            await self.service.gateway(listing.address, BlobServerGateway).cleanup_job(job_id)
+        except ActorError as error:
+            self.log.warning("job %s is not cleaned up wholly, the next leader goes on with it: %s", job_id, error)
+            return
+        await self._ha.running_jobs_registry().mark_clean(job_id, term)
+
+    def _expire(self) -> None:
+        term = self._term
+        if term is None:
+            return
+        for job_id in self._archive.expire(time.time_ns() // 1_000_000):
+            self.spawn(self._forget(job_id, term), f"forgetting job {job_id}")
+        self.schedule(EXPIRY_INTERVAL_S, self._expire)
+
+    async def _forget(self, job_id: JobID, term: LeaderTerm) -> None:
+        await self._ha.running_jobs_registry().forget(job_id, term)
+        (self._log_dir / f"{job_master(job_id)}.log").unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------- views
+
+    @rpc
+    async def list_jobs(self) -> list[JobDetails]:
+        running = await asyncio.gather(*(self._details(job) for job in list(self._jobs.values())))
+        known = {job.job_id: job for job in [*self._archive.details(), *running]}
+        return sorted(known.values(), key=lambda job: job.start_ms, reverse=True)
+
+    async def _details(self, job: _Job) -> JobDetails:
+        if job.leader.gateway is not None:
+            try:
+                async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                    job.last_known = await job.leader.gateway.request_job_details()
+            except (ActorError, GatewayError, TimeoutError) as error:
+                self.log.info("the JobMaster of job %s does not answer: %s", job.last_known.job_id, error)
+            else:
+                return job.last_known
+        return self._unconfirmed(job)
+
+    def _unconfirmed(self, job: _Job) -> JobDetails:
+        """What is said of a job whose JobMaster does not answer: never RUNNING, for that is not known."""
+        known = job.last_known
+        if known.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
+            return known
+        return JobDetails(
+            known.job_id, known.name, known.kind, JobStatus.RECONCILING, known.start_ms, None, {}, 0, known.error
+        )
+
+    def _find(self, job_id: JobID) -> _Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise JobNotFoundError(f"no job {job_id} is running or remembered; `job list` shows those that are")
+        return job
+
+    @rpc
+    async def request_job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        archived = await self.run_blocking(self._archive.get, job_id)
+        return archived or await self._gateway_of(job_id).request_job()
+
+    def _gateway_of(self, job_id: JobID) -> JobMasterGateway:
+        gateway = self._find(job_id).leader.gateway
+        if gateway is None:
+            raise JobNotReachableError(f"the JobMaster of job {job_id} is being started; ask again in a moment")
+        return gateway
+
+    @rpc
+    async def request_job_status(self, job_id: JobID) -> JobStatus:
+        archived = self._archive.find(job_id)
+        return (archived or await self._details(self._find(job_id))).status
+
+    @rpc
+    async def cancel_job(self, job_id: JobID) -> None:
+        archived = self._archive.find(job_id)
+        if archived is not None:
+            raise JobAlreadyTerminatedError(f"job {job_id} is {archived.status.value} already: nothing to cancel")
+        job = self._find(job_id)
+        await (await job.leader.get()).cancel()
+
+    @rpc
+    async def request_job_logs(self, job_id: JobID) -> list[TaskLog]:
+        if self._archive.find(job_id) is None:
+            self._find(job_id)
+        resource_manager = await self._resource_manager.get()
+        workers = await resource_manager.request_task_managers()
+        gateways = [self.service.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
+        answers = await asyncio.gather(*(gateway.request_task_logs(job_id) for gateway in gateways))
+        return [log for answer in answers for log in answer]
+
+    @rpc_sync
+    def get_blob_server(self) -> BlobAddress:
+        return self._blob
+
+    @rpc
+    async def request_cluster_overview(self) -> ResourceOverview:
+        return await (await self._resource_manager.get()).request_resource_overview()
+
+    @rpc
+    async def request_task_managers(self) -> list[TaskManagerView]:
+        return await (await self._resource_manager.get()).request_task_managers()
+
+
+async def create(
+    service: RpcService,
+    name: str,
+    *,
+    runtime_dir: str,
+    system: str,
+    master_address: str,
+    blob_host: str,
+    blob_port: int,
+) -> Dispatcher:
+    """Factory for the actor's host."""
+    context = ComponentContext.read(runtime_dir, system)
+    blob = BlobAddress(blob_host, blob_port)
+    return Dispatcher(
+        service,
+        name,
+        ha=await context.ha_services(),
+        receptionist=receptionist_of(service, context.system),
+        master=service.gateway(master_address, MasterGateway, timeout_s=60.0),
+        blob=blob,
+        blobs=blob_client(context.configuration, blob, service.secret),
+        archive=ArchivedExecutionGraphStore(
+            context.directory.archive,
+            context.configuration.get(JobStoreOptions.MAX_CAPACITY),
+            context.configuration.get(JobStoreOptions.EXPIRATION_TIME),
+        ),
+        log_dir=context.directory.log,
+    )

@@ -1,0 +1,147 @@
+"""What every component of the cluster is made with: configuration, directory, high-availability services."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.address import ActorAddress
+from actors.host import HostSpec
+from actors.logs import LogConfig
+from actors.receptionist import PATH as RECEPTIONIST_PATH
+from actors.rpc.service import RpcConfig
+from blob.client import BlobClient
+from blob.gateway import BlobAddress
+from conf.configuration import Configuration
+from conf.options import (
+    BlobOptions,
+    ClusterOptions,
+    EnvironmentOptions,
+    HighAvailabilityOptions,
+    JobManagerOptions,
+    RpcOptions,
+    SecurityOptions,
+)
+from runtime.environment.directory import ClusterDirectory
+from runtime.ha.services import HighAvailabilityServices, RedisHaServices
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentContext:
+    """The surroundings of a component.
+
+    Args:
+        configuration: the cluster's effective configuration.
+        directory: its runtime directory.
+        system: address of the system's receptionist.
+    """
+
+    configuration: Configuration
+    directory: ClusterDirectory
+    system: ActorAddress
+
+    @classmethod
+    def read(cls, runtime_dir: str, system: str) -> ComponentContext:
+        """From what a component is told at its start: the runtime directory and the system's address."""
+        directory = ClusterDirectory(Path(runtime_dir))
+        return cls(Configuration.read(directory.configuration_file), directory, ActorAddress.parse(system))
+
+    def arguments(self) -> dict[str, Any]:
+        """What `read` needs, as plain arguments of a component's factory."""
+        return {"runtime_dir": str(self.directory.root), "system": str(self.system)}
+
+    async def ha_services(self) -> HighAvailabilityServices:
+        """Open the high-availability services; the caller closes them."""
+        return await open_ha_services(self.configuration)
+
+    def host_spec(self, name: str, factory: str, **arguments: Any) -> HostSpec:
+        """How to host an actor of this cluster in a process of its own."""
+        return HostSpec(
+            name=name,
+            factory=factory,
+            arguments={**self.arguments(), **arguments},
+            rpc=rpc_config(self.configuration, self.directory),
+            secret_file=self.configuration.get(SecurityOptions.SECRET_FILE),
+            log=log_config(self.configuration, self.directory, name),
+        )
+
+
+async def open_ha_services(configuration: Configuration) -> HighAvailabilityServices:
+    """The high-availability services that the configuration names (its Redis URL must be set by now)."""
+    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
+    if url is None:
+        raise RuntimeError("high-availability.redis.url is not set: the master sets it when it starts its own Redis")
+    return RedisHaServices(
+        url.reveal(),
+        configuration.get(ClusterOptions.ID),
+        configuration.get(HighAvailabilityOptions.STORAGE_DIR),
+        lease=configuration.get(HighAvailabilityOptions.LEASE),
+    )
+
+
+def log_config(configuration: Configuration, directory: ClusterDirectory, name: str) -> LogConfig:
+    """How the process *name* logs."""
+    return LogConfig(
+        directory.log / f"{name}.log",
+        configuration.get(EnvironmentOptions.LOG_LEVEL).value,
+        configuration.get(EnvironmentOptions.LOG_MAX_SIZE),
+        configuration.get(EnvironmentOptions.LOG_MAX),
+    )
+
+
+def rpc_config(configuration: Configuration, directory: ClusterDirectory, *, port: int = 0) -> RpcConfig:
+    """Settings of the RPC service of a process."""
+    return RpcConfig(
+        bind_host=configuration.get(JobManagerOptions.RPC_ADDRESS),
+        port=port,
+        socket_dir=directory.socket_dir(),
+        frame_size=configuration.get(RpcOptions.FRAME_SIZE),
+        ask_timeout_s=configuration.get(RpcOptions.ASK_TIMEOUT),
+        connect_timeout_s=configuration.get(RpcOptions.CONNECT_TIMEOUT),
+    )
+
+
+def blob_client(
+    configuration: Configuration, address: BlobAddress | Callable[[], tuple[str, int]], secret: bytes
+) -> BlobClient:
+    """A client of the cluster's BlobServer, with the patience that the configuration gives it."""
+    return BlobClient(
+        (address.host, address.port) if isinstance(address, BlobAddress) else address,
+        secret,
+        timeout=configuration.get(BlobOptions.SOCKET_TIMEOUT),
+        retries=configuration.get(BlobOptions.FETCH_RETRIES),
+    )
+
+
+def system_address(configuration: Configuration, port: int) -> ActorAddress:
+    """The address by which users know the system: that of its receptionist."""
+    return ActorAddress("understudy", configuration.get(JobManagerOptions.RPC_ADDRESS), port, RECEPTIONIST_PATH)
+
+
+async def wait_for_process(pid: int) -> None:
+    """Wait until a process has ended, by pidfd; it may be anybody's child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        await wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def wait_readable(descriptor: int) -> None:
+    """Wait until a descriptor (a pidfd: until its process has ended) is readable."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        with contextlib.suppress(ValueError):
+            loop.remove_reader(descriptor)

@@ -1,0 +1,107 @@
+"""``cluster.json``: what a running cluster says of itself, and which processes are its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from conf.files import write_private
+from runtime.environment.errors import RuntimeDirectoryError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """One process, named so that its number cannot be mistaken for that of a later one.
+
+    Attributes:
+        role: what it is in the cluster: ``master``, ``taskmanager-0``, ``redis``, ...
+        pid: its number.
+        start_ticks: when it started, in clock ticks since the machine did (field 22 of ``/proc/<pid>/stat``).
+        boot_id: which start of the machine that was.
+    """
+
+    role: str
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    @classmethod
+    def of(cls, role: str, pid: int) -> ProcessRecord:
+        """The record of a process that runs now. Raises ProcessLookupError when there is none."""
+        ticks = _start_ticks(pid)
+        if ticks is None:
+            raise ProcessLookupError(f"no process {pid}")
+        return cls(role, pid, ticks, _boot_id())
+
+    def is_alive(self) -> bool:
+        """Whether this very process still runs; one that is dead but not yet waited for does not."""
+        return self.boot_id == _boot_id() and _start_ticks(self.pid) == self.start_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescriptor:
+    """Where everything of a running cluster is. Holds no secret.
+
+    Attributes:
+        cluster_id: ``cluster.id``.
+        system_address: the master's actor system, ``akka.tcp://<system>@<host>:<port>``.
+        started_ms: when it started, in milliseconds since 1970.
+        runtime_dir: its directory.
+        log_dir: where the logs are.
+        socket_dir: where the Unix sockets are; outside the runtime directory when that one's path is too long.
+        processes: the master first, then those that it started, as far as they were known at the time of writing.
+        versions: versions by name: ``understudy``, ``python``, ``spark``, ``java``, ``redis``.
+        addresses: further addresses by name: ``blob``, ``redis``, ...
+    """
+
+    cluster_id: str
+    system_address: str
+    started_ms: int
+    runtime_dir: str
+    log_dir: str
+    socket_dir: str
+    processes: tuple[ProcessRecord, ...]
+    versions: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Replaces the file atomically, with mode 0600. Raises OSError."""
+        write_private(path, json.dumps({"format": FORMAT, **asdict(self)}, indent=2).encode() + b"\n")
+
+    @classmethod
+    def read(cls, path: Path) -> ClusterDescriptor:
+        """What the file says.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            RuntimeDirectoryError: it cannot be read, or another version wrote it.
+        """
+        try:
+            values = json.loads(path.read_bytes())
+            if values.pop("format") != FORMAT:
+                raise ValueError("it was written by another version")
+            processes = tuple(ProcessRecord(**process) for process in values.pop("processes"))
+            return cls(processes=processes, **values)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RuntimeDirectoryError(
+                f"cannot read {path}: {error}", "stop the cluster with the version that started it, or remove the file"
+            ) from error
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # the second field is the command in parentheses and may hold anything, so count from its end
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

@@ -1,0 +1,68 @@
+"""Errors of the components that reach their askers as themselves.
+
+GatewayError
+├── JobNotFoundError             no job of that id is running or remembered
+├── JobAlreadyTerminatedError    the job is over: there is nothing to cancel
+├── JobSubmissionError           the job cannot be accepted
+├── JobNotReachableError         the job's JobMaster does not answer at present
+├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
+├── UnknownJobManagerError       the job's JobMaster is not registered
+├── SlotOccupiedError            the slot belongs to another allocation
+└── SlotNotAllocatedError        the slot is not this job's (any more)
+
+The errors of a bad job graph (`runtime.jobgraph.errors`) travel as themselves too.
+"""
+
+from __future__ import annotations
+
+from actors.rpc.codec import wire_error
+from runtime.jobgraph import errors as jobgraph_errors
+
+
+class GatewayError(Exception):
+    """Base of the errors of the components."""
+
+
+@wire_error
+class JobNotFoundError(GatewayError):
+    """No job of that id is running or remembered."""
+
+
+@wire_error
+class JobAlreadyTerminatedError(GatewayError):
+    """The job is over: there is nothing to cancel."""
+
+
+@wire_error
+class JobSubmissionError(GatewayError):
+    """The job cannot be accepted."""
+
+
+@wire_error
+class JobNotReachableError(GatewayError):
+    """The job's JobMaster does not answer at present; it is being started or replaced."""
+
+
+@wire_error
+class UnknownTaskExecutorError(GatewayError):
+    """The TaskExecutor's registration has been ended; it has to register again."""
+
+
+@wire_error
+class UnknownJobManagerError(GatewayError):
+    """The job's JobMaster is not registered; it has to register again."""
+
+
+@wire_error
+class SlotOccupiedError(GatewayError):
+    """The slot belongs to another allocation."""
+
+
+@wire_error
+class SlotNotAllocatedError(GatewayError):
+    """The slot is not this job's (any more)."""
+
+
+for _error in vars(jobgraph_errors).values():
+    if isinstance(_error, type) and issubclass(_error, jobgraph_errors.JobGraphError):
+        wire_error(_error)

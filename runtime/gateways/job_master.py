@@ -1,0 +1,54 @@
+"""How the JobMaster of a job is asked (Flink's `JobMasterGateway`)."""
+
+from __future__ import annotations
+
+from actors.rpc.gateway import Ask, FencedRpcGateway
+from runtime.gateways.messages import TaskExecutorRegistration
+from runtime.ids import AllocationID, ResourceID
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.descriptor import TaskExecutionState, TaskProgress
+from runtime.jobmaster.slot_pool import SlotOffer
+
+
+class JobMasterGateway(FencedRpcGateway):
+    """Fenced: every call names the leadership that it is meant for."""
+
+    def register_task_manager(self, registration: TaskExecutorRegistration) -> Ask[None]:
+        """From a TaskExecutor that has slots for this job."""
+        raise NotImplementedError
+
+    def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> Ask[list[AllocationID]]:
+        """From a registered TaskExecutor; the answer names the offers that are taken, the others it may free."""
+        raise NotImplementedError
+
+    def update_task_execution_state(self, state: TaskExecutionState) -> Ask[None]:
+        """From a TaskExecutor: an attempt has entered a state. Idempotent; repeated until it is answered."""
+        raise NotImplementedError
+
+    def update_task_progress(self, progress: TaskProgress) -> None:
+        """From a TaskExecutor: how far an attempt is; the last one counts."""
+        raise NotImplementedError
+
+    def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
+        """A TaskExecutor is gone, or goes."""
+        raise NotImplementedError
+
+    def notify_allocation_failure(self, allocation_id: AllocationID, reason: str) -> Ask[None]:
+        """From the ResourceManager: a slot request cannot be served."""
+        raise NotImplementedError
+
+    def heartbeat_from_resource_manager(self) -> Ask[None]:
+        """A sign of life of the ResourceManager's."""
+        raise NotImplementedError
+
+    def cancel(self) -> Ask[None]:
+        """Cancel the job; it is CANCELED when nothing of it runs any more."""
+        raise NotImplementedError
+
+    def request_job(self) -> Ask[ArchivedExecutionGraph]:
+        """The job with its tasks, as it stands."""
+        raise NotImplementedError
+
+    def request_job_details(self) -> Ask[JobDetails]:
+        """The job in one line."""
+        raise NotImplementedError

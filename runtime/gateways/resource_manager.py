@@ -1,0 +1,69 @@
+"""How the ResourceManager is asked (Flink's `ResourceManagerGateway`)."""
+
+from __future__ import annotations
+
+from actors.rpc.gateway import Ask, FencedRpcGateway
+from runtime.gateways.messages import (
+    LeaderAddress,
+    RegistrationSuccess,
+    ResourceOverview,
+    TaskExecutorRegistration,
+    TaskManagerView,
+)
+from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
+from runtime.resourcemanager.slot_manager import SlotReport, SlotRequest
+
+
+class ResourceManagerGateway(FencedRpcGateway):
+    """Fenced: every call names the leadership that it is meant for."""
+
+    def register_task_executor(self, registration: TaskExecutorRegistration) -> Ask[RegistrationSuccess]:
+        """From a TaskExecutor: it is here. An earlier registration of the same resource id is ended."""
+        raise NotImplementedError
+
+    def send_slot_report(self, instance_id: InstanceID, report: SlotReport) -> Ask[None]:
+        """From a TaskExecutor, after registering: what its slots are used for.
+
+        Raises:
+            UnknownTaskExecutorError: the registration has been ended; register again.
+        """
+        raise NotImplementedError
+
+    def notify_slot_available(self, instance_id: InstanceID, report: SlotReport) -> None:
+        """From a TaskExecutor: a slot has become free; its whole report, so that a lost one costs nothing."""
+        raise NotImplementedError
+
+    def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
+        """From a TaskExecutor that goes away in good order."""
+        raise NotImplementedError
+
+    def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[None]:
+        """From a JobMaster: it leads this job."""
+        raise NotImplementedError
+
+    def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
+        """From a JobMaster whose job is over: its requests end."""
+        raise NotImplementedError
+
+    def request_slot(self, request: SlotRequest) -> Ask[str]:
+        """From a JobMaster: allocate a slot; a TaskExecutor will offer it. Idempotent by allocation id.
+
+        The answer says what the request waits for, or is empty when a slot is on its way. A request that cannot be
+        served within ``slot.request.timeout`` ends in `JobMasterGateway.notify_allocation_failure`.
+
+        Raises:
+            UnknownJobManagerError: the job is not registered; register again.
+        """
+        raise NotImplementedError
+
+    def cancel_slot_request(self, allocation_id: AllocationID) -> None:
+        """From a JobMaster: the slot is needed no more."""
+        raise NotImplementedError
+
+    def request_resource_overview(self) -> Ask[ResourceOverview]:
+        """Counts of task managers, slots and waiting requests."""
+        raise NotImplementedError
+
+    def request_task_managers(self) -> Ask[list[TaskManagerView]]:
+        """The registered TaskExecutors."""
+        raise NotImplementedError

@@ -1,0 +1,4 @@
+"""High availability: leader election, leader retrieval and the stores of small handles, on Redis or in memory.
+
+The only package that imports ``redis``. Shaped after Flink's ``HighAvailabilityServices``; see `runtime.ha.services`.
+"""

@@ -1,0 +1,120 @@
+"""Being woken when a leader changes: one pub/sub subscription per process, shared by all who wait.
+
+Pub/sub loses messages when a connection breaks, so this only makes waiting shorter: everyone who uses it also looks at
+Redis by himself from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+
+from redis import exceptions as redis_errors
+
+from runtime.ha.connection import RedisConnection
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.tasks import cancel_and_wait
+
+logger = logging.getLogger(__name__)
+
+_SILENCE = 30.0
+"""Seconds without a message after which the subscription is made anew."""
+
+
+class ChangeSubscription:
+    """Wakes one waiter when the leader of its component changes."""
+
+    def __init__(self, feed: ChangeFeed, component: str) -> None:
+        self._feed = feed
+        self.component = component
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake the waiter, or the next one."""
+        self._changed.set()
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait for a change, at most ``timeout`` seconds; whether there was one."""
+        try:
+            async with asyncio.timeout(max(timeout, 0)):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        self._changed.clear()
+        return True
+
+    def __enter__(self) -> ChangeSubscription:
+        self._feed.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._feed.discard(self)
+
+
+class ChangeFeed:
+    """Listens on the cluster's channel of changes from the first subscription until `close`.
+
+    Args:
+        connection: gives one of its connections to the subscription.
+        retry: seconds between attempts to subscribe again after the connection broke.
+    """
+
+    def __init__(self, connection: RedisConnection, keys: ClusterKeys, *, retry: float = 0.5) -> None:
+        self._connection = connection
+        self._channel = keys.changes
+        self._retry = retry
+        self._subscriptions: set[ChangeSubscription] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def subscribe(self, component: str) -> ChangeSubscription:
+        """A subscription, to be entered as a context."""
+        return ChangeSubscription(self, component)
+
+    def add(self, subscription: ChangeSubscription) -> None:
+        """Begin to wake ``subscription``."""
+        self._subscriptions.add(subscription)
+        if self._task is None:
+            self._task = asyncio.create_task(self._listen(), name="ha-changes")
+
+    def discard(self, subscription: ChangeSubscription) -> None:
+        """Wake it no more."""
+        self._subscriptions.discard(subscription)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._task is not None:
+            await cancel_and_wait(self._task)
+            self._task = None
+
+    def _wake(self, component: str | None) -> None:
+        for subscription in self._subscriptions:
+            if component is None or subscription.component == component:
+                subscription.notify()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listen_once()
+            except (redis_errors.RedisError, OSError, TimeoutError) as error:
+                logger.debug("subscription to leader changes at %s broke: %s", self._connection.where, error)
+            await asyncio.sleep(self._retry)
+
+    async def _listen_once(self) -> None:
+        pubsub = self._connection.pubsub()
+        try:
+            async with asyncio.timeout(self._connection.timeout):
+                await pubsub.subscribe(self._channel)
+            # What was published while nobody listened is lost: let everyone look.
+            self._wake(None)
+            while True:
+                message = await pubsub.get_message(timeout=_SILENCE)
+                if message is None:
+                    # Nothing for so long may mean a connection that is dead without knowing it: begin anew.
+                    return
+                if message["type"] == "message":
+                    self._wake(str(message["data"]))
+        finally:
+            await pubsub.aclose()  # type: ignore[no-untyped-call, unused-ignore]

@@ -1,0 +1,230 @@
+"""A connection to Redis: by URL, with a time limit on every call, and never a password in a message.
+
+No call is repeated by this layer. Whoever makes a call knows whether repeating it is safe; a silent repetition is how a
+lost reply comes to be taken for a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import redis.asyncio as aioredis
+from redis import exceptions as redis_errors
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from runtime.ha.errors import (
+    RedisAuthenticationError,
+    RedisCommandError,
+    RedisRequirementError,
+    RedisUnreachableError,
+)
+from runtime.ha.scripts import Script
+from runtime.ha.tasks import cancel_and_wait
+
+logger = logging.getLogger(__name__)
+
+MINIMUM_VERSION = (6, 2)
+SCHEMES = ("redis", "rediss", "unix")
+
+Argument = str | int
+
+
+def describe_url(url: str) -> str:
+    """Where a Redis URL leads, fit to be shown: ``host:port``, ``host:port/db`` or ``unix:/path``, no credential.
+
+    Raises:
+        ValueError: the URL is not of a form that can be used; the message does not repeat it.
+    """
+    # The text of urllib's own errors can hold a part of the password, hence `from None`.
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("the Redis URL cannot be read; write redis://[:password@]host:port/0") from None
+    if parts.scheme not in SCHEMES:
+        raise ValueError("a Redis URL starts with redis://, rediss:// or unix://")
+    if parts.scheme == "unix":
+        if not parts.path.startswith("/"):
+            raise ValueError("a unix Redis URL has an absolute path: unix:///path/of/redis.sock")
+        return f"unix:{parts.path}"
+    if not host:
+        raise ValueError("the Redis URL names no host; write redis://[:password@]host:port/0")
+    database = parts.path.strip("/") or parse_qs(parts.query).get("db", [""])[0]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port or 6379}" + (f"/{database}" if database not in ("", "0") else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RedisCheck:
+    """What a look at the server found: one verdict for people, and what they should know."""
+
+    version: str
+    persistent: bool
+    verdict: str
+    warnings: tuple[str, ...]
+
+
+class RedisConnection:
+    """A small pool of connections to one server; to be used from one event loop.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``; may hold user name and password.
+        timeout: seconds that any one call, or the making of a connection, may take.
+        max_connections: calls beyond that many wait for a free connection (at most ``timeout``).
+    """
+
+    def __init__(self, url: str, *, timeout: float = 1.0, max_connections: int = 8) -> None:
+        self.where = describe_url(url)
+        self.timeout = timeout
+        pool = aioredis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=timeout,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
+            encoding_errors="replace",
+            protocol=2,
+        )
+        self._client = aioredis.Redis(connection_pool=pool)
+        self._pool = pool
+        self._abandoned: set[asyncio.Task[Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"RedisConnection({self.where})"
+
+    async def command(self, *arguments: Argument, timeout: float | None = None) -> Any:
+        """Send one command and return its reply.
+
+        Args:
+            timeout: seconds, where this call may take less than the connection's own time limit.
+
+        Raises:
+            RedisUnreachableError: no connection or no reply in time; the outcome of the command is unknown.
+            RedisAuthenticationError: the credentials are refused.
+            RedisCommandError: the server answered with an error.
+        """
+        limit = self.timeout if timeout is None else min(timeout, self.timeout)
+        try:
+            return await self._within(limit, arguments)
+        except (TimeoutError, redis_errors.TimeoutError):
+            raise RedisUnreachableError(self.where, f"no reply within {limit:g} s") from None
+        except redis_errors.NoScriptError:
+            raise
+        except redis_errors.ResponseError as error:
+            raise RedisCommandError(
+                f"Redis at {self.where} refused {arguments[0]}: {_one_line(error)}. Look at the server's log and disk."
+            ) from error
+        except (redis_errors.RedisError, OSError) as error:
+            if _is_about_credentials(error):
+                raise RedisAuthenticationError(self.where) from None
+            raise RedisUnreachableError(self.where, _one_line(error)) from error
+
+    async def _within(self, limit: float, arguments: tuple[Argument, ...]) -> Any:
+        # Not asyncio.timeout: while it deals with a broken connection the client may lose a cancellation, and a leader
+        # whose renewal hangs must be free at the deadline whatever the client does.
+        reply = self._client.execute_command(*arguments)  # type: ignore[no-untyped-call, unused-ignore]
+        task: asyncio.Task[Any] = asyncio.ensure_future(reply)
+        try:
+            done, _ = await asyncio.wait([task], timeout=limit)
+        finally:
+            if not task.done():
+                task.cancel()
+                self._abandoned.add(task)
+                task.add_done_callback(self._forget)
+        if not done:
+            raise TimeoutError
+        return task.result()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved: its caller has been told that the outcome is unknown
+
+    async def run(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, timeout: float | None = None
+    ) -> Any:
+        """Run a script by its digest; a server that does not know it (it was restarted) is sent the source.
+
+        Raises:
+            RedisUnreachableError, RedisAuthenticationError, RedisCommandError: as `command`.
+        """
+        rest = (len(keys), *keys, *arguments)
+        try:
+            return await self.command("EVALSHA", script.sha, *rest, timeout=timeout)
+        except redis_errors.NoScriptError:
+            return await self.command("EVAL", script.source, *rest, timeout=timeout)
+
+    def pubsub(self) -> aioredis.client.PubSub:
+        """A subscription of its own connection; the caller closes it."""
+        return self._client.pubsub()
+
+    async def check(self) -> RedisCheck:
+        """Look whether the server may hold leaderships.
+
+        Raises:
+            RedisRequirementError: older than 6.2, may evict keys, or is a read-only replica.
+            RedisUnreachableError, RedisAuthenticationError, RedisCommandError: as `command`.
+        """
+        check = assess(self.where, await self.command("INFO"))
+        for warning in check.warnings:
+            logger.warning(warning)
+        logger.info(check.verdict)
+        return check
+
+    async def close(self) -> None:
+        """Close every connection; the object cannot be used afterwards."""
+        for task in list(self._abandoned):
+            await cancel_and_wait(task)
+        await self._client.aclose()
+        await self._pool.disconnect()
+
+
+def assess(where: str, info: dict[str, Any]) -> RedisCheck:
+    """Judge a server by its INFO (pure).
+
+    Raises:
+        RedisRequirementError: it is not fit to hold leaderships.
+    """
+    version = str(info.get("redis_version", "0"))
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < MINIMUM_VERSION:
+        raise RedisRequirementError(f"Redis at {where} is version {version}; 6.2 or later is needed. Upgrade it.")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        raise RedisRequirementError(
+            f"Redis at {where} may evict keys (maxmemory-policy {policy}), leader latches among them. "
+            "Set maxmemory-policy noeviction."
+        )
+    if info.get("role", "master") != "master":
+        raise RedisRequirementError(
+            f"Redis at {where} is a read-only replica. Set high-availability.redis.url to its master."
+        )
+    persistent = str(info.get("aof_enabled", "0")) == "1"
+    warnings: tuple[str, ...] = ()
+    if not persistent:
+        warnings = (
+            f"Redis at {where} keeps no append-only file: jobs submitted since its last snapshot are lost if it dies. "
+            "Set appendonly yes.",
+        )
+    verdict = f"Redis {version} at {where}: fit (noeviction, {'append-only file' if persistent else 'NOT persistent'})"
+    return RedisCheck(version, persistent, verdict, warnings)
+
+
+def _is_about_credentials(error: BaseException | None) -> bool:
+    # The client wraps what happens while it connects into a ConnectionError.
+    while error is not None:
+        if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -1,0 +1,106 @@
+"""The exception tree of high availability.
+
+HaError
+├── RedisUnreachableError        no connection, or no reply in time: the outcome of a write is unknown
+├── RedisAuthenticationError     the server refuses the password
+├── RedisRequirementError        the server is there but may not hold leaderships (version, eviction, replica)
+├── RedisCommandError            the server answered with an error (disk full, wrong type, ...)
+├── RedisServerError             the embedded redis-server cannot be started or stopped
+│   ├── RedisBinaryNotFoundError
+│   ├── RedisSocketPathError     the path of its socket is too long
+│   └── RedisInUseError          another redis-server already runs there
+├── LeadershipLostError          a write was refused: its (owner, epoch) is not the leader's any more
+├── StateHandleError
+│   ├── StateHandleNotFoundError no such entry
+│   ├── StateHandleConflictError another write changed the entry in the meantime
+│   ├── StateCorruptedError      the file is missing or is not the one that was stored
+│   └── StateWriteUnknownError   whether the handle was written cannot be found out now
+└── JobAlreadyDoneError          the job has reached its end and must not run again
+"""
+
+from __future__ import annotations
+
+from actors.errors import FencingError
+
+
+class HaError(Exception):
+    """Base of every error raised by the high-availability services."""
+
+
+class RedisUnreachableError(HaError, ConnectionError):
+    """No connection, or no reply in time; whether a write took effect is unknown.
+
+    Args:
+        where: the server, without any credential (``host:port`` or ``unix:/path``).
+        cause: what happened, in one line.
+    """
+
+    def __init__(self, where: str, cause: str) -> None:
+        super().__init__(
+            f"Redis at {where} cannot be reached: {cause}. "
+            "Start it, or set high-availability.redis.url to one that runs."
+        )
+        self.where = where
+        self.cause = cause
+
+
+class RedisAuthenticationError(HaError):
+    """The server refuses the user name or the password of the URL."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"Redis at {where} refuses the credentials. Put the right password into high-availability.redis.url "
+            "(redis://:PASSWORD@host:port)."
+        )
+
+
+class RedisRequirementError(HaError):
+    """The server is reachable but not fit to hold leaderships and handles."""
+
+
+class RedisCommandError(HaError):
+    """The server answered a command with an error; the command had no effect."""
+
+
+class RedisServerError(HaError):
+    """The embedded redis-server cannot be started or stopped."""
+
+
+class RedisBinaryNotFoundError(RedisServerError):
+    """No usable redis-server on this machine."""
+
+
+class RedisSocketPathError(RedisServerError):
+    """The path of the Unix socket is longer than the operating system takes."""
+
+
+class RedisInUseError(RedisServerError):
+    """Another redis-server already serves the directory or the socket."""
+
+
+class LeadershipLostError(HaError, FencingError):
+    """A write was refused because its term is over (Flink: the lost ``LeaderLatch`` of the writer)."""
+
+
+class StateHandleError(HaError):
+    """Base of the errors of the stores of state handles."""
+
+
+class StateHandleNotFoundError(StateHandleError, LookupError):
+    """The store has no entry of that name."""
+
+
+class StateHandleConflictError(StateHandleError):
+    """Another write changed the entry between the read and the write of this one."""
+
+
+class StateCorruptedError(StateHandleError):
+    """The file behind a handle is missing, or its size or digest is not the one that was stored."""
+
+
+class StateWriteUnknownError(StateHandleError):
+    """A write may or may not have taken effect; repeating it is safe."""
+
+
+class JobAlreadyDoneError(HaError):
+    """The job has a result and must not be run again (Flink's ``DuplicateJobSubmissionException``)."""

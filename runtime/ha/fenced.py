@@ -1,0 +1,87 @@
+"""Writes that take effect only while the writer is the leader.
+
+Every durable write of a leader goes through here: one Lua step compares the latch of the writer's component with the
+(session, epoch) of its term and writes, or refuses. A leader that was paused beyond its lease can therefore change
+nothing, whatever it believes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from runtime.ha.connection import Argument, RedisConnection
+from runtime.ha.errors import LeadershipLostError
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.model import LeaderTerm
+from runtime.ha.scripts import FENCED_DEL, FENCED_HDEL, FENCED_HSET, FENCED_SET, Script
+
+
+class Demand(Enum):
+    """What a conditional write demands of the field beside the leadership."""
+
+    ANY = "any"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class HashWrite:
+    """The outcome of a conditional write to a hash.
+
+    Args:
+        done: whether the field was as demanded and the write took effect.
+        found: where it was not: the value that the field has (None: it is absent).
+    """
+
+    done: bool
+    found: str | None = None
+
+
+class FencedWriter:
+    """Conditional writes for one cluster.
+
+    Every method raises `LeadershipLostError` where the term is over, and `RedisUnreachableError` where the outcome is
+    not known.
+    """
+
+    def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
+        self._connection = connection
+        self._keys = keys
+
+    async def set(self, key: str, value: str, term: LeaderTerm) -> None:
+        """SET ``key`` to ``value``."""
+        await self._run(FENCED_SET, key, term, value)
+
+    async def delete(self, key: str, term: LeaderTerm) -> bool:
+        """DEL ``key``; whether it was there."""
+        reply = await self._run(FENCED_DEL, key, term)
+        return bool(reply[0] == 1)
+
+    async def hset(self, key: str, field: str, value: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
+        """HSET ``field`` of the hash ``key``, if it is as demanded (a str: if it equals that)."""
+        reply = await self._run(FENCED_HSET, key, term, field, *_demand(demand), value)
+        return _hash_write(reply)
+
+    async def hdel(self, key: str, field: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
+        """HDEL ``field`` of the hash ``key``, if it is as demanded (a str: if it equals that)."""
+        reply = await self._run(FENCED_HDEL, key, term, field, *_demand(demand))
+        return _hash_write(reply)
+
+    async def _run(self, script: Script, key: str, term: LeaderTerm, *arguments: Argument) -> list[Any]:
+        latch = self._keys.leader(term.component)
+        reply: list[Any] = await self._connection.run(script, (latch, key), (term.session, term.epoch, *arguments))
+        if reply[0] == -1:
+            leader = f"epoch {reply[1]} leads now" if reply[1] else "nobody leads now"
+            raise LeadershipLostError(
+                f"{script.name} by {term.component} of epoch {term.epoch} was refused: its leadership is over, {leader}"
+            )
+        return reply
+
+
+def _demand(demand: Demand | str) -> tuple[str, str]:
+    return (demand.value, "") if isinstance(demand, Demand) else ("equals", demand)
+
+
+def _hash_write(reply: list[Any]) -> HashWrite:
+    return HashWrite(True) if reply[0] == 1 else HashWrite(False, reply[1])

@@ -1,0 +1,305 @@
+"""The embedded redis-server: a child process on a Unix socket, with its data in the runtime directory.
+
+It outlives the process that started it (a killed master must not take Redis with it): whoever comes after attaches to
+it, and `stop` ends it whoever started it.
+
+``appendfsync always``: epochs, handles and job results are few and small, and a Redis that forgets the last second of
+them hands out handles of files that are already deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from runtime.ha.errors import RedisInUseError, RedisServerError, RedisSocketPathError
+from runtime.ha.redis_binary import find_redis_server
+
+logger = logging.getLogger(__name__)
+
+_MAX_SOCKET_PATH = 100
+"""Bytes; Linux takes 107 and Redis needs a few for itself."""
+
+_PASSWORD = re.compile(r"^requirepass ([A-Za-z0-9_-]+)$", re.MULTILINE)
+
+
+class EmbeddedRedis:
+    """One redis-server on this machine.
+
+    Args:
+        directory: its own: configuration (0600), append-only file, log, pid file, and by default the socket.
+        socket_path: of the Unix socket (mode 0600); ``redis.sock`` in the directory by default.
+        binary: the redis-server to start; found by itself where None.
+    """
+
+    def __init__(self, directory: Path, *, socket_path: Path | None = None, binary: str | None = None) -> None:
+        self.directory = directory.absolute()
+        self.socket_path = (socket_path or directory / "redis.sock").absolute()
+        self.log_path = self.directory / "redis.log"
+        self._binary = binary
+        self._config_path = self.directory / "redis.conf"
+        self._pid_path = self.directory / "redis.pid"
+        self._child: subprocess.Popen[bytes] | None = None
+        length = len(os.fsencode(self.socket_path))
+        if length > _MAX_SOCKET_PATH:
+            raise RedisSocketPathError(
+                f"the path of the Redis socket has {length} bytes, at most {_MAX_SOCKET_PATH} are possible: "
+                f"{self.socket_path}. Choose a runtime directory with a shorter path."
+            )
+
+    def __repr__(self) -> str:
+        return f"EmbeddedRedis({self.socket_path})"
+
+    @property
+    def url(self) -> str:
+        """The URL for clients of this user. It holds the password: never to be shown or logged.
+
+        Raises:
+            RedisServerError: no redis-server was ever started in the directory.
+        """
+        return f"unix://:{self._password()}@{quote(str(self.socket_path))}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the redis-server of this directory; None while none runs."""
+        try:
+            pid = int(self._pid_path.read_text())
+            # A pid may have gone to another process since; a redis-server lives in its data directory.
+            ours = Path(f"/proc/{pid}/cwd").readlink() == self.directory.resolve()
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, ValueError):
+            return None
+        return pid if ours and state not in "ZX" else None
+
+    def start(self, timeout: float = 10.0) -> None:
+        """Start the server and wait until it answers. Data of an earlier run, and its password, are kept.
+
+        Raises:
+            RedisBinaryNotFoundError: there is no redis-server on this machine.
+            RedisInUseError: one already runs in the directory or on the socket.
+            RedisServerError: it does not come up in ``timeout`` seconds; the message ends with its last words.
+        """
+        binary = find_redis_server(self._binary)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = self._lock()
+        try:
+            self._refuse_foreign_socket()
+            self._write_config()
+            if self._child is not None:
+                self._child.wait()  # the lock is ours, so it has ended
+            self._pid_path.unlink(missing_ok=True)
+            # The child inherits the lock and holds it as long as it lives.
+            self._child = subprocess.Popen(
+                [binary, str(self._config_path)],
+                cwd=self.directory,
+                env={"LANG": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(lock,),
+                start_new_session=True,
+                umask=0o077,
+            )
+        finally:
+            os.close(lock)
+        self._await_answer(self._child, timeout)
+        logger.info("redis-server (pid %d) serves %s", self._child.pid, self.socket_path)
+
+    def attach(self, timeout: float = 10.0) -> bool:
+        """Use the server that somebody else started here; False where none runs.
+
+        Raises:
+            RedisServerError: its process is there but does not answer in ``timeout`` seconds.
+        """
+        pid = self.pid
+        if pid is None:
+            return False
+        self._await_answer(pid, timeout)
+        return True
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the server, whoever started it: SHUTDOWN, then SIGTERM, then SIGKILL, ``timeout`` seconds each.
+
+        Its data stays. Where none runs, only a leftover socket and pid file are removed.
+        """
+        pid = self.pid
+        if pid is not None:
+            self._end(pid, timeout)
+        if self._child is not None:
+            self._child.wait()
+            self._child = None
+        self.socket_path.unlink(missing_ok=True)
+        self._pid_path.unlink(missing_ok=True)
+
+    async def wait_ended(self) -> None:
+        """Return when the server has ended, or none runs; `start` then starts another on its data."""
+        pid = self.pid
+        if pid is None:
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(descriptor, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    async def start_async(self, timeout: float = 10.0) -> None:
+        """`start` on an executor."""
+        await asyncio.to_thread(self.start, timeout)
+
+    async def stop_async(self, timeout: float = 5.0) -> None:
+        """`stop` on an executor."""
+        await asyncio.to_thread(self.stop, timeout)
+
+    def _lock(self) -> int:
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise RedisInUseError(
+                f"a redis-server (pid {self.pid or 'unknown'}) already runs in {self.directory}. "
+                "Stop the cluster that it belongs to, or choose another runtime directory."
+            ) from None
+        return descriptor
+
+    def _refuse_foreign_socket(self) -> None:
+        try:
+            with self._client(password=None) as client:
+                client.ping()
+        except redis.AuthenticationError:
+            pass
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            if isinstance(error, redis.TimeoutError):
+                raise RedisInUseError(f"something that does not answer listens on {self.socket_path}") from None
+            return
+        except redis.ResponseError:
+            pass
+        raise RedisInUseError(f"another server listens on {self.socket_path}. Stop it, or choose another path.")
+
+    def _write_config(self) -> None:
+        password = self._password() if self._config_path.exists() else secrets.token_urlsafe(32)
+        lines = {
+            "port": "0",
+            "unixsocket": _quoted(self.socket_path),
+            "unixsocketperm": "600",
+            "requirepass": password,
+            "dir": _quoted(self.directory),
+            "pidfile": _quoted(self._pid_path),
+            "logfile": _quoted(self.log_path),
+            "daemonize": "no",
+            "databases": "1",
+            "save": '""',
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "auto-aof-rewrite-min-size": "8mb",
+            "maxmemory-policy": "noeviction",
+        }
+        part = self._config_path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.writelines(f"{name} {value}\n" for name, value in lines.items())
+        part.rename(self._config_path)
+
+    def _password(self) -> str:
+        try:
+            match = _PASSWORD.search(self._config_path.read_text())
+        except FileNotFoundError:
+            match = None
+        if match is None:
+            raise RedisServerError(f"{self._config_path} holds no password of ours. Remove {self.directory}.")
+        return match[1]
+
+    def _client(self, password: str | None) -> redis.Redis:
+        return redis.Redis(
+            unix_socket_path=str(self.socket_path),
+            password=password,
+            socket_timeout=1.0,
+            socket_connect_timeout=1.0,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def _await_answer(self, process: subprocess.Popen[bytes] | int, timeout: float) -> None:
+        pid = process if isinstance(process, int) else process.pid
+        deadline = time.monotonic() + timeout
+        failure = "it does not answer"
+        with self._client(self._password()) as client:
+            while time.monotonic() < deadline:
+                try:
+                    client.ping()
+                    return
+                except redis.RedisError as error:
+                    failure = str(error)
+                if _ended(pid, within=0.01):
+                    failure = "it has ended"
+                    break
+        if isinstance(process, subprocess.Popen):
+            process.kill()
+            process.wait()
+            self._child = None
+        raise RedisServerError(f"redis-server in {self.directory} did not come up: {failure}. {self._last_words()}")
+
+    def _last_words(self) -> str:
+        try:
+            lines = self.log_path.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return f"It wrote no log. Start it by hand to see why: redis-server {self._config_path}"
+        return f"Its log ({self.log_path}) ends: " + " | ".join(line.strip() for line in lines[-3:])
+
+    def _end(self, pid: int, timeout: float) -> None:
+        try:
+            with self._client(self._password()) as client:
+                client.shutdown(nosave=True)
+            if _ended(pid, within=timeout):
+                return
+        except (redis.RedisError, RedisServerError) as error:
+            logger.info("redis-server (pid %d) does not take SHUTDOWN (%s), it gets signals", pid, error)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                return
+            if _ended(pid, within=timeout):
+                return
+        raise RedisServerError(f"redis-server (pid {pid}) does not end, not even by SIGKILL. Look at its disk.")
+
+
+def _ended(pid: int, within: float) -> bool:
+    """Whether the process ends within that many seconds."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(within * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

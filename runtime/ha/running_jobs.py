@@ -1,0 +1,173 @@
+"""What is known of every job's run, and the results of finished ones.
+
+Flink's ``RunningJobsRegistry`` and ``JobResultStore`` in one: a result is *dirty* until everything that its job left
+behind has been cleaned up. A job that has a result is never run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from runtime.ha.connection import RedisConnection
+from runtime.ha.errors import JobAlreadyDoneError, RedisUnreachableError, StateCorruptedError, StateHandleConflictError
+from runtime.ha.fenced import Demand, FencedWriter
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.model import LeaderTerm
+
+_ATTEMPTS = 4
+
+JobResult = dict[str, Any]
+"""A result as plain JSON; its form is the caller's."""
+
+
+class JobSchedulingStatus(Enum):
+    """How far a job has come, as far as a failover is concerned (Flink's ``JobSchedulingStatus``)."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """One job in the registry.
+
+    Args:
+        status: how far it has come.
+        result: where DONE: its result.
+        dirty: where DONE: whether something is still to be cleaned up after it.
+    """
+
+    status: JobSchedulingStatus
+    result: JobResult | None = None
+    dirty: bool = False
+
+    def to_json(self) -> str:
+        """The text that Redis holds."""
+        return json.dumps({"status": self.status.value, "result": self.result, "dirty": self.dirty}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> JobEntry:
+        """The entry of a text from Redis; `StateCorruptedError` where it is none."""
+        try:
+            raw = json.loads(text)
+            return cls(JobSchedulingStatus(raw["status"]), raw["result"], bool(raw["dirty"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateCorruptedError(f"not an entry of the running-jobs registry: {text[:200]!r} ({error})") from None
+
+
+def pending(job_id: str, found: JobEntry | None) -> JobEntry:
+    """The entry of a job that was accepted: one that is there stays as it is, unless the job is done."""
+    _not_done(job_id, found)
+    return found or JobEntry(JobSchedulingStatus.PENDING)
+
+
+def running(job_id: str, found: JobEntry | None) -> JobEntry:
+    """The entry of a job that is being run."""
+    _not_done(job_id, found)
+    return JobEntry(JobSchedulingStatus.RUNNING)
+
+
+def done(job_id: str, found: JobEntry | None, result: JobResult) -> JobEntry:
+    """The entry of a job that has ended; the first result stands."""
+    if found is not None and found.status is JobSchedulingStatus.DONE and found.result == result:
+        return found
+    _not_done(job_id, found)
+    return JobEntry(JobSchedulingStatus.DONE, result, dirty=True)
+
+
+def clean(job_id: str, found: JobEntry | None) -> JobEntry:
+    """The entry of an ended job after which everything was cleaned up."""
+    if found is None or found.status is not JobSchedulingStatus.DONE:
+        raise ValueError(f"job {job_id} has no result that could be marked clean")
+    return JobEntry(JobSchedulingStatus.DONE, found.result, dirty=False)
+
+
+def _not_done(job_id: str, found: JobEntry | None) -> None:
+    if found is not None and found.status is JobSchedulingStatus.DONE:
+        raise JobAlreadyDoneError(f"job {job_id} has ended already and is not run again; submit it with another job id")
+
+
+class RunningJobsRegistry(Protocol):
+    """Every write may be repeated, and is refused (`LeadershipLostError`) when its term is over."""
+
+    async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
+        """The job was accepted. `JobAlreadyDoneError` where it has ended."""
+
+    async def set_running(self, job_id: str, term: LeaderTerm) -> None:
+        """The job is about to run. `JobAlreadyDoneError` where it has ended: it must not run again."""
+
+    async def set_done(self, job_id: str, result: JobResult, term: LeaderTerm) -> None:
+        """The job has ended; its result is dirty. `JobAlreadyDoneError` where it ended otherwise before."""
+
+    async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
+        """Nothing of the ended job is left to clean up."""
+
+    async def forget(self, job_id: str, term: LeaderTerm) -> None:
+        """Drop the entry, if there is one; from then on the id could run again."""
+
+    async def entry(self, job_id: str) -> JobEntry | None:
+        """What is known of a job; None: nothing."""
+
+    async def entries(self) -> dict[str, JobEntry]:
+        """Everything known."""
+
+    async def dirty_results(self) -> dict[str, JobResult]:
+        """The results of ended jobs that are still to be cleaned up after, by job id."""
+
+
+class RedisRunningJobsRegistry:
+    """The registry in one hash; every change is a compare-and-set under the fence."""
+
+    def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
+        self._connection = connection
+        self._writer = FencedWriter(connection, keys)
+        self._key = keys.running_jobs
+
+    async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
+        await self._change(job_id, term, lambda found: pending(job_id, found))
+
+    async def set_running(self, job_id: str, term: LeaderTerm) -> None:
+        await self._change(job_id, term, lambda found: running(job_id, found))
+
+    async def set_done(self, job_id: str, result: JobResult, term: LeaderTerm) -> None:
+        await self._change(job_id, term, lambda found: done(job_id, found, result))
+
+    async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
+        await self._change(job_id, term, lambda found: clean(job_id, found))
+
+    async def forget(self, job_id: str, term: LeaderTerm) -> None:
+        await self._writer.hdel(self._key, job_id, term, demand=Demand.ANY)
+
+    async def entry(self, job_id: str) -> JobEntry | None:
+        text = await self._connection.command("HGET", self._key, job_id)
+        return None if text is None else JobEntry.from_json(text)
+
+    async def entries(self) -> dict[str, JobEntry]:
+        texts = await self._connection.command("HGETALL", self._key)
+        return {job_id: JobEntry.from_json(text) for job_id, text in texts.items()}
+
+    async def dirty_results(self) -> dict[str, JobResult]:
+        entries = await self.entries()
+        return {job_id: entry.result for job_id, entry in entries.items() if entry.dirty and entry.result is not None}
+
+    async def _change(self, job_id: str, term: LeaderTerm, to: Callable[[JobEntry | None], JobEntry]) -> None:
+        unreachable: RedisUnreachableError | None = None
+        for _ in range(_ATTEMPTS):
+            before = await self._connection.command("HGET", self._key, job_id)
+            after = to(None if before is None else JobEntry.from_json(before)).to_json()
+            demand = Demand.ABSENT if before is None else before
+            try:
+                # Also where nothing changes: whoever is told so must be the leader.
+                if (await self._writer.hset(self._key, job_id, after, term, demand=demand)).done:
+                    return
+            except RedisUnreachableError as error:
+                # The outcome is unknown: read it, and try again where it did not take effect.
+                unreachable = error
+        if unreachable is not None:
+            raise unreachable
+        raise StateHandleConflictError(f"the entry of job {job_id} keeps being changed by somebody else")

@@ -1,0 +1,146 @@
+"""The Lua of high availability. Runs on Redis 6.2 and later; each script is one atomic step.
+
+A term is valid as long as the latch hash holds its owner and epoch. The latch expires by itself with the lease, so an
+absent latch refuses everybody.
+
+Epochs come from one counter of the cluster that is also never behind the server's clock in milliseconds: a Redis that
+lost its last writes (a lagging replica promoted, an append-only file cut short, a flushed database) still hands out an
+epoch above all that were handed out before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and its digest for EVALSHA."""
+
+    name: str
+    source: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        # SHA-1 is what EVALSHA names scripts by; nothing rests on its strength.
+        object.__setattr__(self, "sha", hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest())
+
+
+# KEYS: latch, epoch counter. ARGV: session, lease in ms, floor. Reply: {granted, epoch, ms until the latch expires}.
+# A session that already holds the latch gets the same epoch and what is left of its lease, not a new one: the reply to
+# its first request was lost, and a contender that hears no replies must not hold the latch for ever.
+ACQUIRE = Script(
+    "acquire",
+    """
+local held = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
+local floor = tonumber(ARGV[3])
+if held[1] and (held[1] ~= ARGV[1] or tonumber(held[2]) > floor) then
+  local ttl = redis.call('PTTL', KEYS[1])
+  if ttl < 0 then
+    ttl = tonumber(ARGV[2])
+    redis.call('PEXPIRE', KEYS[1], ttl)
+  end
+  return {held[1] == ARGV[1] and 1 or 0, tonumber(held[2]), ttl}
+end
+local time = redis.call('TIME')
+local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local last = tonumber(redis.call('GET', KEYS[2]) or '0')
+local epoch = math.max(last + 1, floor + 1, clock)
+local text = string.format('%.0f', epoch)
+redis.call('SET', KEYS[2], text)
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', text)
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {1, epoch, tonumber(ARGV[2])}
+""",
+)
+
+_IF_NOT_LEADER = """
+local held = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
+if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then
+"""
+
+# KEYS: latch. ARGV: session, epoch, lease in ms. Reply: 1 renewed, 0 the latch is not ours any more.
+RENEW = Script(
+    "renew",
+    f"""{_IF_NOT_LEADER}
+  return 0
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+""",
+)
+
+# KEYS: latch. ARGV: session, epoch, channel, component. Reply: 1 released, 0 it was not ours.
+RELEASE = Script(
+    "release",
+    f"""{_IF_NOT_LEADER}
+  return 0
+end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', ARGV[3], ARGV[4])
+return 1
+""",
+)
+
+# KEYS: latch. ARGV: session, epoch, channel, component, address. Reply: 1 published, 0 not the leader.
+CONFIRM = Script(
+    "confirm",
+    f"""{_IF_NOT_LEADER}
+  return 0
+end
+redis.call('HSET', KEYS[1], 'address', ARGV[5])
+redis.call('PUBLISH', ARGV[3], ARGV[4])
+return 1
+""",
+)
+
+_FENCED = f"""{_IF_NOT_LEADER}
+  return {{-1, held[2] or false}}
+end
+"""
+
+# KEYS: latch, key. ARGV: session, epoch, value. Reply: {1} written, {-1, epoch of the leader} refused.
+FENCED_SET = Script(
+    "fenced set",
+    f"""{_FENCED}
+redis.call('SET', KEYS[2], ARGV[3])
+return {{1}}
+""",
+)
+
+# KEYS: latch, key. ARGV: session, epoch. Reply: {1} deleted, {0} was absent, {-1, epoch of the leader} refused.
+FENCED_DEL = Script(
+    "fenced del",
+    f"""{_FENCED}
+return {{redis.call('DEL', KEYS[2])}}
+""",
+)
+
+# The comparison shared by the two writes to a hash: ARGV[3] is the field, ARGV[4] what is demanded of it
+# ('any', 'absent', 'equals'), ARGV[5] the value for 'equals'. Reply: {0, value found} where it is not so.
+_COMPARED = f"""{_FENCED}
+local found = redis.call('HGET', KEYS[2], ARGV[3])
+if (ARGV[4] == 'absent' and found) or (ARGV[4] == 'equals' and found ~= ARGV[5]) then
+  return {{0, found}}
+end
+"""
+
+# KEYS: latch, hash. ARGV: session, epoch, field, demand, expected, value.
+FENCED_HSET = Script(
+    "fenced hset",
+    f"""{_COMPARED}
+redis.call('HSET', KEYS[2], ARGV[3], ARGV[6])
+return {{1}}
+""",
+)
+
+# KEYS: latch, hash. ARGV: session, epoch, field, demand, expected.
+FENCED_HDEL = Script(
+    "fenced hdel",
+    f"""{_COMPARED}
+redis.call('HDEL', KEYS[2], ARGV[3])
+return {{1}}
+""",
+)

@@ -1,0 +1,148 @@
+"""The files behind state handles: written whole or not at all, never changed, verified at every read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from runtime.ha.errors import StateCorruptedError
+from runtime.ha.model import LeaderTerm, checked_name
+
+_FILE = re.compile(r"(?P<name>[^@/]+)@(?P<component>[^@/]+)\.e(?P<epoch>\d+)\.[0-9a-f]{32}")
+_PART = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class StateHandle:
+    """What Redis keeps in place of a state (Flink's ``RetrievableStateHandle``).
+
+    Args:
+        path: the file's name within the directory of its kind.
+        size: in bytes.
+        sha256: hex digest of the content.
+        created: seconds since 1970.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    created: float
+
+    def to_json(self) -> str:
+        """The text that Redis holds."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> StateHandle:
+        """The handle of a text from Redis.
+
+        Raises:
+            StateCorruptedError: it is not the text of a handle.
+        """
+        try:
+            raw = json.loads(text)
+            handle = cls(str(raw["path"]), int(raw["size"]), str(raw["sha256"]), float(raw["created"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateCorruptedError(f"not a state handle: {text[:200]!r} ({error})") from None
+        if not _FILE.fullmatch(handle.path):
+            raise StateCorruptedError(f"a state handle points outside its directory: {handle.path[:200]!r}")
+        return handle
+
+    def describes(self, data: bytes) -> bool:
+        """Whether it is the handle of ``data``."""
+        return self.size == len(data) and self.sha256 == hashlib.sha256(data).hexdigest()
+
+
+class StateFiles:
+    """The state files of one kind (a directory). All methods block: call them on an executor.
+
+    A file's name holds the term in which it was written, so that a later leader can tell what is nobody's any more.
+
+    Args:
+        directory: made (0700) at the first write.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self, name: str, data: bytes, term: LeaderTerm) -> StateHandle:
+        """Write a new file (0600): to a name of its own, flushed to the disk, then renamed.
+
+        Raises:
+            OSError: the disk is full, the directory not writable; nothing is left behind.
+        """
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = self.directory / f"{checked_name('state', name)}@{term.component}.e{term.epoch}.{uuid4().hex}"
+        part = target.with_name(target.name + _PART)
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.rename(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        self._sync_directory()
+        return StateHandle(target.name, len(data), hashlib.sha256(data).hexdigest(), time.time())
+
+    def read(self, handle: StateHandle) -> bytes:
+        """The content of the file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StateCorruptedError: its size or digest is not the handle's.
+        """
+        path = self.directory / handle.path
+        data = path.read_bytes()
+        if not handle.describes(data):
+            raise StateCorruptedError(
+                f"{path} is not what was stored: it has {len(data)} bytes where the handle says {handle.size}, "
+                "or another digest"
+            )
+        return data
+
+    def delete(self, handle: StateHandle) -> None:
+        """Delete the file; one that is not there is fine."""
+        (self.directory / handle.path).unlink(missing_ok=True)
+
+    def older_than(self, term: LeaderTerm) -> list[str]:
+        """The names of all files written in earlier terms of the same component, half-written ones among them."""
+        if not self.directory.is_dir():
+            return []
+        names = (entry.name for entry in self.directory.iterdir())
+        matches = ((name, _FILE.fullmatch(name.removesuffix(_PART))) for name in names)
+        return sorted(
+            name
+            for name, match in matches
+            if match and match["component"] == term.component and int(match["epoch"]) < term.epoch
+        )
+
+    def delete_named(self, names: list[str]) -> None:
+        """Delete files by name."""
+        for name in names:
+            (self.directory / name).unlink(missing_ok=True)
+
+    def delete_all(self) -> None:
+        """Delete every file and the directory; foreign files stay, and the directory with them."""
+        if not self.directory.is_dir():
+            return
+        for entry in self.directory.iterdir():
+            if _FILE.fullmatch(entry.name.removesuffix(_PART)):
+                entry.unlink(missing_ok=True)
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

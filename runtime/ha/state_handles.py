@@ -1,0 +1,214 @@
+"""Named states by indirection: the bytes in a file, the handle in Redis (Flink's ``StateHandleStore``).
+
+The order is everything:
+
+- to store: the file, then the handle; to remove: the handle, then the file. Nothing that a handle points to is deleted.
+- every write of a handle is conditional on the leadership *and* on the handle that was there before.
+- a lost reply is no failure: the store looks whether the handle was written. Where that cannot be seen for certain the
+  file stays, for a write that was delayed may still arrive. `sweep` deletes it in a later epoch, when it cannot.
+
+Flink's lock nodes and their ``release`` have no counterpart: what they protect from, the deletion by a former leader,
+is refused by the fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from runtime.ha.connection import RedisConnection
+from runtime.ha.errors import (
+    HaError,
+    RedisUnreachableError,
+    StateCorruptedError,
+    StateHandleConflictError,
+    StateHandleNotFoundError,
+    StateWriteUnknownError,
+)
+from runtime.ha.fenced import Demand, FencedWriter, HashWrite
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.model import LeaderTerm
+from runtime.ha.state_files import StateFiles, StateHandle
+
+logger = logging.getLogger(__name__)
+
+_READS_AT_ONCE = 8
+_LOOKS = 3
+
+
+class StateHandleStore:
+    """States of one kind, by name.
+
+    Args:
+        kind: for example ``jobgraphs``; part of the key in Redis.
+        files: where the bytes go.
+        retry: seconds between the looks after a lost reply.
+    """
+
+    def __init__(
+        self, connection: RedisConnection, keys: ClusterKeys, kind: str, files: StateFiles, *, retry: float = 0.2
+    ) -> None:
+        self._connection = connection
+        self._writer = FencedWriter(connection, keys)
+        self._key = keys.handles(kind)
+        self._kind = kind
+        self._files = files
+        self._retry = retry
+
+    async def put(self, name: str, data: bytes, term: LeaderTerm) -> StateHandle:
+        """Store ``data`` as ``name``, in place of what was there; storing the same again changes nothing.
+
+        Raises:
+            LeadershipLostError: the term is over; nothing was changed.
+            StateHandleConflictError: somebody else stored under the name at the same time.
+            StateWriteUnknownError: Redis went away in the middle; repeat it.
+            RedisUnreachableError: Redis was away from the start; nothing was changed.
+            OSError: the file cannot be written.
+        """
+        before = await self._raw(name)
+        if before is not None and (handle := _readable(before)) is not None and handle.describes(data):
+            # Written again as it is: whoever is told that it is stored must be the leader.
+            self._demand_done(name, await self._writer.hset(self._key, name, before, term, demand=before))
+            return handle
+        handle = await asyncio.to_thread(self._files.write, name, data, term)
+        text = handle.to_json()
+        try:
+            write = await self._writer.hset(
+                self._key, name, text, term, demand=Demand.ABSENT if before is None else before
+            )
+        except RedisUnreachableError as error:
+            if await self._look(name) != text:
+                raise StateWriteUnknownError(
+                    f"whether {self._kind}/{name} was stored is not known ({error.cause}); repeat the call"
+                ) from error
+            write = HashWrite(True)
+        except HaError:
+            # An answer of the server: the handle was not written and never will be.
+            await asyncio.to_thread(self._files.delete, handle)
+            raise
+        if not write.done:
+            await asyncio.to_thread(self._files.delete, handle)
+        self._demand_done(name, write)
+        if before is not None and (old := _readable(before)) is not None:
+            await asyncio.to_thread(self._files.delete, old)
+        return handle
+
+    async def get(self, name: str) -> bytes:
+        """The bytes stored as ``name``, verified.
+
+        Raises:
+            StateHandleNotFoundError: there is no such entry.
+            StateCorruptedError: the file is missing or is not what was stored.
+            RedisUnreachableError: Redis is away.
+        """
+        data = await self._get(name)
+        if data is None:
+            raise StateHandleNotFoundError(f"{self._kind}/{name} is not in the store")
+        return data
+
+    async def get_all(self) -> dict[str, bytes | StateCorruptedError]:
+        """Every entry, or what is wrong with it; a few files at a time."""
+        gate = asyncio.Semaphore(_READS_AT_ONCE)
+
+        async def read(name: str) -> bytes | StateCorruptedError | None:
+            async with gate:
+                try:
+                    return await self._get(name)
+                except StateCorruptedError as error:
+                    return error
+
+        names = sorted(await self.names())
+        states = await asyncio.gather(*(read(name) for name in names))
+        return {name: state for name, state in zip(names, states, strict=True) if state is not None}
+
+    async def names(self) -> list[str]:
+        """The names of all entries."""
+        return list(await self._connection.command("HKEYS", self._key))
+
+    async def remove(self, name: str, term: LeaderTerm) -> bool:
+        """Remove an entry, then its file; whether it was there.
+
+        Raises:
+            LeadershipLostError: the term is over; nothing was changed.
+            StateHandleConflictError: somebody else stored under the name at the same time.
+            StateWriteUnknownError: Redis went away in the middle; repeat it.
+            RedisUnreachableError: Redis was away from the start; nothing was changed.
+        """
+        before = await self._raw(name)
+        if before is None:
+            return False
+        try:
+            write = await self._writer.hdel(self._key, name, term, demand=before)
+        except RedisUnreachableError as error:
+            if await self._look(name) == before:
+                raise StateWriteUnknownError(
+                    f"whether {self._kind}/{name} was removed is not known ({error.cause}); repeat the call"
+                ) from error
+            write = HashWrite(True)
+        if write.found is not None:
+            self._demand_done(name, write)
+        # A handle's text is never written twice: gone once, nothing can point to the file again.
+        if (handle := _readable(before)) is not None:
+            await asyncio.to_thread(self._files.delete, handle)
+        return True
+
+    async def sweep(self, term: LeaderTerm) -> int:
+        """Delete the files that earlier terms of the component left without a handle; returns how many.
+
+        Their writes are refused since ``term`` began, so what has no handle now will never have one.
+        """
+        old = await asyncio.to_thread(self._files.older_than, term)
+        if not old:
+            return 0
+        handles = [_readable(text) for text in await self._connection.command("HVALS", self._key)]
+        live = {handle.path for handle in handles if handle is not None}
+        # A handle that cannot be read may belong to any of the files: then none is deleted.
+        orphans = [name for name in old if name not in live] if None not in handles else []
+        await asyncio.to_thread(self._files.delete_named, orphans)
+        return len(orphans)
+
+    def _demand_done(self, name: str, write: HashWrite) -> None:
+        if not write.done:
+            raise StateHandleConflictError(f"{self._kind}/{name} was changed by somebody else; read it again")
+
+    async def _raw(self, name: str) -> str | None:
+        text: str | None = await self._connection.command("HGET", self._key, name)
+        return text
+
+    async def _get(self, name: str) -> bytes | None:
+        text = await self._raw(name)
+        while text is not None:
+            handle = StateHandle.from_json(text)
+            try:
+                return await asyncio.to_thread(self._files.read, handle)
+            except FileNotFoundError:
+                # Replaced between the two reads? Then there is another handle by now.
+                again = await self._raw(name)
+                if again == text:
+                    raise StateCorruptedError(
+                        f"the file of {self._kind}/{name} is missing: {self._files.directory / handle.path}"
+                    ) from None
+                text = again
+        return None
+
+    async def _look(self, name: str) -> str | None:
+        """The handle after a write whose reply was lost; raises `StateWriteUnknownError` while Redis is away."""
+        for attempt in range(_LOOKS):
+            try:
+                return await self._raw(name)
+            except HaError as error:
+                if attempt == _LOOKS - 1:
+                    raise StateWriteUnknownError(
+                        f"whether the write to {self._kind}/{name} took effect is not known ({error}); repeat it"
+                    ) from error
+            await asyncio.sleep(self._retry)
+        raise AssertionError("not reached")
+
+
+def _readable(text: str) -> StateHandle | None:
+    """The handle of a text, or None where it is none: such an entry can be replaced and removed, and owns no file."""
+    try:
+        return StateHandle.from_json(text)
+    except StateCorruptedError:
+        logger.warning("an entry of the store is not a state handle: %.200r", text)
+        return None

@@ -1,0 +1,1 @@
+"""Heartbeats: who is alive, by messages and time-outs."""

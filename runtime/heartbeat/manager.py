@@ -1,0 +1,112 @@
+"""Heartbeats between components: one side asks, the other listens (Flink's `HeartbeatManagerSenderImpl` and `…Impl`).
+
+The asking side learns of a dead process from the failing ask (a refused connection counts towards
+``heartbeat.rpc-failure-threshold``) and of a silent one from the time-out; the listening side takes each request as a
+sign of life. Who is alive is decided by the pure `HeartbeatMonitor`; here is only the clock and the sending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from actors.errors import ActorError, RecipientUnreachable, UnknownActor
+from actors.rpc.endpoint import RpcEndpoint
+from runtime.heartbeat.monitor import HeartbeatMonitor
+
+OnTimeout = Callable[[str, str], None]
+Request = Callable[[], Awaitable[Any]]
+
+
+class HeartbeatManager:
+    """Heartbeats of one endpoint with any number of targets, all on the endpoint's main thread.
+
+    Args:
+        endpoint: whose timers are used.
+        interval_s: seconds between requests (``heartbeat.interval``).
+        timeout_s: seconds of silence after which a target is lost (``heartbeat.timeout``).
+        failure_threshold: failed calls in a row after which a target is lost (``heartbeat.rpc-failure-threshold``).
+        on_timeout: called once with the target's id and the reason when it is lost; the target is forgotten.
+        on_payload: called with the target's id and its answer.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        failure_threshold: int,
+        on_timeout: OnTimeout,
+        on_payload: Callable[[str, Any], None] | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._interval_s = interval_s
+        self._monitor = HeartbeatMonitor(
+            interval=interval_s, timeout=timeout_s, rpc_failure_threshold=failure_threshold
+        )
+        self._requests: dict[str, Request] = {}
+        self._asking: set[str] = set()
+        self._on_timeout = on_timeout
+        self._on_payload = on_payload
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to send and to check."""
+        self._endpoint.schedule(self._interval_s, self._tick)
+
+    def stop(self) -> None:
+        """Forget all targets and send no more."""
+        self._stopped = True
+        for target in list(self._monitor.targets()):
+            self.unmonitor(target)
+
+    def monitor(self, target: str, request: Request | None = None) -> None:
+        """Watch *target*; with *request*, ask it at each interval, else only listen for its requests."""
+        self._monitor.monitor(time.monotonic(), target)
+        if request is None:
+            self._requests.pop(target, None)
+        else:
+            self._requests[target] = request
+
+    def unmonitor(self, target: str) -> None:
+        """Watch *target* no longer."""
+        self._monitor.unmonitor(target)
+        self._requests.pop(target, None)
+
+    def received(self, target: str) -> None:
+        """*target* gave a sign of life."""
+        self._monitor.receive(time.monotonic(), target)
+
+    def _tick(self) -> None:
+        if self._stopped:
+            return
+        for target, request in list(self._requests.items()):
+            if target not in self._asking:
+                self._asking.add(target)
+                self._endpoint.spawn(self._ask(target, request), f"heartbeat of {target}")
+        self._expire()
+        self._endpoint.schedule(self._interval_s, self._tick)
+
+    async def _ask(self, target: str, request: Request) -> None:
+        try:
+            payload = await request()
+        except (RecipientUnreachable, UnknownActor):
+            self._monitor.report_unreachable(time.monotonic(), target)
+            self._expire()
+        except ActorError as error:
+            # It answers, if only with an error (it starts, or changes leadership): the time-out decides.
+            self._endpoint.log.debug("heartbeat request to %s: %s", target, error)
+        else:
+            if self._requests.get(target) is request:
+                self._monitor.receive(time.monotonic(), target)
+                if self._on_payload is not None:
+                    self._on_payload(target, payload)
+        finally:
+            self._asking.discard(target)
+
+    def _expire(self) -> None:
+        for lost in self._monitor.expired(time.monotonic()):
+            self.unmonitor(lost.target)
+            self._on_timeout(lost.target, lost.reason)

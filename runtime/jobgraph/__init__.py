@@ -1,0 +1,1 @@
+"""The JobGraph: what a user asks to have run, validated, serialisable and cut into tasks."""

@@ -1,0 +1,49 @@
+"""Job graphs and descriptors as bytes: what is stored, and what travels as a blob when it is large."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgpack
+
+from actors.errors import WireError
+from actors.rpc.codec import from_plain, to_plain
+from runtime.jobgraph.errors import JobGraphVersionError
+from runtime.jobgraph.job_graph import FORMAT_VERSION, JobGraph
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> bytes:
+    """Any dataclass of the runtime as MessagePack."""
+    packed: bytes = msgpack.packb(to_plain(value), use_bin_type=True)
+    return packed
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """The value that `encode` was given.
+
+    Raises:
+        WireError: the bytes are not such a value.
+    """
+    try:
+        plain = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except Exception as error:  # msgpack raises several unrelated types on malformed input
+        raise WireError(f"not an encoded {kind.__name__}: {type(error).__name__}: {error}") from error
+    value: T = from_plain(plain, kind)
+    return value
+
+
+def decode_job_graph(data: bytes) -> JobGraph:
+    """A stored or submitted job graph.
+
+    Raises:
+        WireError: the bytes are none.
+        JobGraphVersionError: it was written in a format that this version does not read.
+    """
+    graph = decode(data, JobGraph)
+    if graph.format_version != FORMAT_VERSION:
+        raise JobGraphVersionError(
+            f"job graph {graph.job_id} has format {graph.format_version}, this version reads {FORMAT_VERSION}"
+        )
+    return graph

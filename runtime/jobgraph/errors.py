@@ -1,0 +1,55 @@
+"""The exception tree of job graphs and of the pipeline API that builds them.
+
+JobGraphError                   the job cannot be run as it is described
+├── EmptyJobGraphError          no vertices
+├── CyclicJobGraphError         an edge leads back
+├── UnknownVertexError          an edge or an input names a vertex that is not there
+├── DuplicateVertexError        two vertices have one name
+├── InvalidFunctionError        a vertex has no function, or one that a task process could not find or call
+├── InvalidVertexError          a vertex's role, inputs or settings do not fit
+├── InvalidEdgeError            an edge's settings do not fit
+├── InvalidParameterError       a parameter is not JSON-like
+└── JobGraphVersionError        the graph was written in a format that this version does not read
+"""
+
+from __future__ import annotations
+
+
+class JobGraphError(ValueError):
+    """The job cannot be run as it is described."""
+
+
+class EmptyJobGraphError(JobGraphError):
+    """The graph has no vertices."""
+
+
+class CyclicJobGraphError(JobGraphError):
+    """An edge leads back; the message names the vertices of the cycle in order."""
+
+
+class UnknownVertexError(JobGraphError):
+    """An edge or an input names a vertex that is not in the graph."""
+
+
+class DuplicateVertexError(JobGraphError):
+    """Two vertices of one graph have the same name or id."""
+
+
+class InvalidFunctionError(JobGraphError):
+    """A vertex has no function, or one that a task process could not find or call."""
+
+
+class InvalidVertexError(JobGraphError):
+    """A vertex's role, inputs or settings do not fit together."""
+
+
+class InvalidEdgeError(JobGraphError):
+    """An edge's settings do not fit together."""
+
+
+class InvalidParameterError(JobGraphError):
+    """A job parameter is not JSON-like, so it cannot travel."""
+
+
+class JobGraphVersionError(JobGraphError):
+    """The graph was written in a format that this version does not read."""

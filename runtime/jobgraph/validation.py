@@ -1,0 +1,150 @@
+"""Whether a JobGraph can be run: every rule with a message that names the vertex and the remedy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from runtime.jobgraph.errors import (
+    DuplicateVertexError,
+    EmptyJobGraphError,
+    InvalidEdgeError,
+    InvalidFunctionError,
+    InvalidParameterError,
+    InvalidVertexError,
+    JobGraphError,
+    JobGraphVersionError,
+    UnknownVertexError,
+)
+from runtime.jobgraph.job_graph import FORMAT_VERSION, JobGraph, JobKind, JobVertex, ShipStrategy, VertexRole
+from runtime.jobgraph.topology import topological_order
+
+MAX_NAME_LENGTH = 256
+_MAX_DEPTH = 32
+
+
+def validate(graph: JobGraph) -> None:
+    """Check the whole graph; the client does before submitting, the Dispatcher again before accepting.
+
+    Raises:
+        JobGraphError: in its subclasses, for the first rule that is broken.
+    """
+    if graph.format_version != FORMAT_VERSION:
+        raise JobGraphVersionError(
+            f"job {graph.name!r} is in job graph format {graph.format_version}, this version reads {FORMAT_VERSION}; "
+            "use the same version of understudy for client and cluster"
+        )
+    check_name("job", graph.name)
+    if not graph.vertices:
+        raise EmptyJobGraphError(f"job {graph.name!r} has no vertices: add at least one sink to its pipeline")
+    names: set[str] = set()
+    for vertex in graph.vertices:
+        check_name("vertex", vertex.name)
+        if vertex.name in names:
+            raise DuplicateVertexError(
+                f"job {graph.name!r} has two vertices named {vertex.name!r}: names must be unique, rename one of them"
+            )
+        names.add(vertex.name)
+    if len({vertex.id for vertex in graph.vertices}) < len(graph.vertices):
+        raise DuplicateVertexError(f"job {graph.name!r} has two vertices with one id: make ids with JobVertexID.of()")
+    if graph.kind is JobKind.SCRIPT:
+        _check_script(graph)
+    _check_edges(graph)
+    topological_order(graph)
+    if graph.kind is JobKind.PIPELINE:
+        for vertex in graph.vertices:
+            _check_vertex(graph, vertex)
+    check_parameters(graph.parameters)
+
+
+def check_name(what: str, name: str) -> None:
+    """Check the name of a job or a vertex: printable, not blank, at most `MAX_NAME_LENGTH` characters."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise JobGraphError(f"{name!r} is no {what} name: it must be printable text and not blank")
+    if len(name) > MAX_NAME_LENGTH:
+        raise JobGraphError(f"the {what} name {name[:40]!r}... has {len(name)} characters, over {MAX_NAME_LENGTH}")
+
+
+def check_parameters(parameters: dict[str, Any]) -> None:
+    """Check that *parameters* are JSON-like: None, bool, 64-bit int, finite float, str, list, dict with str keys.
+
+    Raises:
+        InvalidParameterError: the message names the place, e.g. ``parameters['limits'][2]``.
+    """
+    if not isinstance(parameters, dict):
+        raise InvalidParameterError(f"parameters must be a dict, not {type(parameters).__name__}")
+    _check_value(parameters, "parameters", 0)
+
+
+def _check_value(value: Any, where: str, depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise InvalidParameterError(f"{where[:80]} is nested more than {_MAX_DEPTH} levels deep (does it hold itself?)")
+    if value is None or type(value) in (bool, str):
+        return
+    if type(value) is int:
+        if not -(2**63) <= value < 2**63:
+            raise InvalidParameterError(f"{where} does not fit 64 bits: pass it as a string")
+    elif type(value) is float:
+        if not math.isfinite(value):
+            raise InvalidParameterError(f"{where} is {value!r}, which JSON does not know: pass None or a string")
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            _check_value(item, f"{where}[{index}]", depth + 1)
+    elif type(value) is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise InvalidParameterError(f"{where} has the key {key!r}: keys must be strings")
+            _check_value(item, f"{where}[{key!r}]", depth + 1)
+    else:
+        hint = "use a list" if isinstance(value, tuple | set | frozenset) else "pass a string, number, list or dict"
+        raise InvalidParameterError(f"{where} is a {type(value).__name__}, which cannot travel as JSON: {hint}")
+
+
+def _check_script(graph: JobGraph) -> None:
+    if len(graph.vertices) != 1 or graph.edges or graph.vertices[0].role is not VertexRole.SCRIPT:
+        raise InvalidVertexError(f"script job {graph.name!r} must have exactly one vertex, of the role script")
+    if graph.vertices[0].function is not None:
+        raise InvalidFunctionError(f"script job {graph.name!r} names a function; a script runs as a whole")
+
+
+def _check_edges(graph: JobGraph) -> None:
+    names = {vertex.id: vertex.name for vertex in graph.vertices}
+    for edge in graph.edges:
+        for end in (edge.source, edge.target):
+            if end not in names:
+                raise UnknownVertexError(
+                    f"job {graph.name!r} has an edge from {names.get(edge.source, edge.source)!r} to "
+                    f"{names.get(edge.target, edge.target)!r}, but no vertex {end}: add the vertex or drop the edge"
+                )
+        link = f"the edge from {names[edge.source]!r} to {names[edge.target]!r}"
+        if edge.ship_strategy is ShipStrategy.HASH and not edge.keys:
+            raise InvalidEdgeError(f"{link} is shipped by hash but names no key columns: use .hash('column', ...)")
+        if edge.ship_strategy is not ShipStrategy.HASH and edge.keys:
+            raise InvalidEdgeError(f"{link} names key columns but is shipped {edge.ship_strategy.value}, not hash")
+
+
+def _check_vertex(graph: JobGraph, vertex: JobVertex) -> None:
+    where = f"vertex {vertex.name!r} of job {graph.name!r}"
+    module, _, qualname = (vertex.function or "").partition(":")
+    if not module or not qualname:
+        raise InvalidFunctionError(
+            f"{where} has no function (it says {vertex.function!r}): give it one as 'module:function'"
+        )
+    if vertex.parallelism < 0:
+        raise InvalidVertexError(
+            f"{where} has parallelism {vertex.parallelism}: use 1 or more, or 0 to leave it to Spark"
+        )
+    if not vertex.slot_sharing_group:
+        raise InvalidVertexError(f"{where} has an empty slot sharing group: name it, or leave it out")
+    inputs, outputs = graph.inputs_of(vertex.id), graph.outputs_of(vertex.id)
+    match vertex.role:
+        case VertexRole.SCRIPT:
+            raise InvalidVertexError(f"{where} has the role script, which only a script job has")
+        case VertexRole.SOURCE if inputs:
+            raise InvalidVertexError(f"{where} is a source but has inputs: make it an operator")
+        case VertexRole.OPERATOR if not inputs:
+            raise InvalidVertexError(f"{where} is an operator without inputs: make it a source, or give it inputs")
+        case VertexRole.SINK if outputs:
+            raise InvalidVertexError(f"{where} is a sink but is read by others: make it an operator")
+        case VertexRole.SOURCE | VertexRole.OPERATOR if not outputs:
+            raise InvalidVertexError(f"the result of {where} goes nowhere: feed it to a sink, or make it one")

@@ -1,0 +1,1 @@
+"""The JobMaster: one job's execution graph, slots, restarts and results."""

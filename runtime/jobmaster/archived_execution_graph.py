@@ -1,0 +1,217 @@
+"""A job as it stands or as it ended, to be shown and kept (Flink's `ArchivedExecutionGraph` and `JobDetails`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
+from runtime.jobgraph.topology import topological_order
+from runtime.jobmaster.descriptor import VertexProgress
+from runtime.jobmaster.execution import Execution, Task
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInfo:
+    """One attempt of a task.
+
+    Args:
+        attempt_id: its id.
+        number: from 0.
+        state: its state.
+        task_executor: resource id of where it runs or ran; empty before it had a slot.
+        timestamps: when it entered each of its states, by the state's name, in milliseconds since the epoch.
+        error: why it failed.
+        exit_status: of its task process, negative for a signal; None while it runs or when it is not known.
+    """
+
+    attempt_id: ExecutionAttemptID
+    number: int
+    state: ExecutionState
+    task_executor: str
+    timestamps: dict[str, int]
+    error: ErrorInfo | None
+    exit_status: int | None
+
+    @property
+    def end_ms(self) -> int | None:
+        """When it ended, in milliseconds since the epoch; None while it has not."""
+        return self.timestamps[self.state.value] if self.state.is_terminal else None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """A task with all its attempts, the present one last.
+
+    Args:
+        key: `runtime.jobgraph.topology.Chain.key`.
+        name: of the chain.
+        vertices: of the chain.
+        attempts: at least one.
+        waiting_for: what keeps it from running, in words; empty if nothing does.
+    """
+
+    key: JobVertexID
+    name: str
+    vertices: tuple[JobVertexID, ...]
+    attempts: tuple[AttemptInfo, ...]
+    waiting_for: str
+
+    @property
+    def state(self) -> ExecutionState:
+        """The state of the present attempt."""
+        return self.attempts[-1].state
+
+
+@dataclass(frozen=True, slots=True)
+class VertexInfo:
+    """A vertex: its place in the plan, its state (its task's), and Spark's counts of the present attempt."""
+
+    id: JobVertexID
+    name: str
+    role: VertexRole
+    task: JobVertexID
+    state: ExecutionState
+    inputs: tuple[JobVertexID, ...]
+    progress: VertexProgress
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetails:
+    """A job in one line of a list (Flink's `JobDetails`).
+
+    Args:
+        job_id: of the job.
+        name: of the job.
+        kind: script or pipeline.
+        status: its state.
+        start_ms: when it was accepted, in milliseconds since the epoch.
+        end_ms: when it ended; None while it has not.
+        tasks_per_state: how many tasks are in each state, by the state's name; only states that occur.
+        tasks_total: how many tasks it has.
+        error: why it failed, in one line; empty otherwise.
+    """
+
+    job_id: JobID
+    name: str
+    kind: JobKind
+    status: JobStatus
+    start_ms: int
+    end_ms: int | None
+    tasks_per_state: dict[str, int]
+    tasks_total: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedExecutionGraph:
+    """All there is to be said of a job; made of a running one as well as of one that ended.
+
+    Args:
+        job_id: of the job.
+        name: of the job.
+        kind: script or pipeline.
+        status: its state.
+        timestamps: when it last entered each of its states, by the state's name, in milliseconds since the epoch.
+        tasks: in an order in which each comes after those it reads from.
+        vertices: in topological order.
+        failure: what made the job fail; None otherwise.
+        failure_history: the last failures, restarted ones too, the newest last.
+        restarts: how often some of its tasks were restarted.
+        restart_strategy: in words.
+    """
+
+    job_id: JobID
+    name: str
+    kind: JobKind
+    status: JobStatus
+    timestamps: dict[str, int]
+    tasks: tuple[TaskInfo, ...]
+    vertices: tuple[VertexInfo, ...]
+    failure: ErrorInfo | None
+    failure_history: tuple[ErrorInfo, ...]
+    restarts: int
+    restart_strategy: str
+
+    @property
+    def start_ms(self) -> int:
+        """When it was accepted, in milliseconds since the epoch."""
+        return min(self.timestamps.values())
+
+    @property
+    def end_ms(self) -> int | None:
+        """When it ended, in milliseconds since the epoch; None while it has not."""
+        return self.timestamps[self.status.value] if self.status.is_globally_terminal else None
+
+    def details(self) -> JobDetails:
+        """The job in one line of a list."""
+        per_state: dict[str, int] = {}
+        for task in self.tasks:
+            per_state[task.state.value] = per_state.get(task.state.value, 0) + 1
+        return JobDetails(
+            self.job_id,
+            self.name,
+            self.kind,
+            self.status,
+            self.start_ms,
+            self.end_ms,
+            per_state,
+            len(self.tasks),
+            "" if self.failure is None else str(self.failure),
+        )
+
+
+def _describe_attempt(execution: Execution) -> AttemptInfo:
+    return AttemptInfo(
+        execution.attempt_id,
+        execution.number,
+        execution.state,
+        "" if execution.slot is None else execution.slot.slot_id.resource_id,
+        {state.value: entered for state, entered in execution.timestamps.items()},
+        execution.error,
+        execution.exit_status,
+    )
+
+
+def describe_tasks(tasks: Mapping[JobVertexID, Task], *, is_over: bool) -> tuple[TaskInfo, ...]:
+    """The tasks as plain data; of a job that is over none waits."""
+    return tuple(
+        TaskInfo(
+            key,
+            task.chain.name,
+            task.chain.vertices,
+            tuple(_describe_attempt(execution) for execution in task.attempts),
+            "" if is_over else _waiting_for(task, tasks),
+        )
+        for key, task in tasks.items()
+    )
+
+
+def describe_vertices(graph: JobGraph, tasks: Mapping[JobVertexID, Task]) -> tuple[VertexInfo, ...]:
+    """The vertices as plain data, in topological order."""
+    task_of = {vertex_id: task for task in tasks.values() for vertex_id in task.chain.vertices}
+    return tuple(
+        VertexInfo(
+            vertex.id,
+            vertex.name,
+            vertex.role,
+            task_of[vertex.id].chain.key,
+            task_of[vertex.id].current.state,
+            tuple(edge.source for edge in graph.inputs_of(vertex.id)),
+            task_of[vertex.id].current.progress.get(vertex.id, VertexProgress(vertex.id)),
+        )
+        for vertex in topological_order(graph)
+    )
+
+
+def _waiting_for(task: Task, tasks: Mapping[JobVertexID, Task]) -> str:
+    if task.restarting:
+        return "its restart"
+    if task.current.state is ExecutionState.SCHEDULED:
+        return task.current.waiting_for or "a slot"
+    if task.current.state is ExecutionState.CREATED:
+        unfinished = [tasks[key].chain.name for key in task.chain.inputs if not tasks[key].is_finished]
+        return ", ".join(f"the result of {name!r}" for name in unfinished)
+    return ""

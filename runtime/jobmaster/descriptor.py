@@ -1,0 +1,225 @@
+"""What JobMaster and TaskExecutor tell each other about a task (Flink's `TaskDeploymentDescriptor` and its replies)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
+from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy, VertexRole
+from runtime.jobgraph.topology import Chain
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState
+
+
+@dataclass(frozen=True, slots=True)
+class VertexInput:
+    """One argument of a vertex's function.
+
+    Args:
+        source: the vertex that is read.
+        source_name: its name.
+        ship_strategy: how its rows are divided.
+        keys: columns of a HASH exchange.
+        exchange: PIPELINED: the DataFrame that the source's function returned in this task.
+        path: BLOCKING: where the source's result lies, made by an earlier task or earlier in this one.
+    """
+
+    source: JobVertexID
+    source_name: str
+    ship_strategy: ShipStrategy
+    keys: tuple[str, ...]
+    exchange: ExchangeMode
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VertexDescriptor:
+    """One vertex of the task.
+
+    Args:
+        id: of the vertex.
+        name: of the vertex.
+        role: source, operator, sink or script.
+        function: ``module:qualname``; None for a script.
+        parallelism: partitions of HASH and REBALANCE inputs; 0 leaves it to Spark.
+        inputs: in the order of the function's arguments.
+        result_path: where to materialise its result, because a BLOCKING edge leaves it; None otherwise.
+    """
+
+    id: JobVertexID
+    name: str
+    role: VertexRole
+    function: str | None
+    parallelism: int
+    inputs: tuple[VertexInput, ...]
+    result_path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeploymentDescriptor:
+    """All that a TaskExecutor needs to run one attempt of a task.
+
+    Args:
+        job_id: of the job.
+        job_name: of the job.
+        kind: script or pipeline.
+        attempt_id: of this attempt; deploying one twice is deploying it once.
+        attempt_number: 0 for the first attempt of the task.
+        allocation_id: the slot to run in.
+        task_key: `runtime.jobgraph.topology.Chain.key`.
+        task_name: of the chain.
+        vertices: in the order in which they run.
+        artifacts: the job's files.
+        argv: a script's arguments.
+        parameters: ``ctx.parameters``.
+        jobmaster_address: where states are reported to.
+    """
+
+    job_id: JobID
+    job_name: str
+    kind: JobKind
+    attempt_id: ExecutionAttemptID
+    attempt_number: int
+    allocation_id: AllocationID
+    task_key: JobVertexID
+    task_name: str
+    vertices: tuple[VertexDescriptor, ...]
+    artifacts: tuple[Artifact, ...]
+    argv: tuple[str, ...]
+    parameters: dict[str, Any]
+    jobmaster_address: str
+
+    @property
+    def blocking_inputs(self) -> dict[JobVertexID, str]:
+        """Results of other tasks that this one reads, by vertex."""
+        own = {vertex.id for vertex in self.vertices}
+        return {
+            item.source: item.path
+            for vertex in self.vertices
+            for item in vertex.inputs
+            if item.path is not None and item.source not in own
+        }
+
+    @property
+    def blocking_outputs(self) -> dict[JobVertexID, str]:
+        """Results that this task materialises, by vertex."""
+        return {vertex.id: vertex.result_path for vertex in self.vertices if vertex.result_path is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExecutionState:
+    """A TaskExecutor's report on an attempt (Flink's `TaskExecutionState`).
+
+    Args:
+        attempt_id: which attempt.
+        state: the state that it has entered.
+        error: with FAILED: why.
+        exit_status: with a terminal state: the exit status of the task process, negative for a signal.
+    """
+
+    attempt_id: ExecutionAttemptID
+    state: ExecutionState
+    error: ErrorInfo | None = None
+    exit_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VertexProgress:
+    """Spark's own counts for one vertex: stages seen and completed, tasks in all, completed and active."""
+
+    vertex_id: JobVertexID
+    stages: int = 0
+    stages_completed: int = 0
+    tasks_total: int = 0
+    tasks_completed: int = 0
+    tasks_active: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """A TaskExecutor's report on how far an attempt is; the last one counts."""
+
+    attempt_id: ExecutionAttemptID
+    vertices: tuple[VertexProgress, ...]
+
+
+def result_path(results_dir: str, vertex_id: JobVertexID, attempt_number: int) -> str:
+    """Where an attempt materialises a vertex's result: each attempt in a directory of its own."""
+    return f"{results_dir}/{vertex_id}/attempt-{attempt_number}"
+
+
+def describe_task_deployment(
+    graph: JobGraph,
+    chain: Chain,
+    *,
+    attempt_id: ExecutionAttemptID,
+    attempt_number: int,
+    allocation_id: AllocationID,
+    results_dir: str,
+    results: dict[JobVertexID, str],
+    jobmaster_address: str,
+) -> TaskDeploymentDescriptor:
+    """The descriptor of an attempt to run a chain.
+
+    Args:
+        graph: the job.
+        chain: the task.
+        attempt_id: of the attempt.
+        attempt_number: of the attempt.
+        allocation_id: of its slot.
+        results_dir: the directory of the job's materialised results.
+        results: paths of the results of finished vertices in other tasks.
+        jobmaster_address: where the task reports to.
+    """
+    return TaskDeploymentDescriptor(
+        job_id=graph.job_id,
+        job_name=graph.name,
+        kind=graph.kind,
+        attempt_id=attempt_id,
+        attempt_number=attempt_number,
+        allocation_id=allocation_id,
+        task_key=chain.key,
+        task_name=chain.name,
+        vertices=_describe_vertices(graph, chain, attempt_number, results_dir, results),
+        artifacts=graph.artifacts,
+        argv=graph.argv,
+        parameters=graph.parameters,
+        jobmaster_address=jobmaster_address,
+    )
+
+
+def _describe_vertices(
+    graph: JobGraph, chain: Chain, attempt_number: int, results_dir: str, results: dict[JobVertexID, str]
+) -> tuple[VertexDescriptor, ...]:
+    own = set(chain.vertices)
+
+    def path_of(vertex_id: JobVertexID) -> str:
+        return result_path(results_dir, vertex_id, attempt_number) if vertex_id in own else results[vertex_id]
+
+    described = []
+    for vertex_id in chain.vertices:
+        vertex = graph.vertex(vertex_id)
+        inputs = tuple(
+            VertexInput(
+                edge.source,
+                graph.vertex(edge.source).name,
+                edge.ship_strategy,
+                edge.keys,
+                edge.exchange,
+                path_of(edge.source) if edge.exchange is ExchangeMode.BLOCKING else None,
+            )
+            for edge in graph.inputs_of(vertex_id)
+        )
+        materialised = any(edge.exchange is ExchangeMode.BLOCKING for edge in graph.outputs_of(vertex_id))
+        described.append(
+            VertexDescriptor(
+                vertex_id,
+                vertex.name,
+                vertex.role,
+                vertex.function,
+                vertex.parallelism,
+                inputs,
+                path_of(vertex_id) if materialised else None,
+            )
+        )
+    return tuple(described)

@@ -1,0 +1,382 @@
+"""The JobMaster: carries one job from its graph to its end (Flink's `JobMaster`).
+
+All decisions are the pure `ExecutionGraph`'s and `SlotPool`'s; here their instructions are carried out and the answers
+brought back to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import deque
+from pathlib import Path
+
+from actors.errors import ActorError, RecipientUnreachable
+from actors.receptionist import ReceptionistGateway, receptionist_of
+from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
+from actors.rpc.service import RpcService
+from blob.gateway import BlobAddress
+from conf.configuration import Configuration
+from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
+from runtime.environment.context import ComponentContext
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.errors import JobNotReachableError
+from runtime.gateways.job_master import JobMasterGateway
+from runtime.gateways.messages import TaskExecutorRegistration
+from runtime.ha.errors import JobAlreadyDoneError
+from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
+from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import HeartbeatManager
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
+from runtime.jobgraph.codec import decode_job_graph
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.defaults import default_restart_strategy
+from runtime.jobmaster.deployment import TaskManagers
+from runtime.jobmaster.descriptor import TaskExecutionState, TaskProgress
+from runtime.jobmaster.execution_graph import ExecutionGraph
+from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, Instant
+from runtime.jobmaster.instructions import (
+    CancelSlotRequest,
+    CancelTask,
+    DeployTask,
+    Instruction,
+    JobReachedTerminal,
+    ReleaseSlot,
+    RequestSlot,
+    ScheduleRestart,
+)
+from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
+from runtime.jobmaster.restart_strategy import create_restart_strategy
+from runtime.jobmaster.slot_pool import (
+    AskForSlot,
+    ReturnSlot,
+    SlotLost,
+    SlotOffer,
+    SlotPool,
+    SlotPoolInstruction,
+    SlotReady,
+    SlotRequestFailed,
+    WithdrawSlotRequest,
+)
+from runtime.leaders import LeaderFollower
+from runtime.leadership import LeaderEndpoint
+
+CHECK_INTERVAL_S = 0.5
+RETRY_S = 0.5
+POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
+
+
+class JobMaster(LeaderEndpoint, JobMasterGateway):
+    """One job.
+
+    Args:
+        service: the RPC service of the process.
+        name: the actor's name.
+        job_id: the job.
+        ha: high-availability services; closed with the endpoint.
+        receptionist: the system's directory.
+        configuration: the cluster's.
+        jobs_dir: directory of the jobs' materialised results.
+        blob: where the BlobServer listens.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        name: str,
+        job_id: JobID,
+        ha: HighAvailabilityServices,
+        receptionist: ReceptionistGateway,
+        configuration: Configuration,
+        jobs_dir: Path,
+        blob: BlobAddress,
+    ) -> None:
+        super().__init__(service, name, ha.leader_election(job_master(job_id)), receptionist)
+        self._job_id = job_id
+        self._ha = ha
+        self._configuration = configuration
+        self._results_dir = jobs_dir / job_id / "results"
+        self._job: JobGraph | None = None
+        self._graph: ExecutionGraph | None = None
+        self._pool = self._new_pool()
+        self._work: deque[Instruction | SlotPoolInstruction] = deque()
+        self._working = False
+        self._dispatcher = LeaderFollower(service, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
+        silence_s = configuration.get(HeartbeatOptions.TIMEOUT)
+        self._resource_manager = ResourceManagerConnection(self, job_id, ha, silence_s)
+        self._task_managers = TaskManagers(self, job_id, configuration, blob)
+        self._heartbeats: HeartbeatManager | None = None
+
+    def _new_pool(self) -> SlotPool:
+        wait_s = self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT)
+        return SlotPool(wait_s + POOL_GRACE_S, self._configuration.get(JobOptions.SLOT_IDLE_TIMEOUT))
+
+    # --------------------------------------------------------------- leadership
+
+    async def lead(self, term: LeaderTerm) -> None:
+        """Read the job from the store and build its execution graph."""
+        registry = self._ha.running_jobs_registry()
+        try:
+            await registry.set_running(self._job_id, term)
+        except JobAlreadyDoneError:
+            self.log.warning("job %s is over already: it is not run again", self._job_id)
+            return
+        self._job = job = decode_job_graph(await self._ha.job_graph_store().get(self._job_id))
+        strategy = job.restart_strategy or default_restart_strategy(self._configuration)
+        self._pool = self._new_pool()
+        self._graph = ExecutionGraph(
+            job,
+            create_restart_strategy(strategy),
+            _now(),
+            results_dir=str(self._results_dir),
+            jobmaster_address=str(self.address),
+            # The same code on the same data fails again: it is only run again when somebody has asked for that.
+            restart_user_failures=job.restart_strategy is not None
+            or self._configuration.is_set(RestartStrategyOptions.TYPE),
+        )
+
+    async def serve(self) -> None:
+        """Begin to run the job."""
+        if self._graph is None or self._job is None:
+            return
+        self.log.info("job %s (%s) starts", self._job_id, self._job.name)
+        self._heartbeats = HeartbeatManager(
+            self,
+            interval_s=self._configuration.get(HeartbeatOptions.INTERVAL),
+            timeout_s=self._configuration.get(HeartbeatOptions.TIMEOUT),
+            failure_threshold=self._configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
+            on_timeout=self._task_manager_lost,
+            on_payload=self._deployments_reported,
+        )
+        self._heartbeats.start()
+        await self._dispatcher.start()
+        await self._resource_manager.start()
+        self._do(self._graph.start(_now()))
+        self.schedule(CHECK_INTERVAL_S, self._check)
+
+    async def step_back(self) -> None:
+        """Leave the job to the next leader."""
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
+        await self._resource_manager.stop()
+        await self._dispatcher.stop()
+        if self._graph is not None:
+            self._graph.suspend(_now())
+            self._graph = None
+
+    async def on_stop(self) -> None:
+        await super().on_stop()
+        self._task_managers.close()
+        await self._ha.close()
+
+    def _check(self) -> None:
+        self._do(self._pool.expired(time.monotonic()))
+        self.schedule(CHECK_INTERVAL_S, self._check)
+
+    # ------------------------------------------------------------- instructions
+
+    def _do(self, instructions: list[Instruction] | list[SlotPoolInstruction]) -> None:
+        """Carry out instructions, and those that follow from them, in order and without recursion."""
+        self._work.extend(instructions)
+        if self._working:
+            return
+        self._working = True
+        try:
+            while self._work:
+                self._work.extend(self._carry_out(self._work.popleft()))
+        finally:
+            self._working = False
+
+    def _carry_out(
+        self, instruction: Instruction | SlotPoolInstruction
+    ) -> list[Instruction] | list[SlotPoolInstruction]:
+        graph, now = self._require_graph(), _now()
+        match instruction:
+            case RequestSlot():
+                return self._pool.request_slot(instruction.request_id, instruction.task_name, now.monotonic_s)
+            case CancelSlotRequest():
+                return self._pool.cancel_request(instruction.request_id, now.monotonic_s)
+            case ReleaseSlot():
+                return self._pool.release_slot(instruction.request_id, now.monotonic_s)
+            case DeployTask():
+                self.spawn(self._deploy(instruction), f"deploying {instruction.descriptor.task_name}")
+            case CancelTask():
+                self._task_managers.cancel(instruction.attempt_id, instruction.resource_id)
+            case ScheduleRestart():
+                self.log.warning(
+                    "job %s: %s restarts in %g s", self._job_id, ", ".join(instruction.task_names), instruction.delay_s
+                )
+                restart_id = instruction.restart_id
+                self.schedule(instruction.delay_s, lambda: self._do(graph.restart_due(restart_id, _now())))
+            case JobReachedTerminal():
+                self.spawn(self._finish(instruction), "reporting the end of the job")
+            case AskForSlot():
+                self._resource_manager.ask_for_slot(instruction, "" if self._job is None else self._job.name)
+            case WithdrawSlotRequest():
+                self._resource_manager.withdraw(instruction.allocation_id)
+            case SlotReady():
+                return graph.slot_assigned(instruction.request_id, instruction.slot, now)
+            case SlotRequestFailed():
+                return graph.slot_unavailable(instruction.request_id, instruction.reason, now)
+            case SlotLost():
+                return graph.slot_lost(instruction.allocation_id, instruction.reason, now)
+            case ReturnSlot():
+                self._task_managers.free_slot(instruction.slot)
+        return []
+
+    async def _deploy(self, instruction: DeployTask) -> None:
+        descriptor, token = instruction.descriptor, self.fencing_token
+        if token is None:
+            return
+        try:
+            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token)
+        except RecipientUnreachable as error:
+            # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
+            self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
+        except Exception as error:  # whatever kept the task from being deployed is why this attempt failed
+            kind = FailureKind.TASK_EXECUTOR_LOST if isinstance(error, ActorError) else FailureKind.RUNTIME
+            info = ErrorInfo(kind, "TaskDeploymentException", f"{descriptor.task_name} was not deployed: {error}")
+            if self._graph is not None:
+                self._do(self._graph.task_failed(descriptor.attempt_id, info, _now()))
+
+    async def _finish(self, instruction: JobReachedTerminal) -> None:
+        graph = self._graph
+        if graph is None or not instruction.status.is_globally_terminal:
+            return
+        self.log.info("job %s is %s", self._job_id, instruction.status.value)
+        self._do(self._pool.close())
+        self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
+        self._resource_manager.job_over(instruction.status.value)
+        await self.run_blocking(_remove_tree, self._results_dir.parent)
+        archived = graph.archive()
+        while self._graph is graph:
+            try:
+                dispatcher = await self._dispatcher.get()
+                await dispatcher.job_reached_terminal_state(archived)
+            except ActorError as error:
+                self.log.info("the Dispatcher was not told of the end of job %s: %s", self._job_id, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    def _require_graph(self) -> ExecutionGraph:
+        if self._graph is None:
+            raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
+        return self._graph
+
+    # ------------------------------------------------------------ TaskExecutors
+
+    @rpc_sync
+    def register_task_manager(self, registration: TaskExecutorRegistration) -> None:
+        self._require_graph()
+        resource_id = registration.resource_id
+        if self._task_managers.is_replaced_by(registration):
+            self._task_manager_lost(resource_id, "its process was replaced")
+        gateway = self._task_managers.add(registration)
+        if self._heartbeats is not None:
+            self._heartbeats.monitor(resource_id, lambda: gateway.heartbeat_from_job_manager(self._job_id))
+
+    @rpc_sync
+    def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> list[AllocationID]:
+        self._require_graph()
+        address = self._task_managers.address_of(resource_id)
+        accepted = []
+        for offer in offers:
+            taken, instructions = self._pool.offer_slot(offer, address, time.monotonic())
+            if taken:
+                accepted.append(offer.allocation_id)
+            self._do(instructions)
+        return accepted
+
+    @rpc_sync
+    def update_task_execution_state(self, state: TaskExecutionState) -> None:
+        self._do(self._require_graph().task_state_reported(state, _now()))
+
+    @rpc_tell
+    def update_task_progress(self, progress: TaskProgress) -> None:
+        self._require_graph().progress_reported(progress)
+
+    @rpc_tell
+    def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
+        self._task_manager_lost(resource_id, reason)
+
+    def _task_manager_lost(self, resource_id: str, reason: str) -> None:
+        lost = ResourceID(resource_id)
+        if not self._task_managers.remove(lost) or self._graph is None:
+            return
+        self.log.warning("job %s lost TaskExecutor %s: %s", self._job_id, lost, reason)
+        if self._heartbeats is not None:
+            self._heartbeats.unmonitor(lost)
+        self._pool.release_task_executor(lost, time.monotonic())
+        self._do(self._graph.task_executor_lost(lost, reason, _now()))
+
+    def _deployments_reported(self, target: str, attempts: list[ExecutionAttemptID]) -> None:
+        if self._graph is not None:
+            self._do(self._graph.deployments_reported(ResourceID(target), attempts, _now()))
+
+    # ------------------------------------------------------------ ResourceManager
+
+    def resource_manager_connected(self) -> None:
+        """The present ResourceManager has registered this job."""
+        self._do(self._pool.connect_resource_manager())
+
+    def resource_manager_lost(self) -> None:
+        """There is no ResourceManager at present."""
+        self._pool.disconnect_resource_manager()
+
+    def slot_request_waits(self, allocation_id: AllocationID, reason: str) -> None:
+        """The ResourceManager says what a slot request waits for."""
+        request_id = self._pool.request_of(allocation_id)
+        if self._graph is not None and request_id is not None:
+            self._graph.slot_waiting(request_id, reason)
+
+    @rpc_sync
+    def notify_allocation_failure(self, allocation_id: AllocationID, reason: str) -> None:
+        self._do(self._pool.fail_allocation(allocation_id, reason, time.monotonic()))
+
+    @rpc_sync
+    def heartbeat_from_resource_manager(self) -> None:
+        self._resource_manager.heartbeat()
+
+    # -------------------------------------------------------------------- clients
+
+    @rpc
+    async def cancel(self) -> None:
+        self.log.info("job %s is to be cancelled", self._job_id)
+        self._do(self._require_graph().cancel(_now()))
+
+    @rpc_sync
+    def request_job(self) -> ArchivedExecutionGraph:
+        return self._require_graph().archive()
+
+    @rpc_sync
+    def request_job_details(self) -> JobDetails:
+        return self._require_graph().archive().details()
+
+
+def _remove_tree(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def _now() -> Instant:
+    return Instant(time.monotonic(), time.time_ns() // 1_000_000)
+
+
+async def create(
+    service: RpcService, name: str, *, runtime_dir: str, system: str, job_id: str, blob_host: str, blob_port: int
+) -> JobMaster:
+    """Factory for the actor's host."""
+    context = ComponentContext.read(runtime_dir, system)
+    return JobMaster(
+        service,
+        name,
+        JobID(job_id),
+        await context.ha_services(),
+        receptionist_of(service, context.system),
+        context.configuration,
+        context.directory.jobs,
+        BlobAddress(blob_host, blob_port),
+    )

@@ -1,0 +1,451 @@
+"""The state of a job's execution: events in, instructions out (Flink's `ExecutionGraph` with its `DefaultScheduler`).
+
+Pure, in the manner of Dask's worker state machine: every event method changes the state and returns what is to be done.
+Events may come late, twice or about attempts long gone; they are then ignored.
+
+A task is a chain of vertices (`runtime.jobgraph.topology.chains`) and a region of failover at once. It asks for a slot
+as soon as all tasks that it reads from have FINISHED. When it fails and the restart strategy allows, it is restarted
+with those of its consumers that have not finished; finished results are kept. When not, the job is FAILING until
+nothing of it runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.topology import chains
+from runtime.jobmaster.archived_execution_graph import (
+    ArchivedExecutionGraph,
+    AttemptInfo,
+    JobDetails,
+    TaskInfo,
+    VertexInfo,
+    describe_tasks,
+    describe_vertices,
+)
+from runtime.jobmaster.descriptor import (
+    TaskDeploymentDescriptor,
+    TaskExecutionState,
+    TaskProgress,
+    describe_task_deployment,
+    result_path,
+)
+from runtime.jobmaster.execution import Execution, Task
+from runtime.jobmaster.execution_state import (
+    EXECUTION_TRANSITIONS,
+    ErrorInfo,
+    ExecutionState,
+    FailureKind,
+    Instant,
+    JobStatus,
+    check_job_transition,
+)
+from runtime.jobmaster.failover import PendingRestarts, region_to_restart
+from runtime.jobmaster.instructions import (
+    CancelSlotRequest,
+    CancelTask,
+    DeployTask,
+    Instruction,
+    JobReachedTerminal,
+    ReleaseSlot,
+    RequestSlot,
+    ScheduleRestart,
+)
+from runtime.jobmaster.restart_strategy import RestartStrategy
+from runtime.jobmaster.slot_pool import AllocatedSlot
+
+__all__ = ["ArchivedExecutionGraph", "AttemptInfo", "ExecutionGraph", "JobDetails", "TaskInfo", "VertexInfo"]
+
+FAILURE_HISTORY = 16
+"""How many failures are kept (Flink's ``web.exception-history-size``)."""
+
+
+class ExecutionGraph:
+    """A job being run.
+
+    Args:
+        graph: a valid job graph.
+        restart_strategy: fresh, for this job alone.
+        at: now.
+        results_dir: directory under which blocking results of this job are materialised.
+        jobmaster_address: where tasks report to.
+        restart_user_failures: whether an exception of the job's own code is restarted like a loss of its process.
+        new_attempt_id: source of fresh ids.
+        new_request_id: source of fresh ids.
+        new_restart_id: source of fresh ids.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        restart_strategy: RestartStrategy,
+        at: Instant,
+        *,
+        results_dir: str,
+        jobmaster_address: str,
+        restart_user_failures: bool = True,
+        new_attempt_id: Callable[[], ExecutionAttemptID] = ExecutionAttemptID.random,
+        new_request_id: Callable[[], SlotRequestID] = SlotRequestID.random,
+        new_restart_id: Callable[[], RestartID] = RestartID.random,
+    ) -> None:
+        self._graph = graph
+        self._strategy = restart_strategy
+        self._results_dir = results_dir
+        self._jobmaster_address = jobmaster_address
+        self._restart_user_failures = restart_user_failures
+        self._new_attempt_id = new_attempt_id
+        self._new_request_id = new_request_id
+        self._new_restart_id = new_restart_id
+        self._status = JobStatus.CREATED
+        self._timestamps = {JobStatus.CREATED: at.epoch_ms}
+        self._failure: ErrorInfo | None = None
+        self._failures: deque[ErrorInfo] = deque(maxlen=FAILURE_HISTORY)
+        self._num_restarts = 0
+        self._restarts = PendingRestarts()
+        self._tasks: dict[JobVertexID, Task] = {}
+        for chain in chains(graph):
+            self._tasks[chain.key] = Task(chain, Execution(new_attempt_id(), 0, at.epoch_ms))
+        for task in self._tasks.values():
+            task.consumers = tuple(key for key, other in self._tasks.items() if task.chain.key in other.chain.inputs)
+        self._attempts = {task.current.attempt_id: task for task in self._tasks.values()}
+        self._task_of = {vertex: task for task in self._tasks.values() for vertex in task.chain.vertices}
+
+    # ------------------------------------------------------------------ views
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's state."""
+        return self._status
+
+    @property
+    def failure(self) -> ErrorInfo | None:
+        """What made the job fail."""
+        return self._failure
+
+    def archive(self) -> ArchivedExecutionGraph:
+        """The job as it stands, as plain data."""
+        return ArchivedExecutionGraph(
+            job_id=self._graph.job_id,
+            name=self._graph.name,
+            kind=self._graph.kind,
+            status=self._status,
+            timestamps={status.value: entered for status, entered in self._timestamps.items()},
+            tasks=describe_tasks(self._tasks, is_over=self._status.is_terminal),
+            vertices=describe_vertices(self._graph, self._tasks),
+            failure=self._failure,
+            failure_history=tuple(self._failures),
+            restarts=self._num_restarts,
+            restart_strategy=self._strategy.description,
+        )
+
+    # ------------------------------------------------------- events: the job's life
+
+    def start(self, at: Instant) -> list[Instruction]:
+        """Begin to run. Ignored unless the job is CREATED."""
+        if self._status is not JobStatus.CREATED:
+            return []
+        self._transition(JobStatus.RUNNING, at)
+        return self._schedule(at)
+
+    def cancel(self, at: Instant) -> list[Instruction]:
+        """Cancel the job: CANCELLING until nothing of it runs. Ignored when it is on its way there, or over."""
+        if self._status.is_terminal or self._status is JobStatus.CANCELLING:
+            return []
+        self._transition(JobStatus.CANCELLING, at)
+        self._failure = None
+        return self._cancel_tasks(at) + self._settle(at)
+
+    def fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:
+        """Fail the job without a restart: something that no restart mends, outside its tasks."""
+        if self._status.is_terminal or self._status in (JobStatus.FAILING, JobStatus.CANCELLING):
+            return []
+        self._failures.append(error)
+        return self._begin_to_fail(error, at) + self._settle(at)
+
+    def suspend(self, at: Instant) -> list[Instruction]:
+        """This JobMaster no longer leads the job: its tasks run on, another JobMaster takes them over."""
+        if self._status.is_terminal:
+            return []
+        self._transition(JobStatus.SUSPENDED, at)
+        return [JobReachedTerminal(JobStatus.SUSPENDED, None)]
+
+    def restart_due(self, restart_id: RestartID, at: Instant) -> list[Instruction]:
+        """The delay of a `ScheduleRestart` is over."""
+        self._restarts.mark_due(restart_id)
+        return self._settle(at)
+
+    # --------------------------------------------------------------- events: slots
+
+    def slot_assigned(self, request_id: SlotRequestID, slot: AllocatedSlot, at: Instant) -> list[Instruction]:
+        """The SlotPool has a slot for the request; if nobody waits for it any more, it is released at once."""
+        task = self._waiting_task(request_id)
+        if task is None:
+            return [ReleaseSlot(request_id)]
+        execution = task.current
+        execution.slot = slot
+        execution.waiting_for = ""
+        execution.transition(ExecutionState.DEPLOYING, at.epoch_ms)
+        return [DeployTask(slot, self._descriptor(task, slot))]
+
+    def slot_unavailable(self, request_id: SlotRequestID, reason: str, at: Instant) -> list[Instruction]:
+        """The request ended without a slot: the job fails, for it has waited for as long as it may."""
+        task = self._waiting_task(request_id)
+        if task is None:
+            return []
+        task.current.request_id = None
+        error = ErrorInfo(FailureKind.NO_RESOURCE, "NoResourceAvailableException", reason)
+        return self._fail_tasks([task], error, at)
+
+    def slot_waiting(self, request_id: SlotRequestID, reason: str) -> None:
+        """What the request waits for, in words, to be shown."""
+        task = self._waiting_task(request_id)
+        if task is not None:
+            task.current.waiting_for = reason
+
+    def slot_lost(self, allocation_id: AllocationID, reason: str, at: Instant) -> list[Instruction]:
+        """A slot in use is gone, and what ran in it."""
+        error = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "SlotLostException", reason)
+        return self._lose(lambda slot: slot.allocation_id == allocation_id, error, at)
+
+    def task_executor_lost(self, resource_id: ResourceID, reason: str, at: Instant) -> list[Instruction]:
+        """A TaskExecutor is gone, and what ran there; tell `SlotPool.release_task_executor` first."""
+        error = ErrorInfo(
+            FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", f"TaskExecutor {resource_id} is lost: {reason}"
+        )
+        return self._lose(lambda slot: slot.slot_id.resource_id == resource_id, error, at)
+
+    # --------------------------------------------------------------- events: tasks
+
+    def task_state_reported(self, report: TaskExecutionState, at: Instant) -> list[Instruction]:
+        """A TaskExecutor reports the state of an attempt."""
+        task = self._current_task(report.attempt_id)
+        if task is None:
+            return []
+        execution, state = task.current, report.state
+        if state.is_terminal:
+            execution.exit_status = report.exit_status
+        if execution.state is ExecutionState.CANCELING:
+            # However it ended, it did so while it was being cancelled (as in Flink).
+            return self._end(task, ExecutionState.CANCELED, at) + self._settle(at) if state.is_terminal else []
+        match state:
+            case ExecutionState.FAILED:
+                fallback = ErrorInfo(FailureKind.RUNTIME, "UnknownFailure", "the TaskExecutor named no cause")
+                return self._fail_tasks([task], report.error or fallback, at)
+            case ExecutionState.CANCELED:
+                error = ErrorInfo(FailureKind.RUNTIME, "TaskCanceledException", "the task was cancelled by no request")
+                return self._fail_tasks([task], report.error or error, at)
+            case ExecutionState.FINISHED:
+                return self._end(task, ExecutionState.FINISHED, at) + self._settle(at)
+            case ExecutionState.INITIALIZING | ExecutionState.RUNNING:
+                if state in EXECUTION_TRANSITIONS[execution.state]:
+                    execution.transition(state, at.epoch_ms)
+        return []
+
+    def task_failed(self, attempt_id: ExecutionAttemptID, error: ErrorInfo, at: Instant) -> list[Instruction]:
+        """An attempt failed otherwise than by its TaskExecutor's report, e.g. it could not be deployed."""
+        return self.task_state_reported(TaskExecutionState(attempt_id, ExecutionState.FAILED, error), at)
+
+    def progress_reported(self, progress: TaskProgress) -> None:
+        """A TaskExecutor reports Spark's counts of an attempt."""
+        task = self._current_task(progress.attempt_id)
+        if task is not None:
+            own = set(task.chain.vertices)
+            task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
+
+    def deployments_reported(
+        self, resource_id: ResourceID, attempt_ids: Iterable[ExecutionAttemptID], at: Instant
+    ) -> list[Instruction]:
+        """A TaskExecutor says which attempts it holds, those included whose end it has not been able to report.
+
+        What should run there but is not held has failed; what is held but should not be is cancelled (Flink's
+        `ExecutionDeploymentReconciler`). Attempts whose deployment may be under way are left alone.
+        """
+        held = set(attempt_ids)
+        if self._status.is_terminal:
+            return []
+        missing = [
+            task
+            for task in self._tasks.values()
+            if task.current.was_seen_at(resource_id) and task.current.attempt_id not in held
+        ]
+        unknown = [attempt_id for attempt_id in sorted(held) if self._current_task(attempt_id) is None]
+        instructions: list[Instruction] = [CancelTask(attempt_id, resource_id) for attempt_id in unknown]
+        if missing:
+            error = ErrorInfo(
+                FailureKind.RUNTIME, "TaskVanishedException", f"TaskExecutor {resource_id} no longer knows the task"
+            )
+            instructions += self._fail_tasks(missing, error, at)
+        return instructions
+
+    # ------------------------------------------------------------------ scheduling
+
+    def _schedule(self, at: Instant) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for task in self._tasks.values():
+            execution = task.current
+            ready = all(self._tasks[key].is_finished for key in task.chain.inputs)
+            if ready and execution.state is ExecutionState.CREATED:
+                execution.request_id = self._new_request_id()
+                execution.transition(ExecutionState.SCHEDULED, at.epoch_ms)
+                instructions.append(RequestSlot(execution.request_id, task.chain.name))
+        return instructions
+
+    def _descriptor(self, task: Task, slot: AllocatedSlot) -> TaskDeploymentDescriptor:
+        results = {
+            vertex: result_path(self._results_dir, vertex, self._tasks[key].current.number)
+            for key in task.chain.inputs
+            for vertex in self._tasks[key].chain.vertices
+        }
+        return describe_task_deployment(
+            self._graph,
+            task.chain,
+            attempt_id=task.current.attempt_id,
+            attempt_number=task.current.number,
+            allocation_id=slot.allocation_id,
+            results_dir=self._results_dir,
+            results=results,
+            jobmaster_address=self._jobmaster_address,
+        )
+
+    # --------------------------------------------------------------------- failing
+
+    def _lose(self, is_lost: Callable[[AllocatedSlot], bool], error: ErrorInfo, at: Instant) -> list[Instruction]:
+        if self._status.is_terminal:
+            return []
+        lost = [
+            task
+            for task in self._tasks.values()
+            if task.current.state.is_deployed and task.current.slot is not None and is_lost(task.current.slot)
+        ]
+        return self._fail_tasks(lost, error, at) if lost else []
+
+    def _fail_tasks(self, tasks: Sequence[Task], error: ErrorInfo, at: Instant) -> list[Instruction]:
+        """End the attempts of *tasks* for one and the same cause, and restart them or fail the job."""
+        instructions: list[Instruction] = []
+        failed: list[Task] = []
+        for task in tasks:
+            if task.current.state is ExecutionState.CANCELING:
+                instructions += self._end(task, ExecutionState.CANCELED, at)
+                continue
+            task.current.error = replace(error, task=task.chain.name, timestamp_ms=error.timestamp_ms or at.epoch_ms)
+            instructions += self._end(task, ExecutionState.FAILED, at)
+            failed.append(task)
+        if failed and failed[0].current.error is not None:
+            cause = failed[0].current.error
+            self._failures.append(cause)
+            if self._status in (JobStatus.RUNNING, JobStatus.RESTARTING):
+                self._strategy.notify_failure(at.monotonic_s)
+                if self._may_restart(cause) and self._strategy.can_restart(at.monotonic_s):
+                    instructions += self._schedule_restart(failed, cause, at)
+                else:
+                    instructions += self._begin_to_fail(cause, at)
+        return instructions + self._settle(at)
+
+    def _may_restart(self, cause: ErrorInfo) -> bool:
+        return cause.kind.is_recoverable and (self._restart_user_failures or cause.kind is not FailureKind.USER_CODE)
+
+    def _begin_to_fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:
+        self._transition(JobStatus.FAILING, at)
+        self._failure = error
+        return self._cancel_tasks(at)
+
+    def _schedule_restart(self, failed: Sequence[Task], cause: ErrorInfo, at: Instant) -> list[Instruction]:
+        keys = {task.chain.key for task in failed}
+        if cause.lost_result in self._task_of:
+            keys.add(self._task_of[cause.lost_result].chain.key)
+        region = region_to_restart(self._tasks, keys)
+        instructions: list[Instruction] = []
+        for key in region:
+            task = self._tasks[key]
+            task.restarting = True
+            if task.current.state is not ExecutionState.CREATED:
+                instructions += self._cancel_task(task, at)
+        restart_id = self._new_restart_id()
+        self._restarts.add(restart_id, region)
+        self._transition(JobStatus.RESTARTING, at)
+        names = tuple(task.chain.name for key, task in self._tasks.items() if key in region)
+        return [*instructions, ScheduleRestart(restart_id, self._strategy.delay, names)]
+
+    def _restart_what_is_due(self, at: Instant) -> None:
+        for region in self._restarts.take_ready(lambda key: not self._tasks[key].is_active):
+            self._num_restarts += 1
+            for key in region:
+                task = self._tasks[key]
+                task.restarting = False
+                if task.current.state is not ExecutionState.CREATED:
+                    del self._attempts[task.current.attempt_id]
+                    task.attempts.append(Execution(self._new_attempt_id(), task.current.number + 1, at.epoch_ms))
+                    self._attempts[task.current.attempt_id] = task
+        if not self._restarts:
+            self._transition(JobStatus.RUNNING, at)
+
+    # --------------------------------------------------------------------- ending
+
+    def _settle(self, at: Instant) -> list[Instruction]:
+        """After any task's end: go on, restart, or end the job."""
+        match self._status:
+            case JobStatus.RUNNING | JobStatus.RESTARTING:
+                self._restart_what_is_due(at)
+                if all(task.is_finished for task in self._tasks.values()):
+                    return self._terminate(JobStatus.FINISHED, at)
+                return self._schedule(at)
+            case JobStatus.FAILING if not any(task.is_active for task in self._tasks.values()):
+                return self._terminate(JobStatus.FAILED, at)
+            case JobStatus.CANCELLING if not any(task.is_active for task in self._tasks.values()):
+                return self._terminate(JobStatus.CANCELED, at)
+        return []
+
+    def _terminate(self, status: JobStatus, at: Instant) -> list[Instruction]:
+        self._transition(status, at)
+        return [JobReachedTerminal(status, self._failure)]
+
+    def _cancel_tasks(self, at: Instant) -> list[Instruction]:
+        self._restarts.clear()
+        instructions: list[Instruction] = []
+        for task in self._tasks.values():
+            task.restarting = False
+            instructions += self._cancel_task(task, at)
+        return instructions
+
+    def _cancel_task(self, task: Task, at: Instant) -> list[Instruction]:
+        execution = task.current
+        if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
+            return self._end(task, ExecutionState.CANCELED, at)
+        if execution.state is ExecutionState.CANCELING or not execution.state.is_deployed or execution.slot is None:
+            return []
+        execution.transition(ExecutionState.CANCELING, at.epoch_ms)
+        return [CancelTask(execution.attempt_id, execution.slot.slot_id.resource_id)]
+
+    def _end(self, task: Task, state: ExecutionState, at: Instant) -> list[Instruction]:
+        """Bring the present attempt to its end, and let go of its slot or its request for one."""
+        execution = task.current
+        execution.transition(state, at.epoch_ms)
+        if execution.request_id is None:
+            return []
+        release = CancelSlotRequest if execution.slot is None else ReleaseSlot
+        return [release(execution.request_id)]
+
+    # -------------------------------------------------------------------- helpers
+
+    def _transition(self, status: JobStatus, at: Instant) -> None:
+        if status is not self._status:
+            check_job_transition(self._status, status)
+            self._status = status
+            self._timestamps[status] = at.epoch_ms
+
+    def _current_task(self, attempt_id: ExecutionAttemptID) -> Task | None:
+        """The task of which this is the present attempt, if neither it nor the job is over."""
+        task = None if self._status.is_terminal else self._attempts.get(attempt_id)
+        return None if task is None or task.current.state.is_terminal else task
+
+    def _waiting_task(self, request_id: SlotRequestID) -> Task | None:
+        if self._status.is_terminal:
+            return None
+        for task in self._tasks.values():
+            if task.current.request_id == request_id and task.current.state is ExecutionState.SCHEDULED:
+                return task
+        return None

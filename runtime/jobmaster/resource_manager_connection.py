@@ -1,0 +1,128 @@
+"""The JobMaster's connection to whoever leads as ResourceManager (Flink's `EstablishedResourceManagerConnection`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from actors.errors import ActorError
+from runtime.gateways.errors import UnknownJobManagerError
+from runtime.gateways.messages import LeaderAddress
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.ha.model import RESOURCE_MANAGER
+from runtime.ha.services import HighAvailabilityServices
+from runtime.ids import AllocationID, JobID
+from runtime.jobmaster.slot_pool import AskForSlot
+from runtime.leaders import LeaderFollower
+from runtime.resourcemanager.slot_manager import SlotRequest
+
+if TYPE_CHECKING:
+    from runtime.jobmaster.endpoint import JobMaster
+
+RETRY_S = 0.5
+
+
+class ResourceManagerConnection:
+    """Registers the job with each new leader, and again when it is silent for longer than a heartbeat time-out.
+
+    Args:
+        endpoint: the JobMaster, which is told of connection and loss.
+        job_id: the job.
+        ha: finds the leader.
+        silence_s: seconds without a heartbeat after which the job registers anew.
+    """
+
+    def __init__(self, endpoint: JobMaster, job_id: JobID, ha: HighAvailabilityServices, silence_s: float) -> None:
+        self._endpoint = endpoint
+        self._job_id = job_id
+        self._silence_s = silence_s
+        self._leader = LeaderFollower(
+            endpoint.service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
+        )
+        self._gateway: ResourceManagerGateway | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_heard = 0.0
+        self._over = False
+
+    async def start(self) -> None:
+        """Begin to follow the leader."""
+        await self._leader.start()
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        self._over = True
+        await self._leader.stop()
+        self._forget()
+
+    def heartbeat(self) -> None:
+        """The ResourceManager gave a sign of life."""
+        self._last_heard = time.monotonic()
+
+    def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
+        self._forget()
+        if gateway is not None and not self._over:
+            self._task = self._endpoint.spawn(self._stay_registered(gateway), "registering at the ResourceManager")
+
+    def _forget(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._gateway is not None:
+            self._gateway = None
+            self._endpoint.resource_manager_lost()
+
+    async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
+        while not self._over:
+            token = self._endpoint.fencing_token
+            if token is None:
+                return
+            try:
+                await gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
+            except (ActorError, UnknownJobManagerError) as error:
+                self._endpoint.log.info("the ResourceManager does not register the job yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._gateway = gateway
+            self._last_heard = time.monotonic()
+            self._endpoint.resource_manager_connected()
+            await self._silence()
+            self._endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", self._silence_s)
+            self._gateway = None
+            self._endpoint.resource_manager_lost()
+
+    async def _silence(self) -> None:
+        """Return when nothing has been heard for as long as a heartbeat time-out."""
+        while True:
+            silent_s = time.monotonic() - self._last_heard
+            if silent_s >= self._silence_s:
+                return
+            await asyncio.sleep(self._silence_s - silent_s)
+
+    def ask_for_slot(self, request: AskForSlot, job_name: str) -> None:
+        """Send a slot request to the present leader."""
+        if self._gateway is not None:
+            wanted = SlotRequest(self._job_id, request.allocation_id, job_name, request.task_name)
+            self._endpoint.spawn(self._ask(self._gateway, wanted), f"asking for slot {request.allocation_id}")
+
+    async def _ask(self, gateway: ResourceManagerGateway, request: SlotRequest) -> None:
+        while gateway is self._gateway:
+            try:
+                reason = await gateway.request_slot(request)
+            except (ActorError, UnknownJobManagerError) as error:
+                self._endpoint.log.info("the ResourceManager does not take the slot request: %s", error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._endpoint.slot_request_waits(request.allocation_id, reason)
+                return
+
+    def withdraw(self, allocation_id: AllocationID) -> None:
+        """A slot request has become needless."""
+        if self._gateway is not None:
+            self._gateway.cancel_slot_request(allocation_id)
+
+    def job_over(self, status: str) -> None:
+        """The job has reached its end."""
+        self._over = True
+        if self._gateway is not None:
+            self._gateway.disconnect_job_manager(self._job_id, f"the job is {status}")

@@ -1,0 +1,281 @@
+"""The JobMaster's slots: those it asked for, was offered, uses and holds in reserve (Flink's `SlotPool`).
+
+Pure: events in, instructions out; times are monotonic seconds. The pool asks the ResourceManager for one slot per
+waiting request, TaskExecutors offer the slots that they were told to give to the job, a released slot serves the next
+request of the same job, and a slot that nobody needs goes back after a while.
+
+As in Flink's batch slot pool, a request does not time out while the job holds any slot: sooner or later that one will
+be released and serve it. So a job of many tasks gets through with one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOffer:
+    """A TaskExecutor's offer of one slot: the allocation it was made for, and which slot it is."""
+
+    allocation_id: AllocationID
+    slot_id: SlotID
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedSlot:
+    """A slot of the job's: allocation, slot, and the RPC address of its TaskExecutor."""
+
+    allocation_id: AllocationID
+    slot_id: SlotID
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskForSlot:
+    """Ask the ResourceManager for a slot (idempotent by allocation id)."""
+
+    allocation_id: AllocationID
+    task_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawSlotRequest:
+    """Tell the ResourceManager that the slot is no longer wanted."""
+
+    allocation_id: AllocationID
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReady:
+    """The request has its slot."""
+
+    request_id: SlotRequestID
+    slot: AllocatedSlot
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequestFailed:
+    """The request will not get a slot; *reason* is for the user."""
+
+    request_id: SlotRequestID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLost:
+    """A slot in use is gone; what ran in it has failed."""
+
+    allocation_id: AllocationID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnSlot:
+    """Tell the slot's TaskExecutor to free it (idempotent by allocation id)."""
+
+    slot: AllocatedSlot
+
+
+SlotPoolInstruction = AskForSlot | WithdrawSlotRequest | SlotReady | SlotRequestFailed | SlotLost | ReturnSlot
+
+
+@dataclass(slots=True)
+class _Pending:
+    request_id: SlotRequestID
+    allocation_id: AllocationID
+    task_name: str
+    deadline: float
+
+
+@dataclass(slots=True)
+class _Held:
+    slot: AllocatedSlot
+    request_id: SlotRequestID | None
+    idle_since: float
+
+
+class SlotPool:
+    """One job's slots.
+
+    Args:
+        request_timeout: seconds that a request waits while the job holds no slot at all. Give it a little more than the
+            ResourceManager's ``slot.request.timeout``, whose refusal says more.
+        idle_timeout: seconds that a free slot is held in reserve (``slot.idle.timeout``).
+        new_allocation_id: source of fresh ids.
+    """
+
+    def __init__(
+        self,
+        request_timeout: float,
+        idle_timeout: float,
+        new_allocation_id: Callable[[], AllocationID] = AllocationID.random,
+    ) -> None:
+        self._request_timeout = request_timeout
+        self._idle_timeout = idle_timeout
+        self._new_allocation_id = new_allocation_id
+        self._pending: dict[SlotRequestID, _Pending] = {}
+        self._held: dict[AllocationID, _Held] = {}
+        self._connected = False
+        self._closed = False
+
+    @property
+    def pending(self) -> tuple[SlotRequestID, ...]:
+        """Requests that wait, oldest first."""
+        return tuple(self._pending)
+
+    @property
+    def free_slots(self) -> tuple[AllocatedSlot, ...]:
+        """Slots held in reserve."""
+        return tuple(held.slot for held in self._held.values() if held.request_id is None)
+
+    @property
+    def allocated_slots(self) -> tuple[AllocatedSlot, ...]:
+        """Slots in use."""
+        return tuple(held.slot for held in self._held.values() if held.request_id is not None)
+
+    def request_of(self, allocation_id: AllocationID) -> SlotRequestID | None:
+        """The waiting request that the ResourceManager was asked for under this id; None when it waits no more."""
+        return next((item.request_id for item in self._pending.values() if item.allocation_id == allocation_id), None)
+
+    def request_slot(self, request_id: SlotRequestID, task_name: str, now: float) -> list[SlotPoolInstruction]:
+        """A task needs a slot. Idempotent by request id."""
+        if self._closed:
+            return [SlotRequestFailed(request_id, "the job is ending")]
+        if request_id in self._pending or any(held.request_id == request_id for held in self._held.values()):
+            return []
+        for held in self._held.values():
+            if held.request_id is None:
+                held.request_id = request_id
+                return [SlotReady(request_id, held.slot)]
+        pending = _Pending(request_id, self._new_allocation_id(), task_name, now + self._request_timeout)
+        self._pending[request_id] = pending
+        return self._ask(pending)
+
+    def cancel_request(self, request_id: SlotRequestID, now: float) -> list[SlotPoolInstruction]:
+        """The task no longer needs the slot, whether it has got it yet or not. Unknown requests are ignored."""
+        pending = self._pending.pop(request_id, None)
+        if pending is not None:
+            return self._withdraw(pending)
+        return self.release_slot(request_id, now)
+
+    def connect_resource_manager(self) -> list[SlotPoolInstruction]:
+        """A ResourceManager (perhaps a new one) has accepted this job: ask it for all that is pending."""
+        self._connected = True
+        return [item for pending in self._pending.values() for item in self._ask(pending)]
+
+    def disconnect_resource_manager(self) -> None:
+        """The ResourceManager is gone; requests wait for the next one."""
+        self._connected = False
+
+    def offer_slot(self, offer: SlotOffer, address: str, now: float) -> tuple[bool, list[SlotPoolInstruction]]:
+        """A TaskExecutor offers a slot; returns whether it is accepted. Idempotent by allocation id.
+
+        A slot serves the request that it was made for, else the oldest that waits; one that nobody waits for, or that
+        would be the second of one allocation, is refused, and the TaskExecutor frees it.
+        """
+        held = self._held.get(offer.allocation_id)
+        if held is not None:
+            return held.slot.slot_id == offer.slot_id, []
+        if self._closed or any(other.slot.slot_id == offer.slot_id for other in self._held.values()):
+            return False, []
+        pending = next((item for item in self._pending.values() if item.allocation_id == offer.allocation_id), None)
+        if pending is None:
+            pending = next(iter(self._pending.values()), None)
+        if pending is None:
+            return False, []
+        slot = AllocatedSlot(offer.allocation_id, offer.slot_id, address)
+        self._held[offer.allocation_id] = _Held(slot, None, now)
+        return True, self._give(slot, pending)
+
+    def release_slot(self, request_id: SlotRequestID, now: float) -> list[SlotPoolInstruction]:
+        """The task is over: its slot serves the oldest waiting request, or is held in reserve.
+
+        It is the request that lets go, not the slot that is freed: a second, late release must not take the slot away
+        from the request that has it by then. Requests without a slot are ignored.
+        """
+        held = next((item for item in self._held.values() if item.request_id == request_id), None)
+        if held is None:
+            return []
+        held.request_id, held.idle_since = None, now
+        pending = next(iter(self._pending.values()), None)
+        return [] if pending is None else self._give(held.slot, pending)
+
+    def fail_allocation(self, allocation_id: AllocationID, reason: str, now: float) -> list[SlotPoolInstruction]:
+        """The ResourceManager refused the request, or the TaskExecutor lost or freed the slot.
+
+        While the job holds another slot, a refused request is made anew rather than failed.
+        """
+        pending = next((item for item in self._pending.values() if item.allocation_id == allocation_id), None)
+        if pending is not None:
+            if not self._held:
+                del self._pending[pending.request_id]
+                return [SlotRequestFailed(pending.request_id, reason)]
+            pending.allocation_id = self._new_allocation_id()
+            pending.deadline = now + self._request_timeout
+            return self._ask(pending)
+        held = self._held.pop(allocation_id, None)
+        if held is None or held.request_id is None:
+            return []
+        return [SlotLost(allocation_id, reason)]
+
+    def release_task_executor(self, resource_id: ResourceID, now: float) -> None:
+        """The TaskExecutor is gone, and its slots with it. Requests that now have to wait start their time-out anew.
+
+        What ran there has failed, all for one cause: tell `ExecutionGraph.task_executor_lost` *afterwards*, lest a slot
+        that it releases be given to the next request although it is gone.
+        """
+        gone = [held for held in self._held.values() if held.slot.slot_id.resource_id == resource_id]
+        for held in gone:
+            del self._held[held.slot.allocation_id]
+        if gone:
+            for pending in self._pending.values():
+                pending.deadline = now + self._request_timeout
+
+    def expired(self, now: float) -> list[SlotPoolInstruction]:
+        """What is due: requests that waited too long fail, slots that were idle too long go back."""
+        instructions: list[SlotPoolInstruction] = []
+        for held in [item for item in self._held.values() if item.request_id is None]:
+            if now - held.idle_since >= self._idle_timeout:
+                del self._held[held.slot.allocation_id]
+                instructions.append(ReturnSlot(held.slot))
+        for pending in [item for item in self._pending.values() if item.deadline <= now]:
+            if self._held:
+                pending.deadline = now + self._request_timeout
+                continue
+            del self._pending[pending.request_id]
+            missing = "" if self._connected else "; there is no ResourceManager to ask"
+            reason = f"no slot for task {pending.task_name!r} within {self._request_timeout:g} s{missing}"
+            instructions += [*self._withdraw(pending), SlotRequestFailed(pending.request_id, reason)]
+        return instructions
+
+    def next_deadline(self) -> float | None:
+        """When `expired` will next have something to say, in monotonic seconds; None: never as things are."""
+        deadlines = [pending.deadline for pending in self._pending.values()]
+        deadlines += [held.idle_since + self._idle_timeout for held in self._held.values() if held.request_id is None]
+        return min(deadlines, default=None)
+
+    def close(self) -> list[SlotPoolInstruction]:
+        """The job is over: withdraw what is pending, give back all slots, accept no more."""
+        self._closed = True
+        instructions: list[SlotPoolInstruction] = []
+        for pending in self._pending.values():
+            instructions += [*self._withdraw(pending), SlotRequestFailed(pending.request_id, "the job is ending")]
+        instructions += [ReturnSlot(held.slot) for held in self._held.values()]
+        self._pending.clear()
+        self._held.clear()
+        return instructions
+
+    def _ask(self, pending: _Pending) -> list[SlotPoolInstruction]:
+        return [AskForSlot(pending.allocation_id, pending.task_name)] if self._connected else []
+
+    def _withdraw(self, pending: _Pending) -> list[SlotPoolInstruction]:
+        return [WithdrawSlotRequest(pending.allocation_id)] if self._connected else []
+
+    def _give(self, slot: AllocatedSlot, pending: _Pending) -> list[SlotPoolInstruction]:
+        del self._pending[pending.request_id]
+        self._held[slot.allocation_id].request_id = pending.request_id
+        made_for_it = pending.allocation_id == slot.allocation_id
+        return [*([] if made_for_it else self._withdraw(pending)), SlotReady(pending.request_id, slot)]

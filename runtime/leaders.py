@@ -1,0 +1,74 @@
+"""Following the leader of a component: always its present gateway, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from actors.rpc.gateway import FencedRpcGateway, FencingToken
+from actors.rpc.service import RpcService
+from runtime.ha.model import LeaderInformation
+from runtime.ha.retrieval import LeaderRetrievalService
+
+log = logging.getLogger(__name__)
+
+G = TypeVar("G", bound=FencedRpcGateway)
+
+
+class LeaderFollower(Generic[G]):
+    """A `LeaderRetrievalListener` that turns what it hears into gateways.
+
+    Args:
+        service: makes the gateways.
+        retrieval: the retrieval service of the component; stopped with `stop`.
+        gateway_type: the component's interface.
+        on_change: called with the new gateway, or None when the leader is gone.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        retrieval: LeaderRetrievalService,
+        gateway_type: type[G],
+        on_change: Callable[[G | None], None] | None = None,
+    ) -> None:
+        self._service = service
+        self._retrieval = retrieval
+        self._gateway_type = gateway_type
+        self._on_change = on_change
+        self._known = asyncio.Event()
+        self.leader: LeaderInformation | None = None
+        self.gateway: G | None = None
+
+    async def start(self) -> None:
+        """Begin to follow."""
+        await self._retrieval.start(self)
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        await self._retrieval.stop()
+
+    async def get(self) -> G:
+        """The leader's gateway, as soon as there is one."""
+        while self.gateway is None:
+            await self._known.wait()
+        return self.gateway
+
+    def notify_leader_address(self, leader: LeaderInformation | None) -> None:
+        """Called by the retrieval service."""
+        self.leader = leader
+        if leader is None:
+            self.gateway = None
+            self._known.clear()
+        else:
+            token = FencingToken(leader.epoch, leader.session)
+            self.gateway = self._service.gateway(leader.address, self._gateway_type, token)
+            self._known.set()
+        if self._on_change is not None:
+            self._on_change(self.gateway)
+
+    def handle_error(self, error: Exception) -> None:
+        """Called by the retrieval service when it cannot go on."""
+        log.error("following the %s failed", self._gateway_type.__name__, exc_info=error)

@@ -1,0 +1,117 @@
+"""The base of the components that are elected: fenced endpoints that serve only while they lead."""
+
+from __future__ import annotations
+
+import os
+
+from actors.errors import ActorError
+from actors.receptionist import Listing, ReceptionistGateway
+from actors.rpc.endpoint import FencedRpcEndpoint
+from actors.rpc.gateway import FencingToken
+from actors.rpc.service import RpcService
+from runtime.ha.election import LeaderElectionService
+from runtime.ha.model import LeaderTerm
+
+REGISTRATION_INTERVAL_S = 2.0
+
+
+class LeaderEndpoint(FencedRpcEndpoint):
+    """An endpoint that takes part in the election of its component (Flink's `LeaderContender` endpoints).
+
+    Granted leadership it prepares (`lead`), opens its gateway under the new fencing token, confirms itself as the
+    leader, and has itself listed by the receptionist, again and again, so that a receptionist that was replaced knows
+    it too. When leadership is revoked it refuses every call from that moment, then lets go (`step_back`).
+
+    Args:
+        service: the RPC service of the process.
+        name: the actor's name.
+        election: the election of its component.
+        receptionist: the system's directory.
+    """
+
+    def __init__(
+        self, service: RpcService, name: str, election: LeaderElectionService, receptionist: ReceptionistGateway
+    ) -> None:
+        super().__init__(service, name)
+        self._election = election
+        self._receptionist = receptionist
+        self._term: LeaderTerm | None = None
+
+    @property
+    def term(self) -> LeaderTerm:
+        """The present term; only to be asked for while leading."""
+        if self._term is None:
+            raise RuntimeError(f"{self.path} does not lead")
+        return self._term
+
+    async def lead(self, term: LeaderTerm) -> None:
+        """Prepare to serve: recover what the predecessor knew. Raising gives the leadership back."""
+        raise NotImplementedError
+
+    async def serve(self) -> None:
+        """Begin to work: the leadership is confirmed and the gateway open."""
+
+    async def step_back(self) -> None:
+        """Let go of what belonged to the leadership. The gateway is closed already."""
+        raise NotImplementedError
+
+    async def on_start(self) -> None:
+        await self._election.start(self)
+
+    async def on_stop(self) -> None:
+        leading = self._term is not None
+        self._withdraw()
+        if leading:
+            await self.step_back()
+        await self._election.stop()
+
+    def grant_leadership(self, term: LeaderTerm) -> None:
+        """Called by the election: this process leads now."""
+        self._term = term
+        self.spawn(self._take_over(term), "taking over the leadership")
+
+    def revoke_leadership(self) -> None:
+        """Called by the election: this process does not lead any more."""
+        was_leading = self._term is not None
+        self._withdraw()
+        if was_leading:
+            self.log.warning("%s lost its leadership", self.path)
+            self.spawn(self.step_back(), "stepping back")
+
+    def handle_error(self, error: Exception) -> None:
+        """Called by the election when it cannot go on."""
+        self.on_error("the leader election", error)
+
+    async def _take_over(self, term: LeaderTerm) -> None:
+        try:
+            await self.lead(term)
+        except Exception:
+            self._election.step_down(term, "it could not take over")
+            raise
+        if self._term != term:
+            return
+        self.fencing_token = FencingToken(term.epoch, term.session)
+        if not await self._election.confirm_leadership(term, str(self.address)):
+            self.log.warning("%s was elected and lost its leadership before it could serve", self.path)
+            return
+        self.log.info("%s leads at %s, epoch %d", self.path, self.address, term.epoch)
+        await self._list(term)
+        await self.serve()
+
+    async def _list(self, term: LeaderTerm) -> None:
+        if self._term != term:
+            return
+        try:
+            await self._receptionist.register(Listing(self.path, str(self.address), os.getpid(), self.fencing_token))
+        except ActorError as error:
+            self.log.debug("the receptionist does not answer: %s", error)
+        self.schedule(REGISTRATION_INTERVAL_S, lambda: self._list_again(term))
+
+    def _list_again(self, term: LeaderTerm) -> None:
+        self.spawn(self._list(term), "listing itself")
+
+    def _withdraw(self) -> None:
+        if self.fencing_token is not None:
+            self._receptionist.deregister(self.path, str(self.address))
+        self._term = None
+        self.fencing_token = None

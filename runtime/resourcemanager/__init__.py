@@ -1,0 +1,1 @@
+"""The ResourceManager: which slots exist, who asked for them and who gets them."""

@@ -1,0 +1,304 @@
+"""The ResourceManager: TaskExecutors register here, JobMasters ask here for slots (Flink's `ResourceManager`)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from actors.errors import ActorError
+from actors.receptionist import ReceptionistGateway, receptionist_of
+from actors.rpc.gateway import rpc_sync, rpc_tell
+from actors.rpc.service import RpcService
+from blob.gateway import BlobAddress
+from conf.configuration import Configuration
+from conf.options import HeartbeatOptions, JobOptions
+from runtime.environment.context import ComponentContext
+from runtime.gateways.errors import SlotOccupiedError, UnknownJobManagerError, UnknownTaskExecutorError
+from runtime.gateways.job_master import JobMasterGateway
+from runtime.gateways.messages import (
+    LeaderAddress,
+    RegistrationSuccess,
+    ResourceOverview,
+    TaskExecutorRegistration,
+    TaskManagerView,
+)
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.ha.model import RESOURCE_MANAGER, LeaderTerm
+from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import HeartbeatManager
+from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
+from runtime.leadership import LeaderEndpoint
+from runtime.resourcemanager.slot_manager import (
+    AllocateSlot,
+    FailRequest,
+    SlotManager,
+    SlotManagerInstruction,
+    SlotReport,
+    SlotRequest,
+)
+
+CHECK_INTERVAL_S = 0.5
+
+
+@dataclass(slots=True)
+class _Worker:
+    registration: TaskExecutorRegistration
+    instance_id: InstanceID
+    gateway: TaskExecutorGateway
+    registered_ms: int
+    last_heartbeat_ms: int
+
+
+@dataclass(slots=True)
+class _Job:
+    leader: LeaderAddress
+    gateway: JobMasterGateway
+
+
+class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
+    """Keeps the book of TaskExecutors and slots while it leads; it knows nothing that they cannot tell it anew.
+
+    Args:
+        service: the RPC service of the process.
+        name: the actor's name.
+        ha: high-availability services; closed with the endpoint.
+        receptionist: the system's directory.
+        configuration: the cluster's.
+        blob: where the BlobServer listens.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        name: str,
+        ha: HighAvailabilityServices,
+        receptionist: ReceptionistGateway,
+        configuration: Configuration,
+        blob: BlobAddress,
+    ) -> None:
+        super().__init__(service, name, ha.leader_election(RESOURCE_MANAGER), receptionist)
+        self._ha = ha
+        self._configuration = configuration
+        self._blob = blob
+        self._workers: dict[InstanceID, _Worker] = {}
+        self._jobs: dict[JobID, _Job] = {}
+        self._slots = self._new_slot_manager()
+        self._worker_heartbeats: HeartbeatManager | None = None
+        self._job_heartbeats: HeartbeatManager | None = None
+
+    def _new_slot_manager(self) -> SlotManager:
+        return SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT))
+
+    def _new_heartbeats(self, on_timeout: Any, on_payload: Any = None) -> HeartbeatManager:
+        return HeartbeatManager(
+            self,
+            interval_s=self._configuration.get(HeartbeatOptions.INTERVAL),
+            timeout_s=self._configuration.get(HeartbeatOptions.TIMEOUT),
+            failure_threshold=self._configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
+            on_timeout=on_timeout,
+            on_payload=on_payload,
+        )
+
+    # --------------------------------------------------------------- leadership
+
+    async def lead(self, term: LeaderTerm) -> None:
+        """Begin with an empty book: everybody registers with the new leader."""
+        self._slots = self._new_slot_manager()
+        self._worker_heartbeats = self._new_heartbeats(self._worker_lost, self._slots_reported)
+        self._job_heartbeats = self._new_heartbeats(self._job_master_lost)
+        self._worker_heartbeats.start()
+        self._job_heartbeats.start()
+        self.schedule(CHECK_INTERVAL_S, lambda: self._check(term))
+
+    async def step_back(self) -> None:
+        """Forget everybody; they look for the new leader themselves."""
+        for heartbeats in (self._worker_heartbeats, self._job_heartbeats):
+            if heartbeats is not None:
+                heartbeats.stop()
+        self._workers.clear()
+        self._jobs.clear()
+
+    async def on_stop(self) -> None:
+        await super().on_stop()
+        await self._ha.close()
+
+    def _check(self, term: LeaderTerm) -> None:
+        if self._term == term:
+            self._carry_out(self._slots.expired(time.monotonic()))
+            self.schedule(CHECK_INTERVAL_S, lambda: self._check(term))
+
+    # ------------------------------------------------------------ TaskExecutors
+
+    @rpc_sync
+    def register_task_executor(self, registration: TaskExecutorRegistration) -> RegistrationSuccess:
+        for worker in list(self._workers.values()):
+            if worker.registration.resource_id == registration.resource_id:
+                self._drop_worker(worker, "it registered anew")
+        now_ms = time.time_ns() // 1_000_000
+        gateway = self.service.gateway(registration.address, TaskExecutorGateway)
+        worker = _Worker(registration, InstanceID.random(), gateway, now_ms, now_ms)
+        self._workers[worker.instance_id] = worker
+        if self._worker_heartbeats is not None:
+            self._worker_heartbeats.monitor(worker.instance_id, gateway.heartbeat_from_resource_manager)
+        self.log.info(
+            "TaskExecutor %s (process %d) registered with %d slots at %s",
+            registration.resource_id,
+            registration.pid,
+            registration.slots,
+            registration.address,
+        )
+        return RegistrationSuccess(worker.instance_id, self._blob)
+
+    @rpc_sync
+    def send_slot_report(self, instance_id: InstanceID, report: SlotReport) -> None:
+        worker = self._workers.get(instance_id)
+        if worker is None:
+            raise UnknownTaskExecutorError(f"registration {instance_id} has been ended; register again")
+        registration = worker.registration
+        self._carry_out(
+            self._slots.register_task_manager(instance_id, registration.resource_id, registration.address, report)
+        )
+
+    @rpc_tell
+    def notify_slot_available(self, instance_id: InstanceID, report: SlotReport) -> None:
+        self._carry_out(self._slots.report_slot_status(instance_id, report))
+
+    @rpc_tell
+    def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
+        for worker in list(self._workers.values()):
+            if worker.registration.resource_id == resource_id:
+                self._drop_worker(worker, reason)
+
+    def _slots_reported(self, target: str, report: SlotReport) -> None:
+        worker = self._workers.get(InstanceID(target))
+        if worker is not None:
+            worker.last_heartbeat_ms = time.time_ns() // 1_000_000
+            self._carry_out(self._slots.report_slot_status(worker.instance_id, report))
+
+    def _worker_lost(self, target: str, reason: str) -> None:
+        worker = self._workers.get(InstanceID(target))
+        if worker is not None:
+            self._drop_worker(worker, reason)
+
+    def _drop_worker(self, worker: _Worker, reason: str) -> None:
+        self.log.warning("TaskExecutor %s is gone: %s", worker.registration.resource_id, reason)
+        del self._workers[worker.instance_id]
+        if self._worker_heartbeats is not None:
+            self._worker_heartbeats.unmonitor(worker.instance_id)
+        self._carry_out(self._slots.unregister_task_manager(worker.instance_id))
+
+    # --------------------------------------------------------------- JobMasters
+
+    @rpc_sync
+    def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> None:
+        known = self._jobs.get(job_id)
+        if known is not None and known.leader.token > job_master.token:
+            raise UnknownJobManagerError(f"a later leader of job {job_id} is registered")
+        gateway = self.service.gateway(job_master.address, JobMasterGateway, job_master.token)
+        self._jobs[job_id] = _Job(job_master, gateway)
+        if self._job_heartbeats is not None:
+            self._job_heartbeats.monitor(job_id, gateway.heartbeat_from_resource_manager)
+
+    @rpc_tell
+    def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
+        self._drop_job(job_id, reason)
+
+    def _job_master_lost(self, target: str, reason: str) -> None:
+        self.log.warning("the JobMaster of job %s is gone: %s", target, reason)
+        self._drop_job(JobID(target), reason)
+
+    def _drop_job(self, job_id: JobID, _reason: str) -> None:
+        if self._jobs.pop(job_id, None) is not None:
+            self._slots.unregister_job(job_id)
+            if self._job_heartbeats is not None:
+                self._job_heartbeats.unmonitor(job_id)
+
+    @rpc_sync
+    def request_slot(self, request: SlotRequest) -> str:
+        if request.job_id not in self._jobs:
+            raise UnknownJobManagerError(f"the JobMaster of job {request.job_id} is not registered; register again")
+        self._carry_out(self._slots.register_slot_request(request, time.monotonic()))
+        return self._slots.waiting_reason(request.allocation_id) or ""
+
+    @rpc_tell
+    def cancel_slot_request(self, allocation_id: AllocationID) -> None:
+        self._slots.unregister_slot_request(allocation_id)
+
+    # ------------------------------------------------------------- instructions
+
+    def _carry_out(self, instructions: list[SlotManagerInstruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case AllocateSlot():
+                    self.spawn(self._allocate(instruction), f"allocating {instruction.slot_id}")
+                case FailRequest():
+                    self.spawn(self._fail(instruction), f"refusing slot request {instruction.request.allocation_id}")
+
+    async def _allocate(self, instruction: AllocateSlot) -> None:
+        slot_id, request, slots = instruction.slot_id, instruction.request, self._slots
+        worker, job, token = (
+            self._workers.get(instruction.instance_id),
+            self._jobs.get(request.job_id),
+            self.fencing_token,
+        )
+        allocated = False
+        try:
+            if worker is not None and job is not None and token is not None:
+                await worker.gateway.request_slot(slot_id, request.job_id, request.allocation_id, job.leader, token)
+                allocated = True
+        except (ActorError, SlotOccupiedError) as error:
+            self.log.warning("%s was not allocated to job %s: %s", slot_id, request.job_id, error)
+        finally:
+            # However it ends, the book must know: a slot that stays on its way is lost to everybody.
+            outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
+            if slots is self._slots:
+                self._carry_out(outcome(slot_id, request.allocation_id))
+
+    async def _fail(self, instruction: FailRequest) -> None:
+        job = self._jobs.get(instruction.request.job_id)
+        if job is None:
+            return
+        try:
+            await job.gateway.notify_allocation_failure(instruction.request.allocation_id, instruction.reason)
+        except ActorError as error:
+            # The JobMaster's own pool gives the request up a little later: nothing waits for ever.
+            self.log.warning("job %s was not told of its refused slot: %s", instruction.request.job_id, error)
+
+    # -------------------------------------------------------------------- views
+
+    @rpc_sync
+    def request_resource_overview(self) -> ResourceOverview:
+        counts = self._slots.counts()
+        return ResourceOverview(
+            len(self._slots.task_managers), counts.registered, counts.free, len(self._slots.pending_requests)
+        )
+
+    @rpc_sync
+    def request_task_managers(self) -> list[TaskManagerView]:
+        return [
+            TaskManagerView(
+                worker.registration,
+                worker.instance_id,
+                self._slots.counts(worker.instance_id).free,
+                worker.registered_ms,
+                worker.last_heartbeat_ms,
+            )
+            for worker in sorted(self._workers.values(), key=lambda item: item.registration.resource_id)
+        ]
+
+
+async def create(
+    service: RpcService, name: str, *, runtime_dir: str, system: str, blob_host: str, blob_port: int
+) -> ResourceManager:
+    """Factory for the actor's host."""
+    context = ComponentContext.read(runtime_dir, system)
+    return ResourceManager(
+        service,
+        name,
+        await context.ha_services(),
+        receptionist_of(service, context.system),
+        context.configuration,
+        BlobAddress(blob_host, blob_port),
+    )

@@ -1,0 +1,342 @@
+"""Which slots exist, who waits for one and who gets which (Flink's `SlotManager`).
+
+Pure: events in, instructions out; times are monotonic seconds. A TaskExecutor has the last word on its own slots: its
+reports correct this book-keeping. While the outcome of an allocation is not known (the ask timed out), its slot is
+given to nobody until the next report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """One slot in a TaskExecutor's report: whose it is, or None twice for a free one."""
+
+    slot_id: SlotID
+    job_id: JobID | None = None
+    allocation_id: AllocationID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """All slots of a TaskExecutor."""
+
+    slots: tuple[SlotStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """A job's wish for one slot (Flink's `SlotRequest`): idempotent by its allocation id."""
+
+    job_id: JobID
+    allocation_id: AllocationID
+    job_name: str
+    task_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateSlot:
+    """Tell the TaskExecutor to give the slot to the job; report back the outcome."""
+
+    instance_id: InstanceID
+    address: str
+    slot_id: SlotID
+    request: SlotRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FailRequest:
+    """Tell the JobMaster that it will not get this slot; *reason* is for the user."""
+
+    request: SlotRequest
+    reason: str
+
+
+SlotManagerInstruction = AllocateSlot | FailRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounts:
+    """Slots of one TaskExecutor, or of all: registered = free + pending (on their way to a job) + allocated."""
+
+    registered: int = 0
+    free: int = 0
+    pending: int = 0
+
+    @property
+    def allocated(self) -> int:
+        """Slots in a job's hands."""
+        return self.registered - self.free - self.pending
+
+
+class _State(Enum):
+    FREE = "free"
+    PENDING = "pending"
+    UNKNOWN = "unknown"
+    ALLOCATED = "allocated"
+
+
+@dataclass(slots=True)
+class _Slot:
+    slot_id: SlotID
+    state: _State = _State.FREE
+    allocation_id: AllocationID | None = None
+    job_id: JobID | None = None
+
+    def become(self, state: _State, allocation_id: AllocationID | None = None, job_id: JobID | None = None) -> None:
+        self.state, self.allocation_id, self.job_id = state, allocation_id, job_id
+
+
+@dataclass(slots=True)
+class _TaskManager:
+    instance_id: InstanceID
+    resource_id: ResourceID
+    address: str
+    slots: dict[SlotID, _Slot]
+
+    def counts(self) -> SlotCounts:
+        states = [slot.state for slot in self.slots.values()]
+        return SlotCounts(
+            len(states), states.count(_State.FREE), states.count(_State.PENDING) + states.count(_State.UNKNOWN)
+        )
+
+
+@dataclass(slots=True)
+class _Request:
+    request: SlotRequest
+    deadline: float
+    slot_id: SlotID | None = None
+
+
+class SlotManager:
+    """The ResourceManager's book of slots.
+
+    Args:
+        request_timeout: seconds that a request may wait (``slot.request.timeout``).
+    """
+
+    def __init__(self, request_timeout: float) -> None:
+        self._request_timeout = request_timeout
+        self._task_managers: dict[InstanceID, _TaskManager] = {}
+        self._slots: dict[SlotID, _Slot] = {}
+        self._requests: dict[AllocationID, _Request] = {}
+        self._fail_unfulfillable = False
+
+    # ------------------------------------------------------------------ counts
+
+    @property
+    def pending_requests(self) -> tuple[SlotRequest, ...]:
+        """Requests without a confirmed slot, oldest first."""
+        return tuple(entry.request for entry in self._requests.values())
+
+    @property
+    def task_managers(self) -> tuple[InstanceID, ...]:
+        """The registered TaskExecutors."""
+        return tuple(self._task_managers)
+
+    def counts(self, instance_id: InstanceID | None = None) -> SlotCounts:
+        """The slots of one TaskExecutor (none if it is unknown), or of all."""
+        if instance_id is not None:
+            manager = self._task_managers.get(instance_id)
+            return SlotCounts() if manager is None else manager.counts()
+        each = [manager.counts() for manager in self._task_managers.values()]
+        return SlotCounts(
+            sum(item.registered for item in each), sum(item.free for item in each), sum(item.pending for item in each)
+        )
+
+    def waiting_reason(self, allocation_id: AllocationID) -> str | None:
+        """What a request waits for, in words; None when it does not wait."""
+        entry = self._requests.get(allocation_id)
+        if entry is None or entry.slot_id is not None:
+            return None
+        return f"1 slot for task {entry.request.task_name!r}; {self._shortage()}"
+
+    # ---------------------------------------------------------------- requests
+
+    def register_slot_request(self, request: SlotRequest, now: float) -> list[SlotManagerInstruction]:
+        """A job wants a slot. Idempotent by allocation id."""
+        allocation_id = request.allocation_id
+        if allocation_id in self._requests or any(slot.allocation_id == allocation_id for slot in self._slots.values()):
+            return []
+        self._requests[allocation_id] = _Request(request, now + self._request_timeout)
+        if self._fail_unfulfillable and not self._slots:
+            return self._fail(self._requests[allocation_id])
+        return self._match()
+
+    def unregister_slot_request(self, allocation_id: AllocationID) -> None:
+        """The job no longer wants the slot. One that is on its way to it is refused by the job, and freed then."""
+        self._requests.pop(allocation_id, None)
+
+    def unregister_job(self, job_id: JobID) -> None:
+        """The job is gone: drop its requests. (Its slots are freed by their TaskExecutors, who say so.)"""
+        for entry in [item for item in self._requests.values() if item.request.job_id == job_id]:
+            self.unregister_slot_request(entry.request.allocation_id)
+
+    def set_fail_unfulfillable_request(self, fail: bool) -> list[SlotManagerInstruction]:
+        """Whether requests fail at once while there is no slot in the whole cluster, instead of waiting.
+
+        Flink sets it once the start-up period of the standalone ResourceManager is over.
+        """
+        self._fail_unfulfillable = fail
+        return self._fail_all_if_unfulfillable()
+
+    def expired(self, now: float) -> list[SlotManagerInstruction]:
+        """Fail the requests that waited too long; those with a slot on its way are spared."""
+        due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
+        return [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
+
+    def next_deadline(self) -> float | None:
+        """When `expired` will next have something to say, in monotonic seconds; None: never as things are."""
+        return min((entry.deadline for entry in self._requests.values() if entry.slot_id is None), default=None)
+
+    # ----------------------------------------------------------- task managers
+
+    def register_task_manager(
+        self, instance_id: InstanceID, resource_id: ResourceID, address: str, report: SlotReport
+    ) -> list[SlotManagerInstruction]:
+        """A TaskExecutor registered. Idempotent by instance id; a new instance replaces the old one of its name."""
+        if instance_id in self._task_managers:
+            return self.report_slot_status(instance_id, report)
+        for old in [item for item in self._task_managers.values() if item.resource_id == resource_id]:
+            self._remove(old)
+        self._task_managers[instance_id] = _TaskManager(instance_id, resource_id, address, {})
+        return self.report_slot_status(instance_id, report)
+
+    def unregister_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
+        """The TaskExecutor is gone with its slots; requests that had one on its way wait again. Unknown: ignored."""
+        manager = self._task_managers.get(instance_id)
+        if manager is None:
+            return []
+        self._remove(manager)
+        return [*self._fail_all_if_unfulfillable(), *self._match()]
+
+    def report_slot_status(self, instance_id: InstanceID, report: SlotReport) -> list[SlotManagerInstruction]:
+        """A TaskExecutor says what its slots are. Unknown instances are ignored: they must register first."""
+        manager = self._task_managers.get(instance_id)
+        if manager is None:
+            return []
+        reported = {
+            status.slot_id: status for status in report.slots if status.slot_id.resource_id == manager.resource_id
+        }
+        for slot_id in [known for known in manager.slots if known not in reported]:
+            self._requeue(manager.slots.pop(slot_id))
+            del self._slots[slot_id]
+        for slot_id, status in reported.items():
+            if slot_id not in manager.slots:
+                manager.slots[slot_id] = self._slots[slot_id] = _Slot(slot_id)
+            self._reconcile(manager.slots[slot_id], status)
+        return self._match()
+
+    def free_slot(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
+        """A TaskExecutor freed the slot that was given to *allocation_id*; late or unknown notices are ignored."""
+        slot = self._slots.get(slot_id)
+        if slot is None or slot.state is _State.PENDING or slot.allocation_id not in (None, allocation_id):
+            return []
+        slot.become(_State.FREE)
+        return self._match()
+
+    # ----------------------------------------------------- outcome of AllocateSlot
+
+    def slot_allocated(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
+        """The TaskExecutor confirmed that it gave the slot to the job."""
+        slot = self._slots.get(slot_id)
+        if slot is not None and slot.state is _State.PENDING and slot.allocation_id == allocation_id:
+            self._requests.pop(allocation_id, None)
+            slot.become(_State.ALLOCATED, allocation_id, slot.job_id)
+        return []
+
+    def slot_allocation_failed(
+        self, slot_id: SlotID, allocation_id: AllocationID, occupied_by: SlotStatus | None = None
+    ) -> list[SlotManagerInstruction]:
+        """The TaskExecutor refused, or did not answer in time; the request waits again, in its old place.
+
+        Every `AllocateSlot` must be answered by `slot_allocated` or by this, or its slot stays pending.
+
+        Args:
+            slot_id: the slot.
+            allocation_id: the request.
+            occupied_by: the slot's true owner, when the TaskExecutor named it; otherwise the slot is given to nobody
+                until the next report says what it is.
+        """
+        slot = self._slots.get(slot_id)
+        if slot is None or slot.state is not _State.PENDING or slot.allocation_id != allocation_id:
+            return []
+        self._requeue(slot)
+        slot.become(_State.UNKNOWN)
+        if occupied_by is not None and occupied_by.allocation_id is not None:
+            self._reconcile(slot, occupied_by)
+        return self._match()
+
+    # ---------------------------------------------------------------- internals
+
+    def _reconcile(self, slot: _Slot, status: SlotStatus) -> None:
+        if status.allocation_id is None:
+            # A report may have been sent before our AllocateSlot arrived: only its outcome settles a pending slot.
+            if slot.state is not _State.PENDING:
+                slot.become(_State.FREE)
+            return
+        if slot.state is _State.PENDING and slot.allocation_id != status.allocation_id:
+            self._requeue(slot)
+        # If an earlier AllocateSlot, whose answer was lost, has succeeded, a second slot may be on its way to the same
+        # request: the job will refuse that one.
+        self._requests.pop(status.allocation_id, None)
+        slot.become(_State.ALLOCATED, status.allocation_id, status.job_id)
+
+    def _requeue(self, slot: _Slot) -> None:
+        entry = None if slot.allocation_id is None else self._requests.get(slot.allocation_id)
+        if entry is not None and entry.slot_id == slot.slot_id:
+            entry.slot_id = None
+
+    def _remove(self, manager: _TaskManager) -> None:
+        for slot in manager.slots.values():
+            self._requeue(slot)
+            del self._slots[slot.slot_id]
+        del self._task_managers[manager.instance_id]
+
+    def _match(self) -> list[SlotManagerInstruction]:
+        instructions: list[SlotManagerInstruction] = []
+        for entry in self._requests.values():
+            if entry.slot_id is not None:
+                continue
+            manager = max(self._task_managers.values(), key=lambda item: item.counts().free, default=None)
+            slot = None if manager is None else _first_free(manager.slots.values())
+            if manager is None or slot is None:
+                break
+            entry.slot_id = slot.slot_id
+            slot.become(_State.PENDING, entry.request.allocation_id, entry.request.job_id)
+            instructions.append(AllocateSlot(manager.instance_id, manager.address, slot.slot_id, entry.request))
+        return instructions
+
+    def _fail_all_if_unfulfillable(self) -> list[SlotManagerInstruction]:
+        if not self._fail_unfulfillable or self._slots:
+            return []
+        return [item for entry in list(self._requests.values()) for item in self._fail(entry)]
+
+    def _fail(self, entry: _Request, within: str = "") -> list[SlotManagerInstruction]:
+        del self._requests[entry.request.allocation_id]
+        request = entry.request
+        wish = f"task {request.task_name!r} of job {request.job_name!r} waits for 1 slot"
+        return [FailRequest(request, f"no slot{within}: {wish}; {self._shortage()}")]
+
+    def _shortage(self) -> str:
+        counts = self.counts()
+        managers = len(self._task_managers)
+        if not counts.registered:
+            have = "no TaskExecutor is registered" if not managers else f"{managers} TaskExecutor(s) have no slots"
+            remedy = "see their logs, or start the cluster again"
+        else:
+            have = f"{counts.registered} slot(s) on {managers} TaskExecutor(s), {counts.free} free"
+            remedy = "wait for other jobs, cancel one, or start the cluster with more slots"
+        ahead = sum(1 for entry in self._requests.values() if entry.slot_id is None) - 1
+        queue = f", {ahead} other request(s) waiting" if ahead > 0 else ""
+        return f"the cluster has {have}{queue}; {remedy}"
+
+
+def _first_free(slots: Iterable[_Slot]) -> _Slot | None:
+    return next((slot for slot in slots if slot.state is _State.FREE), None)

@@ -1,0 +1,136 @@
+"""A task process's side of its control socket, and how a cancel gets into the user's code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from .errors import TaskCancelled
+from .wire import BlockingChannel, Message
+
+EXIT_ORPHANED = 137
+"""Exit status of a task whose TaskExecutor closed its end of the control socket."""
+
+_CALL_GRACE = 5.0
+"""Seconds that a call into the JVM may take to return after its Spark jobs were cancelled."""
+
+
+class Cancellation:
+    """Raises `TaskCancelled` in the main thread, once the task's Spark jobs have been cancelled.
+
+    The exception is raised by a SIGTERM to the main thread, which interrupts whatever blocks there; a SIGTERM from
+    outside is a cancel too. While the main thread is in a call into the JVM, the exception waits for the call's return:
+    a Py4J connection that is left in the middle of a call would give its late answer to the next one.
+    """
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+        self._stop_spark: Callable[[], None] | None = None
+        self._deliver = False
+        self._signals = 0  # of our own that have not come in yet
+        self._depth = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def install(self) -> None:
+        """Take SIGTERM; to be called on the main thread."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def on_request(self, stop_spark: Callable[[], None]) -> None:
+        """Say how the task's Spark jobs are cancelled. A cancel that came before is carried out now."""
+        self._stop_spark = stop_spark
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Raise `TaskCancelled` where a cancel was requested."""
+        if self.requested.is_set() and not self._closed:
+            raise TaskCancelled("the task was cancelled")
+
+    def request(self) -> None:
+        """Cancel the task; to be called on another thread than the main one."""
+        with self._lock:
+            if self._closed:
+                return
+            self.requested.set()
+            try:
+                if self._stop_spark is not None:
+                    self._stop_spark()
+            finally:
+                self._raise_in_main_thread()
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """A call into the JVM on the main thread, which a cancel does not tear."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self._deliver:
+                self._deliver = False
+                raise TaskCancelled("the task was cancelled")
+
+    def close(self) -> None:
+        """From now on nothing is raised: the user's code is over."""
+        self._closed = True
+
+    def _raise_in_main_thread(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        self._deliver = True
+        self._signals += 1
+        signal.pthread_kill(main, signal.SIGTERM)
+        deadline = time.monotonic() + _CALL_GRACE
+        while self._deliver and not self._closed and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self._deliver and not self._closed:
+            self._depth = 0
+            self._signals += 1
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._closed:
+            return
+        if self._signals == 0:
+            threading.Thread(target=self.request, name="cancel", daemon=True).start()
+            return
+        self._signals -= 1
+        if self._deliver and self._depth == 0:
+            self._deliver = False
+            raise TaskCancelled("the task was cancelled")
+
+
+class TaskControl:
+    """The control socket: what the task tells goes out from any thread, a cancel comes in on a thread of its own."""
+
+    def __init__(self, sock: socket.socket, cancellation: Cancellation) -> None:
+        self._channel = BlockingChannel(sock)
+        self._cancellation = cancellation
+
+    def start(self) -> None:
+        """Start to read."""
+        threading.Thread(target=self._read, name="task-control", daemon=True).start()
+
+    def tell(self, kind: str, **values: Any) -> None:
+        """Send a message. A TaskExecutor that is gone ends the task by the reading side."""
+        with contextlib.suppress(OSError):
+            self._channel.send({"type": kind, **values})
+
+    def _read(self) -> None:
+        while (message := self._channel.receive()) is not None:
+            self._handle(message)
+        os._exit(EXIT_ORPHANED)
+
+    def _handle(self, message: Message) -> None:
+        if message.get("type") == "cancel":
+            threading.Thread(target=self._cancellation.request, name="cancel", daemon=True).start()

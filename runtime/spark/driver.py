@@ -1,0 +1,376 @@
+"""`SparkDriver`: one driver JVM as a process of its own, which outlives the actor that uses it and is adopted again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import struct
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from .cds import ArchiveBuild, sharing
+from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError
+from .gateway import DriverGateway, StreamingQueryInfo
+from .info import DriverInfo
+from .java import Java, find_java
+from .launch import DriverOptions, class_path, command, environment, spark_conf, spark_version
+from .process import ProcessHandle, children_of, die_with, start_time
+from .spec import ClassicEndpoint, ConnectEndpoint
+from .workers import ARTIFACT_VARIABLE, WORKER_VARIABLE, kill_workers
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_DISCONNECT_TIMEOUT = 2.0
+
+_RELEASE_TRIES = 20
+_RELEASE_PAUSE = 0.1
+_NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
+
+_POLL = 0.01
+"""Seconds between two looks for the file in which the JVM tells its port."""
+
+
+class SparkDriver:
+    """A driver JVM: started by `start`, or taken over from another process by `adopt`.
+
+    All calls are for one asyncio loop; the blocking Py4J calls run on threads of their own.
+    """
+
+    def __init__(
+        self, info: DriverInfo, process: ProcessHandle, gateway: DriverGateway, pool: ThreadPoolExecutor
+    ) -> None:
+        self.info = info
+        self._process = process
+        self._gateway = gateway
+        self._pool = pool
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    # --- life
+
+    @classmethod
+    async def start(cls, options: DriverOptions) -> SparkDriver:
+        """Start a driver JVM and write its `driver.json`; 1.5 to 2.6 s with an archive of classes, 3 to 4.6 s without.
+
+        With `die_with_parent` it must be called on the main thread: the kernel's parent-death signal goes by the
+        thread that forked. Raises `JavaNotFoundError`, `UnsupportedJavaError` and `DriverStartError`.
+        """
+        if options.die_with_parent and threading.current_thread() is not threading.main_thread():
+            raise DriverStartError("a driver that is to die with this process must be started from its main thread")
+        java = find_java(options.java_home)
+        _prepare(options)
+        jars = class_path()
+        shared = sharing(options.archive_dir, java, jars, options.work_dir)
+        arguments = command(java, options, jars, list(shared.options))
+        connection_file = options.work_dir / f".connection-{secrets.token_hex(8)}"
+        token = secrets.token_hex(32)
+        child = _spawn(arguments, environment(java, options, connection_file, token), options)
+        try:
+            port, secret = await _await_connection(child, connection_file, options)
+            pool = _new_pool()
+            gateway = await _on(pool, DriverGateway, port, secret)
+            await _on(pool, gateway.create_context, spark_conf(options))
+            connect_port = await _on(pool, gateway.connect_port)
+            if shared.archive is not None and not await _on(pool, gateway.shares_classes):
+                shared.reject()
+            info = _info(child.pid, java, options, (port, secret), (connect_port, token), shared.class_list)
+            driver = cls(info, ProcessHandle(child.pid, info.start_time), gateway, pool)
+        except BaseException as error:
+            child.kill()
+            await asyncio.get_running_loop().run_in_executor(None, child.wait)
+            if isinstance(error, SparkVehicleError) and not isinstance(error, DriverStartError):
+                raise DriverStartError(f"the Spark driver did not start: {error}; see {options.log_file}") from error
+            raise
+        finally:
+            connection_file.unlink(missing_ok=True)
+        driver._child = child
+        info.write()
+        return driver
+
+    @classmethod
+    async def adopt(cls, info: DriverInfo | Path) -> SparkDriver:
+        """Take over a living driver from its `driver.json`.
+
+        What its former owner's tasks left there goes on; see `reset`. Raises `DriverLostError` where the process is
+        gone, is another one under the same number, or does not answer.
+        """
+        found = info if isinstance(info, DriverInfo) else DriverInfo.read(info)
+        try:
+            process = ProcessHandle(found.pid, found.start_time)
+        except OSError as error:
+            raise DriverLostError(f"the Spark driver of {found.file} is gone: {error}") from error
+        pool = _new_pool()
+        try:
+            gateway = await _on(pool, DriverGateway, found.gateway_port, found.gateway_secret)
+            async with asyncio.timeout(10):
+                if await _on(pool, gateway.pid) != found.pid:
+                    raise DriverLostError(f"another process answers at the address in {found.file}")
+                await _on(pool, gateway.attach)
+        except BaseException as error:
+            process.close()
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, TimeoutError):
+                raise DriverLostError(f"the Spark driver of {found.file} does not answer within 10 s") from None
+            raise
+        return cls(found, process, gateway, pool)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM's process lives."""
+        return self._process.alive
+
+    async def wait_dead(self, timeout: float | None = None) -> bool:
+        """Wait until the JVM's process has ended (by pidfd, at once); False where `timeout` seconds passed first."""
+        return await self._process.wait(timeout)
+
+    async def ping(self) -> bool:
+        """Whether the JVM answers and its SparkContext is not stopped. Raises `DriverLostError` where it is gone."""
+        return await self._call(self._gateway.ping)
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """End the JVM: SIGTERM, on which Spark removes its directories (0.6 s), after `timeout` seconds SIGKILL.
+
+        A driver that was closed or stopped before is left as it is.
+        """
+        if self._closed:
+            return
+        workers = children_of(self.info.pid) if self.alive else []
+        await self._disconnect()
+        self._process.send_signal(signal.SIGTERM)
+        if not await self.wait_dead(timeout):
+            _log.warning("the Spark driver %d did not end within %.0f s and is killed", self.info.pid, timeout)
+            self._process.send_signal(signal.SIGKILL)
+            await self.wait_dead()
+        for worker in workers:  # Python daemons: they end when their standard input does, unless they are stuck
+            with contextlib.suppress(psutil.Error):
+                worker.kill()
+        if self._child is not None:
+            self._child.wait()
+        self._let_go()
+        self.info.file.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Let go of the driver, which goes on, and may be adopted."""
+        if not self._closed:
+            await self._disconnect()
+            self._let_go()
+
+    async def _disconnect(self) -> None:
+        """Close the Py4J connections; not on our own threads, which a JVM that hangs may have taken."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCONNECT_TIMEOUT):
+                await asyncio.to_thread(self._gateway.close)
+
+    def _let_go(self) -> None:
+        self._closed = True
+        self._pool.shutdown(wait=False)
+        self._process.close()
+
+    async def reset(self) -> None:
+        """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs."""
+        for name in await self._call(self._gateway.classic_names):
+            await self._close_classic(name)
+        for user_id, session_id in await self._call(self._gateway.connect_sessions):
+            await self.release_session(self.new_session(session_id, user_id))
+        await self._call(self._gateway.stop_queries)
+        await self._call(self._gateway.cancel_all)
+
+    async def warm_up(self) -> None:
+        """Run one query in the JVM, which loads Spark's SQL engine; no Python process takes part."""
+        await self._call(self._gateway.warm_up)
+
+    def archive_build(self, directory: Path) -> ArchiveBuild:
+        """The background making of this driver's class-data-sharing archive, to be run after the warm-up."""
+        return ArchiveBuild(directory, self.info)
+
+    # --- tasks
+
+    async def open_classic(self, name: str) -> ClassicEndpoint:
+        """Open a Py4J server with a SQL session of its own for a task; `name` is the attempt's id. 10 ms."""
+        return await self._call(self._gateway.open_classic, name)
+
+    async def close_classic(self, endpoint: ClassicEndpoint) -> None:
+        """End what the task left running, and its server. To be called whenever its process has ended."""
+        await self._close_classic(endpoint.name)
+
+    async def _close_classic(self, name: str) -> None:
+        await self._call(self._gateway.close_classic, name)
+        await _on(self._pool, kill_workers, self.info.pid, WORKER_VARIABLE, name)
+
+    async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
+        """Name a new Connect session for a task.
+
+        `isolated` is for a task with py-files or jars: they are the session's own, and so are its Python workers, whose
+        start costs the first Python function 1 to 2 s. The other sessions share warm workers.
+        """
+        endpoint = self.new_session()
+        if isolated:
+            await self._call(self._gateway.open_session, endpoint.user_id, endpoint.session_id)
+        return endpoint
+
+    def new_session(self, session_id: str | None = None, user_id: str = "understudy") -> ConnectEndpoint:
+        """Name a Connect session; it comes to be when a task opens it. The id of a living one takes that over."""
+        return ConnectEndpoint(
+            self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
+        )
+
+    async def _release(self, endpoint: ConnectEndpoint) -> str | None:
+        """Release a session; Spark refuses to close one whose operation has been accepted and not begun yet."""
+        for _ in range(_RELEASE_TRIES):
+            try:
+                return await self._call(self._gateway.release_session, endpoint.user_id, endpoint.session_id)
+            except DriverCallError as error:
+                if _NOT_BEGUN not in str(error):
+                    raise
+                await asyncio.sleep(_RELEASE_PAUSE)
+        return await self._call(self._gateway.release_session, endpoint.user_id, endpoint.session_id)
+
+    async def release_session(self, endpoint: ConnectEndpoint) -> None:
+        """Interrupt and close a Connect session, its streaming queries too; its id cannot be used again.
+
+        To be called whenever the task's process has ended, unless a successor is to take the session over.
+        """
+        uuid = await self._release(endpoint)
+        if uuid is not None:
+            await _on(self._pool, kill_workers, self.info.pid, ARTIFACT_VARIABLE, uuid)
+
+    async def cancel(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
+        """Cancel the Spark jobs of a task; its session remains."""
+        if isinstance(endpoint, ClassicEndpoint):
+            await self._call(self._gateway.cancel_tag, endpoint.tag)
+        else:
+            await self._call(self._gateway.interrupt_session, endpoint.user_id, endpoint.session_id)
+
+    async def active_jobs(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> list[int]:
+        """Ids of the Spark jobs that a task has running."""
+        return await self._call(self._gateway.active_jobs, _tag(endpoint))
+
+    async def streaming_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> list[StreamingQueryInfo]:
+        """The running streaming queries of a task."""
+        if isinstance(endpoint, ClassicEndpoint):
+            return await self._call(self._gateway.classic_queries, endpoint.name)
+        return await self._call(self._gateway.session_queries, endpoint.user_id, endpoint.session_id)
+
+    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        if not self._process.alive:
+            raise DriverLostError(
+                f"the Spark driver (process {self.info.pid}) is gone; its log is {self.info.log_file}"
+            )
+        return await _on(self._pool, function, *arguments)
+
+
+def _tag(endpoint: ClassicEndpoint | ConnectEndpoint) -> str:
+    """The Spark job tag of a task; Connect's is one for each operation, and this what they begin with."""
+    if isinstance(endpoint, ClassicEndpoint):
+        return endpoint.tag
+    return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_"
+
+
+def _new_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=4, thread_name_prefix="spark-driver")
+
+
+async def _on(pool: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*arguments))
+
+
+def _prepare(options: DriverOptions) -> None:
+    """Make the directories; remove what a killed predecessor left there."""
+    options.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    options.log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("local", "tmp"):
+        shutil.rmtree(options.work_dir / name, ignore_errors=True)
+        (options.work_dir / name).mkdir(mode=0o700)
+
+
+def _spawn(arguments: list[str], env: dict[str, str], options: DriverOptions) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+    # The JVM ends when its standard input does; it holds the writing end itself, so that this never happens.
+    reading, writing = os.pipe()
+    output = os.open(options.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            arguments,
+            env=env,
+            cwd=options.work_dir,
+            stdin=reading,
+            stdout=output,
+            stderr=output,
+            pass_fds=(writing,),
+            start_new_session=True,
+            preexec_fn=(lambda: die_with(parent)) if options.die_with_parent else None,
+        )
+    except OSError as error:
+        raise DriverStartError(f"{arguments[0]} could not be started: {error}") from error
+    finally:
+        for descriptor in (reading, writing, output):
+            os.close(descriptor)
+
+
+async def _await_connection(child: subprocess.Popen[bytes], path: Path, options: DriverOptions) -> tuple[int, str]:
+    """Wait for the file in which the JVM tells its gateway's port and secret."""
+    deadline = time.monotonic() + options.start_timeout
+    while not path.exists():
+        if child.poll() is not None:
+            raise DriverStartError(
+                f"the Spark driver's JVM ended at once (status {child.returncode}): {_last_lines(options.output_file)}"
+            )
+        if time.monotonic() > deadline:
+            raise DriverStartError(
+                f"the Spark driver's JVM did not answer within {options.start_timeout:.0f} s; see {options.log_file}"
+            )
+        await asyncio.sleep(_POLL)
+    data = path.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    return port, data[8 : 8 + length].decode()
+
+
+def _last_lines(path: Path, lines: int = 3) -> str:
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        text = ""
+    return " | ".join(text.strip().splitlines()[-lines:]) or f"{path} is empty"
+
+
+def _info(
+    pid: int,
+    java: Java,
+    options: DriverOptions,
+    gateway: tuple[int, str],
+    connect: tuple[int, str],
+    classes: Path | None,
+) -> DriverInfo:
+    started = start_time(pid)
+    if started is None:
+        raise DriverStartError(f"the Spark driver's JVM ended while it started; see {options.log_file}")
+    return DriverInfo(
+        pid=pid,
+        start_time=started,
+        gateway_port=gateway[0],
+        gateway_secret=gateway[1],
+        connect_port=connect[0],
+        connect_token=connect[1],
+        java_home=java.home,
+        java_version=java.version,
+        spark_version=spark_version(),
+        master=options.master,
+        work_dir=str(options.work_dir),
+        log_file=str(options.log_file),
+        class_list="" if classes is None else str(classes),
+    )

@@ -1,0 +1,67 @@
+"""The exceptions of the Spark vehicle. Their messages name the thing, the cause and the remedy."""
+
+from __future__ import annotations
+
+
+class SparkVehicleError(Exception):
+    """Root of all errors raised by `runtime.spark` outside of a task process."""
+
+
+class JavaNotFoundError(SparkVehicleError):
+    """No usable Java runtime was found."""
+
+
+class UnsupportedJavaError(SparkVehicleError):
+    """A Java runtime was found, but Spark does not run on its version."""
+
+
+class DriverError(SparkVehicleError):
+    """Root of the errors of the driver JVM."""
+
+
+class DriverStartError(DriverError):
+    """The driver JVM ended, or did not answer in time, while it was being started."""
+
+
+class DriverLostError(DriverError):
+    """The driver JVM is gone, or what answers at its address is not the one that was started."""
+
+
+class DriverCallError(DriverError):
+    """A call into a living driver JVM failed; the Java exception is the message."""
+
+
+class ZygoteError(SparkVehicleError):
+    """The zygote could not be started, or could not fork a task process."""
+
+
+class ZygoteLostError(ZygoteError):
+    """The zygote died; it took its task processes with it."""
+
+
+class WireError(SparkVehicleError):
+    """A peer of a control socket sent something that is not a frame."""
+
+
+class TaskError(Exception):
+    """Root of the errors that a task process finds in a job's code, beside the code's own exceptions."""
+
+
+class ScriptExitError(TaskError):
+    """The script ended itself with a non-zero exit status."""
+
+
+class VertexResultError(TaskError):
+    """A vertex function returned something else than its edges need."""
+
+
+class VertexFunctionError(TaskError):
+    """A vertex refers to a function that its job file does not define."""
+
+
+class TaskCancelled(KeyboardInterrupt):
+    """Raised inside the user's code when its task is cancelled.
+
+    It is a `KeyboardInterrupt`, so that scripts which end themselves cleanly on Ctrl-C do the same on a cancel, and
+    `except Exception` does not swallow it.
+    """

@@ -1,0 +1,293 @@
+"""Calls into the driver JVM over Py4J, blocking; `SparkDriver` runs them on its executor. Needs py4j, not pyspark.
+
+Every task has a Py4J server of its own (6 ms), so that its Java objects are released with it. The server is started
+from a JVM thread that carries the task's Spark job tag and SQL session: the threads that serve the task inherit both,
+which is why every Spark job of a task bears its tag, whatever thread of the task started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+from .errors import DriverCallError, DriverLostError
+from .spec import ClassicEndpoint
+
+REGISTRY_KEY = "understudy.tasks"
+"""System property under which the JVM keeps the open task servers: an adopter finds those of its predecessor there."""
+
+TAG_PREFIX = "understudy-task-"
+
+_JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
+_SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
+_CONNECT_SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
+_SESSION_KEY = "org.apache.spark.sql.connect.service.SessionKey"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingQueryInfo:
+    """A running streaming query; `id` outlives restarts from its checkpoint, `run_id` does not."""
+
+    id: str
+    run_id: str
+    name: str | None
+    active: bool
+
+
+class DriverGateway:
+    """The blocking Py4J client of a driver. Thread-safe; each calling thread has a JVM thread of its own."""
+
+    def __init__(self, port: int, secret: str) -> None:
+        self._server: Any = ClientServer(
+            java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+        self._context: Any = None
+        self._session: Any = None
+
+    def close(self) -> None:
+        """Close the connections; the JVM goes on."""
+        self._server.close()
+        self._server._gateway_client.is_connected = False  # Py4J would go on to release objects of a JVM that is gone
+
+    # --- the driver as a whole
+
+    def create_context(self, conf: dict[str, str]) -> None:
+        """Create the JVM's SparkContext and root session. The settings travel here, so that secrets stay off `ps`."""
+        with _calls():
+            java_conf = self._jvm.org.apache.spark.SparkConf(False)
+            for key, value in conf.items():
+                java_conf.set(key, value)
+            context = getattr(self._jvm, _JAVA_SPARK_CONTEXT)(java_conf)
+            # the constructor makes a session of its own and does not touch the default one
+            session = getattr(self._jvm, _SPARK_SESSION)(context.sc())
+            session_class = getattr(self._jvm, _SPARK_SESSION)
+            session_class.setDefaultSession(session)
+            registry = self._jvm.java.util.concurrent.ConcurrentHashMap()
+            self._jvm.java.lang.System.getProperties().put(REGISTRY_KEY, registry)
+        self._context, self._session = context, session
+
+    def attach(self) -> None:
+        """Find the SparkContext and root session that the JVM has. Raises `DriverLostError` where it has none."""
+        with _calls():
+            default = getattr(self._jvm, _SPARK_SESSION).getDefaultSession()
+            if default.isEmpty():
+                raise DriverLostError("the driver JVM has no SparkContext: it was stopped; start the driver again")
+            self._session = default.get()
+            self._context = getattr(self._jvm, _JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+
+    def ping(self) -> bool:
+        """Whether the JVM answers and its SparkContext is not stopped."""
+        with _calls():
+            return not self._context.sc().isStopped()
+
+    def pid(self) -> int:
+        """The JVM's process id, as it sees it."""
+        with _calls():
+            return int(self._jvm.java.lang.ProcessHandle.current().pid())
+
+    def shares_classes(self) -> bool:
+        """Whether the JVM runs with a class-data-sharing archive."""
+        with _calls():
+            return "sharing" in str(self._jvm.java.lang.System.getProperty("java.vm.info"))
+
+    def connect_port(self) -> int:
+        """The port of the Spark Connect server."""
+        with _calls():
+            return int(self._connect_service().localPort())
+
+    def warm_up(self) -> None:
+        """Load Spark's SQL engine: one small query with a shuffle, 1 to 3 s in a cold JVM."""
+        with _calls():
+            self._session.sql("SELECT id % 7, count(*) FROM range(1000) GROUP BY 1").count()
+
+    # --- classic tasks
+
+    def open_classic(self, name: str) -> ClassicEndpoint:
+        """Start a Py4J server for one task, with a SQL session of its own."""
+        with _calls():
+            return self._open_classic(name)
+
+    def _open_classic(self, name: str) -> ClassicEndpoint:
+        endpoint_secret = secrets.token_hex(32)
+        tag = TAG_PREFIX + name
+        session = self._session.newSession()
+        sessions = self._jvm.java.util.Vector()
+        sessions.add(session)
+        loopback = self._jvm.java.net.InetAddress.getByName("127.0.0.1")
+        builder = getattr(self._jvm, "py4j.ClientServer$ClientServerBuilder")(sessions)
+        builder.authToken(endpoint_secret).javaPort(0).javaAddress(loopback)
+        session_class = getattr(self._jvm, _SPARK_SESSION)
+        # this thread of ours is one thread of the JVM's too, from here to the `finally`
+        self._context.sc().addJobTag(tag)
+        session_class.setActiveSession(session)
+        try:
+            server = builder.build()  # starts it, too
+        finally:
+            session_class.clearActiveSession()
+            self._context.sc().clearJobTags()
+        port = int(server.getJavaServer().getListeningPort())
+        entry = self._jvm.java.util.ArrayList()
+        entry.add(server)
+        entry.add(sessions)
+        self._registry().put(name, entry)
+        return ClassicEndpoint(name, port, endpoint_secret, tag)
+
+    def close_classic(self, name: str) -> None:
+        """Cancel what a task left running, stop its streaming queries, close its server. May be repeated."""
+        with _calls():
+            self._close_classic(name)
+
+    def _close_classic(self, name: str) -> None:
+        entry = self._registry().remove(name)
+        self._context.sc().cancelJobsWithTag(TAG_PREFIX + name)
+        if entry is None:
+            return
+        server, sessions = entry.get(0), entry.get(1)
+        for session in list(sessions):
+            for query in list(session.streams().active()):
+                query.stop()
+        server.shutdown()
+        self._context.sc().cancelJobsWithTag(TAG_PREFIX + name)
+
+    def classic_names(self) -> list[str]:
+        """Names of the tasks that have a server."""
+        with _calls():
+            return [str(name) for name in self._registry().keySet()]
+
+    # --- Spark jobs
+
+    def active_jobs(self, tag: str) -> list[int]:
+        """Ids of the running Spark jobs that bear a tag, or a tag that starts with it."""
+        with _calls():
+            tracker = self._context.sc().statusTracker()
+            store = self._context.sc().statusStore()
+            found = []
+            for job_id in tracker.getActiveJobIds():
+                with contextlib.suppress(Py4JJavaError):  # NoSuchElementException: it is over, and out of the store
+                    tags = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(store.job(job_id).jobTags())
+                    if any(str(item).startswith(tag) for item in tags):
+                        found.append(int(job_id))
+            return sorted(found)
+
+    def cancel_tag(self, tag: str) -> None:
+        """Cancel the Spark jobs that bear a tag."""
+        with _calls():
+            self._context.sc().cancelJobsWithTag(tag)
+
+    def cancel_all(self) -> None:
+        """Cancel every Spark job of the driver."""
+        with _calls():
+            self._context.sc().cancelAllJobs()
+
+    # --- Connect sessions
+
+    def open_session(self, user_id: str, session_id: str) -> None:
+        """Create a Connect session whose artifacts (py-files, jars) are its own.
+
+        A session that a client makes has its isolation decided before the client can ask for it.
+        """
+        with _calls():
+            session = self._session.newSession()
+            session.conf().set("spark.sql.artifact.isolation.enabled", "true")
+            session.conf().set("spark.sql.artifact.isolation.alwaysApplyClassloader", "true")
+            manager = self._connect_service().sessionManager()
+            manager.registerExistingSession(user_id, session_id, session)
+
+    def interrupt_session(self, user_id: str, session_id: str) -> None:
+        """Interrupt everything that a Connect session runs."""
+        with _calls():
+            holder = self._holder(user_id, session_id)
+            if holder is not None:
+                holder.interruptAll()
+
+    def release_session(self, user_id: str, session_id: str) -> str | None:
+        """Interrupt a Connect session, stop its streaming queries and close it; return the UUID of its Spark session.
+
+        One that never was opened is no error, and returns None.
+        """
+        with _calls():
+            holder = self._holder(user_id, session_id)
+            if holder is None:
+                return None
+            uuid = str(holder.session().sessionUUID())
+            holder.interruptAll()
+            for query in list(holder.session().streams().active()):
+                query.stop()
+            manager = self._connect_service().sessionManager()
+            manager.closeSession(getattr(self._jvm, _SESSION_KEY)(user_id, session_id), False)
+            return uuid
+
+    def connect_sessions(self) -> list[tuple[str, str]]:
+        """User and id of the open Connect sessions."""
+        with _calls():
+            infos = self._connect_service().sessionManager().listActiveSessions()
+            converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+            return [(str(info.userId()), str(info.sessionId())) for info in converters.asJava(infos)]
+
+    def session_queries(self, user_id: str, session_id: str) -> list[StreamingQueryInfo]:
+        """The running streaming queries of a Connect session."""
+        with _calls():
+            holder = self._holder(user_id, session_id)
+            return [] if holder is None else [_query_info(q) for q in holder.session().streams().active()]
+
+    def classic_queries(self, name: str) -> list[StreamingQueryInfo]:
+        """The running streaming queries of a classic task."""
+        with _calls():
+            entry = self._registry().get(name)
+            sessions = [] if entry is None else list(entry.get(1))
+            return [_query_info(query) for session in sessions for query in session.streams().active()]
+
+    def stop_queries(self) -> None:
+        """Stop every streaming query of the driver."""
+        with _calls():
+            active = self._session.sharedState().activeStreamingQueries()
+            for query in list(active.values()):
+                query.stop()
+
+    @property
+    def _jvm(self) -> Any:
+        return self._server.jvm
+
+    def _registry(self) -> Any:
+        return self._jvm.java.lang.System.getProperties().get(REGISTRY_KEY)
+
+    def _connect_service(self) -> Any:
+        return getattr(getattr(self._jvm, _CONNECT_SERVICE), "MODULE$")
+
+    def _holder(self, user_id: str, session_id: str) -> Any:
+        key = getattr(self._jvm, _SESSION_KEY)(user_id, session_id)
+        found = self._connect_service().sessionManager().getIsolatedSessionIfPresent(key)
+        return found.get() if found.isDefined() else None
+
+
+def _query_info(query: JavaObject) -> StreamingQueryInfo:
+    name = query.name()
+    return StreamingQueryInfo(
+        query.id().toString(), query.runId().toString(), None if name is None else str(name), bool(query.isActive())
+    )
+
+
+@contextlib.contextmanager
+def _calls() -> Iterator[None]:
+    """Turn Py4J's errors into ours: the JVM is gone, or it answered with an exception."""
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise DriverLostError(f"the driver JVM does not answer: {error}") from error
+    except Py4JJavaError as error:
+        raise DriverCallError(str(error.java_exception)) from error
+    except Py4JError as error:
+        raise DriverCallError(str(error).strip()) from error
+
+
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
+"""Py4J logs every refused connection with a traceback; the exception that follows says the same."""

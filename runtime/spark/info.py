@@ -1,0 +1,76 @@
+"""`driver.json`: where a driver JVM is and how it is authenticated, for the process that adopts it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from .errors import DriverLostError
+
+
+@dataclass(frozen=True, slots=True)
+class DriverInfo:
+    """A running driver JVM.
+
+    Args:
+        pid: of the JVM.
+        start_time: of that process, in clock ticks since boot: with the pid it names the process.
+        gateway_port, gateway_secret: of its Py4J server on the loopback address.
+        connect_port, connect_token: of its Spark Connect server on the loopback address.
+        java_home, java_version, spark_version: what it runs.
+        master: Spark's master URL.
+        work_dir: the driver's directory: Spark's local directories, warehouse, temporary files.
+        log_file: Spark's log.
+        class_list: where the JVM records the classes it loads for a class-data-sharing archive; empty where it runs
+            from an archive already.
+    """
+
+    pid: int
+    start_time: int
+    gateway_port: int
+    gateway_secret: str = field(repr=False)
+    connect_port: int
+    connect_token: str = field(repr=False)
+    java_home: str
+    java_version: str
+    spark_version: str
+    master: str
+    work_dir: str
+    log_file: str
+    class_list: str = ""
+
+    @property
+    def file(self) -> Path:
+        """Where this is kept."""
+        return info_file(Path(self.work_dir))
+
+    def write(self) -> None:
+        """Write the file, mode 0600, at once or not at all."""
+        write_private(self.file, json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, path: Path) -> DriverInfo:
+        """Read a driver's file. Raises `DriverLostError` where there is none, or where it is not one."""
+        try:
+            values = json.loads(path.read_text())
+            return cls(**{item.name: values[item.name] for item in fields(cls)})
+        except FileNotFoundError:
+            raise DriverLostError(f"no Spark driver to adopt: {path} does not exist") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DriverLostError(f"no Spark driver to adopt: {path} cannot be read ({error!r})") from error
+
+
+def info_file(work_dir: Path) -> Path:
+    """The `driver.json` of a driver's directory."""
+    return work_dir / "driver.json"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, by way of a rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    temporary.replace(path)

@@ -1,0 +1,185 @@
+"""Runs a chain of vertex functions on one Spark Connect session.
+
+Every function is called once, in topological order. A DataFrame goes to its pipelined consumers as it is, lazy; where a
+blocking edge leaves the vertex it is written as uncompressed parquet (the fastest of the ways measured), and pipelined
+consumers of that vertex in the same task read the file instead of computing it again. A DataFrame that nobody consumes
+is computed and thrown away (Spark's `noop` sink).
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pyspark.cloudpickle
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from .context import VertexContext
+from .control import Cancellation, TaskControl
+from .errors import VertexFunctionError, VertexResultError
+from .progress import Counts, ProgressReporter, TaskProgress
+from .spec import ConnectEndpoint, ShipStrategy, TaskSpec, VertexInput, VertexSpec
+
+
+def run_pipeline(
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter
+) -> dict[str, Any]:
+    """Run the task's vertices; return the directories of the results that were written, by vertex id."""
+    if spec.connect is None:
+        raise ValueError(f"task {spec.task_name!r} is a pipeline and has no Connect endpoint")
+    spark = _open_session(spec, spec.connect)
+    cancellation.on_request(lambda: _interrupt(spark))
+    control.tell("running")
+    try:
+        return _Chain(spec, spark, reporter).run()
+    finally:
+        cancellation.checkpoint()
+        cancellation.close()
+        atexit._run_exitfuncs()  # a forked process ends without them: files that a vertex wants removed would stay
+
+
+def _open_session(spec: TaskSpec, endpoint: ConnectEndpoint) -> SparkSession:
+    spark = SparkSession.builder.remote(endpoint.url).appName(spec.job_name).getOrCreate()
+    for key, value in spec.conf.items():
+        spark.conf.set(key, value)
+    files = [path for path in spec.py_files if Path(path).is_file()]
+    if files:
+        spark.addArtifacts(*files, pyfile=True)
+    return spark
+
+
+def _interrupt(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        query.stop()
+    spark.interruptAll()
+
+
+class _Chain:
+    """One run over the vertices of a task."""
+
+    def __init__(self, spec: TaskSpec, spark: SparkSession, reporter: ProgressReporter) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._reporter = reporter
+        self._module = _load(spec)
+        self._log = _logger(spec.job_name)
+        self._results: dict[str, Any] = {}
+        self._current = spec.vertices[0].id
+        self._consumed = {item.vertex_id for vertex in spec.vertices for item in vertex.inputs if item.path is None}
+
+    def run(self) -> dict[str, Any]:
+        written: dict[str, str] = {}
+        calls = [(vertex, _function(self._module, vertex)) for vertex in self._spec.vertices]
+        handler: Any = self._on_progress
+        self._spark.registerProgressHandler(handler)
+        for vertex, function in calls:
+            self._current = vertex.id
+            self._reporter.change(TaskProgress.start, vertex.id, force=True)
+            inputs = [self._input(item) for item in vertex.inputs]
+            self._accept(vertex, function(self._context(vertex), *inputs))
+            if vertex.result_path is not None:
+                written[vertex.id] = vertex.result_path
+        return {"results": written}
+
+    def _accept(self, vertex: VertexSpec, result: Any) -> None:
+        """Do with a function's result what its edges ask for."""
+        consumed = vertex.id in self._consumed
+        if result is not None and not isinstance(result, DataFrame):
+            raise VertexResultError(
+                f"vertex {vertex.name!r} returned a {type(result).__name__}: return a DataFrame, or None from a sink"
+            )
+        if result is None:
+            if consumed or vertex.result_path is not None:
+                raise VertexResultError(f"vertex {vertex.name!r} returned None, but other vertices read its result")
+        elif vertex.result_path is not None:
+            result.write.mode("overwrite").option("compression", "uncompressed").parquet(vertex.result_path)
+            self._results[vertex.id] = self._spark.read.parquet(vertex.result_path) if consumed else None
+        elif consumed:
+            self._results[vertex.id] = result
+            return  # its work is done by whoever acts on it
+        else:
+            result.write.format("noop").mode("overwrite").save()
+        self._reporter.change(TaskProgress.finish, vertex.id, force=True)
+
+    def _input(self, item: VertexInput) -> DataFrame:
+        frame: DataFrame = self._results[item.vertex_id] if item.path is None else self._spark.read.parquet(item.path)
+        match item.ship:
+            case ShipStrategy.HASH:
+                if item.parallelism:
+                    return frame.repartition(item.parallelism, *item.keys)
+                return frame.repartition(*cast("tuple[Any, ...]", item.keys))  # Spark chooses how many, while it runs
+            case ShipStrategy.REBALANCE:
+                return frame.repartition(item.parallelism) if item.parallelism else frame.hint("rebalance")
+            case ShipStrategy.BROADCAST:
+                return functions.broadcast(frame)
+            case ShipStrategy.FORWARD:
+                return frame
+
+    def _context(self, vertex: VertexSpec) -> VertexContext:
+        spec = self._spec
+        log = self._log.getChild(vertex.name)
+        return VertexContext(self._spark, dict(spec.parameters), vertex.name, spec.job_id, spec.attempt_number, log)
+
+    def _on_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        """Connect's progress handler, called on the thread that runs the operation."""
+        operation, vertex = operation_id or "", self._current
+        infos = list(stages or ())
+        counts = Counts(
+            stages=len(infos),
+            stages_completed=sum(info.num_completed_tasks >= info.num_tasks for info in infos),
+            tasks_total=sum(info.num_tasks for info in infos),
+            tasks_completed=sum(info.num_completed_tasks for info in infos),
+            tasks_active=inflight_tasks,
+        )
+        self._reporter.change(TaskProgress.update, vertex, operation, counts)
+        if done:
+            self._reporter.change(TaskProgress.complete, operation)
+
+
+def _load(spec: TaskSpec) -> ModuleType:
+    """Import the job's file under its own name; its functions and classes are pickled by value for Spark's workers."""
+    path = Path(spec.file)
+    sys.argv = [spec.file, *spec.argv]
+    sys.path[:0] = [str(path.parent), *spec.python_path]
+    name = path.stem if path.stem not in sys.modules else f"understudy_job_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise VertexFunctionError(f"{path.name} is not a Python module: the file of a pipeline must end in .py")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    module_spec.loader.exec_module(module)
+    register: Any = pyspark.cloudpickle.register_pickle_by_value
+    register(module)
+    return module
+
+
+def _function(module: ModuleType, vertex: VertexSpec) -> Callable[..., Any]:
+    module_name, _, qualname = vertex.function.rpartition(":")
+    file = Path(str(module.__file__))
+    found: Any = module if module_name in ("", file.stem) else importlib.import_module(module_name)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise VertexFunctionError(
+            f"vertex {vertex.name!r} refers to {vertex.function!r}, which {module_name or file.name} does not define"
+        )
+    function: Callable[..., Any] = found
+    return function
+
+
+def _logger(name: str) -> logging.Logger:
+    """A logger to the task's standard error, beside whatever logging the job's code sets up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log = logging.getLogger(name)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    return log

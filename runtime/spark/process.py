@@ -1,0 +1,101 @@
+"""Processes as the vehicle needs them: one that is identified beyond its pid, and a death that is noticed at once."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import select
+import signal
+from pathlib import Path
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def start_time(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since boot, None where it does not live.
+
+    With the pid it names one process for as long as the machine is up, which a pid alone does not. A zombie is dead.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def set_parent_death_signal(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the *thread* that forked it ends. Raises `OSError`."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def die_with(parent: int) -> None:
+    """Die by SIGKILL with the parent process; to be called in a freshly forked child. `parent` is the pid expected."""
+    set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:  # it died between the fork and the prctl
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """The descendants of a process; none where it is gone."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+class ProcessHandle:
+    """A process, child or not, held by a pidfd: signals cannot hit another one that got its number."""
+
+    def __init__(self, pid: int, started: int) -> None:
+        """Raises `ProcessLookupError` where process `pid` with that start time does not live."""
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)
+        if start_time(pid) != started:
+            self.close()
+            raise ProcessLookupError(f"process {pid} is not the one that started at tick {started}")
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives (a zombie does not)."""
+        return self._fd >= 0 and not select.select([self._fd], [], [], 0)[0]
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; a process that is gone is no error."""
+        try:
+            signal.pidfd_send_signal(self._fd, number)
+        except ProcessLookupError:
+            return
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the process; return False where `timeout` seconds passed first."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def on_end() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        fd = os.dup(self._fd)  # its own, so that several may wait and `close` does not pull it away
+        loop.add_reader(fd, on_end)
+        try:
+            async with asyncio.timeout(timeout):
+                await ended
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+        return True
+
+    def close(self) -> None:
+        """Give the pidfd back; the process goes on."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,163 @@
+"""What a task process is told: plain data that may travel. Importable without pyspark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from cattrs.preconf.msgpack import make_converter
+
+_converter = make_converter()
+
+
+class TaskKind(Enum):
+    """What the task's file is: an unchanged PySpark program, or a module of vertex functions."""
+
+    SCRIPT = "script"
+    PIPELINE = "pipeline"
+
+
+class ShipStrategy(Enum):
+    """How the rows of an input are divided among the partitions of its reader (Flink's stream partitioners)."""
+
+    FORWARD = "forward"
+    HASH = "hash"
+    REBALANCE = "rebalance"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicEndpoint:
+    """A Py4J server in the driver JVM that serves one task; made by `SparkDriver.open_classic`.
+
+    Args:
+        name: the task's name in the JVM.
+        port: on the loopback address.
+        secret: Py4J's authentication token.
+        tag: Spark job tag that every Spark job of the task carries.
+    """
+
+    name: str
+    port: int
+    secret: str = field(repr=False)
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectEndpoint:
+    """A Spark Connect session that a task may open; its id is ours, so that a successor can take it over.
+
+    Args:
+        port: of the driver's Connect server, on the loopback address.
+        token: the server's authentication token.
+        session_id: a UUID.
+        user_id: Connect's user.
+    """
+
+    port: int
+    token: str = field(repr=False)
+    session_id: str
+    user_id: str = "understudy"
+
+    @property
+    def url(self) -> str:
+        """The connection string, with the token in it. (With host 127.0.0.1 the client would demand TLS.)"""
+        return f"sc://localhost:{self.port}/;token={self.token};session_id={self.session_id};user_id={self.user_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class VertexInput:
+    """One input of a vertex.
+
+    Args:
+        vertex_id: the vertex that makes it.
+        path: directory of the materialised result (parquet) where the edge is blocking; None where the producer is
+            chained into the same task.
+        ship: how rows are divided; HASH needs `keys`.
+        keys: column names of a HASH edge.
+        parallelism: partitions that HASH and REBALANCE make; 0 leaves it to Spark.
+    """
+
+    vertex_id: str
+    path: str | None = None
+    ship: ShipStrategy = ShipStrategy.FORWARD
+    keys: tuple[str, ...] = ()
+    parallelism: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VertexSpec:
+    """One vertex of a task.
+
+    Args:
+        id: the vertex's id.
+        name: shown to the user.
+        function: `qualname` in the task's file, or `module:qualname`; empty for a script.
+        inputs: in the order in which the function takes them.
+        result_path: directory to write the result to as parquet, where a blocking edge leaves the vertex.
+    """
+
+    id: str
+    name: str
+    function: str = ""
+    inputs: tuple[VertexInput, ...] = ()
+    result_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """One execution attempt of a task.
+
+    Args:
+        job_id, job_name, attempt_id, task_name: for logs, application name and the context object.
+        kind: script or pipeline.
+        file: path of the script or of the module of vertex functions; keep the user's own file name.
+        work_dir: the attempt's directory: current directory of the process, and where `stdout` and `stderr` are.
+        vertices: in topological order; a script has exactly one.
+        attempt_number: how often the task was started before.
+        argv: `sys.argv[1:]`.
+        parameters: JSON-like values for `ctx.parameters`.
+        py_files: .py, .zip and .egg files and directories put on `sys.path`, of the Spark workers too.
+        classic: where to attach to; a script needs it.
+        connect: the session to open, an isolated one where there are `py_files`; a pipeline needs it.
+        env: added to the process's environment.
+        conf: Spark SQL settings of the task's session.
+        progress_interval: seconds between two looks at Spark's stage and task counts.
+    """
+
+    job_id: str
+    job_name: str
+    attempt_id: str
+    task_name: str
+    kind: TaskKind
+    file: str
+    work_dir: str
+    vertices: tuple[VertexSpec, ...]
+    attempt_number: int = 0
+    argv: tuple[str, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
+    py_files: tuple[str, ...] = ()
+    classic: ClassicEndpoint | None = None
+    connect: ConnectEndpoint | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    conf: dict[str, str] = field(default_factory=dict)
+    progress_interval: float = 0.3
+
+    @property
+    def python_path(self) -> list[str]:
+        """What `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
+        entries = [str(Path(path).parent) if path.endswith(".py") else path for path in self.py_files]
+        return list(dict.fromkeys(entries))
+
+
+def encode_spec(spec: TaskSpec) -> bytes:
+    """Return a spec as MessagePack."""
+    data: bytes = _converter.dumps(spec)
+    return data
+
+
+def decode_spec(data: bytes) -> TaskSpec:
+    """Return the spec that `encode_spec` was given."""
+    return _converter.loads(data, TaskSpec)

@@ -1,0 +1,87 @@
+"""The life of a task process, from the fork to its exit status.
+
+Messages to the TaskExecutor: `running`; `progress` with `vertices`; and at the end one of `finished` with `result`,
+`failed` with `error` (see `tracebacks.describe`), `canceled`. A process that ends without the last has crashed: its
+exit status says how.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .control import Cancellation, TaskControl
+from .errors import TaskCancelled
+from .progress import ProgressReporter, TaskProgress
+from .spec import TaskKind, TaskSpec
+from .tracebacks import describe
+
+EXIT_FAILED = 1
+EXIT_CANCELED = 143
+
+
+def run_task(spec: TaskSpec, sock: socket.socket) -> int:
+    """Run one task in this freshly forked process; return its exit status."""
+    _settle(spec)
+    cancellation = Cancellation()
+    cancellation.install()
+    control = TaskControl(sock, cancellation)
+    control.start()
+    upstream = {v.id: [i.vertex_id for i in v.inputs if i.path is None] for v in spec.vertices}
+    progress = TaskProgress(upstream)
+    reporter = ProgressReporter(progress, lambda vertices: control.tell("progress", vertices=vertices), time.monotonic)
+    try:
+        result = _run(spec, control, cancellation, reporter)
+    except BaseException as error:
+        cancellation.close()
+        if isinstance(error, TaskCancelled) or cancellation.requested.is_set():
+            control.tell("canceled")
+            return EXIT_CANCELED
+        _tell_failure(spec, control, error)
+        return EXIT_FAILED
+    reporter.change(TaskProgress.finish_all, force=True)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    control.tell("finished", result=result)
+    return 0
+
+
+def _run(
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter
+) -> dict[str, Any]:
+    # imported here, so that the zygote may be tested, and read, without pyspark
+    if spec.kind is TaskKind.SCRIPT:
+        from .script import run_script
+
+        return run_script(spec, control, cancellation, reporter)
+    from .pipeline import run_pipeline
+
+    return run_pipeline(spec, control, cancellation, reporter)
+
+
+def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) -> None:
+    described = describe(error, {spec.file: Path(spec.file).name})
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.write(described["traceback"])
+        sys.stderr.flush()
+    control.tell("failed", error=described)
+
+
+def _settle(spec: TaskSpec) -> None:
+    """Make the fork a process of its own: output, directory, environment, randomness."""
+    os.chdir(spec.work_dir)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.update(spec.env)
+    if "numpy" in sys.modules:  # Python's own generator reseeds itself after a fork
+        sys.modules["numpy"].random.seed()

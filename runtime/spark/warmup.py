@@ -1,0 +1,60 @@
+"""What a fresh driver runs before its first job: a job file of this package's own, as a pipeline and as a script.
+
+It makes the JVM load and compile what nearly every job needs, on both ways in, and starts the Python daemon with
+pandas and pyarrow in it. Its classes are what the class-data-sharing archive is made of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from runtime.spark.context import VertexContext
+
+
+def source(ctx: VertexContext) -> DataFrame:
+    """Rows with a key and a text."""
+    return ctx.spark.range(2000).selectExpr("id", "id % 7 AS k", "cast(id AS string) AS text", "id / 3.0 AS x")
+
+
+def warm_pipeline(ctx: VertexContext, rows: DataFrame) -> None:
+    """A Python function, a join, an aggregation, parquet written and read, rows brought to the client."""
+    exercise(ctx.spark, rows, ctx.parameters["directory"])
+
+
+def exercise(spark: Any, rows: Any, directory: str) -> None:
+    """Run the queries."""
+    rows.selectExpr("sum(id)").collect()
+    rows.limit(20).select(functions.udf(_length, "long")("text")).collect()
+    keys = rows.select("k").distinct().withColumn("name", functions.concat(functions.lit("key "), functions.col("k")))
+    table = rows.join(keys, "k").groupBy("name").agg(functions.avg("x").alias("x"), functions.count("*").alias("n"))
+    table.write.mode("overwrite").option("compression", "uncompressed").parquet(directory)
+    spark.read.parquet(directory).orderBy(functions.desc("n")).toPandas()
+    spark.createDataFrame([(1, "a"), (2, "b")], ["id", "text"]).createOrReplaceTempView("warm")
+    spark.sql("SELECT text, count(*) AS n FROM warm WHERE id > 0 GROUP BY text HAVING n > 0").show()
+
+
+def _length(text: str) -> int:
+    return len(text)
+
+
+def _script() -> None:
+    import sys
+
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName("warm-up").getOrCreate()
+    spark.sparkContext.parallelize(range(100), 2).map(str).map(_length).sum()
+    exercise(
+        spark,
+        spark.range(2000).selectExpr("id", "id % 7 AS k", "cast(id AS string) AS text", "id / 3.0 AS x"),
+        sys.argv[1],
+    )
+
+
+if __name__ == "__main__":
+    _script()

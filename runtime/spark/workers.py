@@ -1,0 +1,28 @@
+"""The Python daemons of the driver JVM: Spark keeps one for each set of environment variables, until the JVM ends.
+
+Tasks without files of their own share one daemon, which is warm. A task with py-files has one of its own, which has to
+be ended with the task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+
+from .process import children_of
+
+WORKER_VARIABLE = "UNDERSTUDY_TASK"
+"""In the environment of the Python workers of a classic task with py-files: the task's name."""
+
+ARTIFACT_VARIABLE = "SPARK_JOB_ARTIFACT_UUID"
+"""In the environment of the Python workers of an isolated session: the session's UUID. Set by Spark."""
+
+
+def kill_workers(driver: int, variable: str, value: str) -> None:
+    """Kill the Python daemons, with their workers, of which an environment variable has a value."""
+    children = children_of(driver)
+    for process in children:
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(variable) == value:
+                process.kill()

@@ -1,0 +1,1 @@
+"""The TaskExecutor: slots, task processes, and the Spark driver that they share."""

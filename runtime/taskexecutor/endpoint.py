@@ -1,0 +1,405 @@
+"""The TaskExecutor: offers slots, runs tasks in processes of their own, owns Spark (Flink's `TaskExecutor`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+from actors.errors import ActorError, FencingError
+from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
+from actors.rpc.service import RpcService
+from blob.cache import BlobCache
+from blob.client import BlobClient
+from blob.gateway import BlobAddress
+from blob.offload import MaybeOffloaded, resolve
+from blob.store import FileSystemBlobStore
+from conf.configuration import Configuration
+from conf.options import (
+    ClusterOptions,
+    HeartbeatOptions,
+    HighAvailabilityOptions,
+    JobOptions,
+    SparkOptions,
+    TaskManagerOptions,
+)
+from runtime.environment.context import ComponentContext, blob_client, wait_for_process
+from runtime.gateways.errors import GatewayError
+from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration, TaskLog
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.ha.model import RESOURCE_MANAGER
+from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import HeartbeatManager
+from runtime.ids import AllocationID, ExecutionAttemptID, InstanceID, JobID, ResourceID, SlotID
+from runtime.jobgraph.codec import decode
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, TaskExecutionState, TaskProgress
+from runtime.leaders import LeaderFollower
+from runtime.resourcemanager.slot_manager import SlotReport
+from runtime.spark import SparkDriver, Zygote, warm_up
+from runtime.taskexecutor.attempts import AttemptDirectories
+from runtime.taskexecutor.job_connections import JobConnections
+from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.task import Task, TaskServices
+
+RETRY_S = 0.5
+LISTING_INTERVAL_S = 2.0
+EXPIRY_INTERVAL_S = 60.0
+LAST_WORDS_S = 2.0
+FLUSH_S = 0.1
+
+
+class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
+    """One worker. It stands on its own: it finds leaders by retrieval, and tells them what it really holds.
+
+    Args:
+        service: the RPC service of the process.
+        resource_id: its name in the cluster, also the actor's.
+        ha: high-availability services; closed with the endpoint.
+        receptionist: the system's directory.
+        configuration: the cluster's.
+        driver: the Spark driver, owned by the worker process, not by this actor.
+        directory: the worker's own directory.
+        warm_up: whether the driver is new, and is to be warmed beside the first tasks.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        resource_id: ResourceID,
+        ha: HighAvailabilityServices,
+        receptionist: ReceptionistGateway,
+        configuration: Configuration,
+        driver: SparkDriver,
+        directory: Path,
+        warm_up: bool,
+    ) -> None:
+        super().__init__(service, resource_id)
+        self.resource_id = resource_id
+        self.slots = TaskSlotTable(resource_id, configuration.get(TaskManagerOptions.NUM_TASK_SLOTS))
+        self._ha = ha
+        self._receptionist = receptionist
+        self._configuration = configuration
+        self._driver = driver
+        self._directory = directory
+        self._warm_up = warm_up
+        self._attempts = AttemptDirectories(directory / "tasks")
+        self._connections = JobConnections(self, ha, self._job_connected)
+        self._tasks: dict[ExecutionAttemptID, Task] = {}
+        self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
+        self._reports: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
+        self._unreported: dict[ExecutionAttemptID, JobID] = {}
+        self._resource_manager = LeaderFollower(
+            service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._resource_manager_changed
+        )
+        self._rm_token: FencingToken | None = None
+        self._instance_id: InstanceID | None = None
+        self._registering: asyncio.Task[None] | None = None
+        self._rm_last_heard = 0.0
+        self._job_heartbeats = HeartbeatManager(
+            self,
+            interval_s=configuration.get(HeartbeatOptions.INTERVAL),
+            timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
+            failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
+            on_timeout=self._job_master_silent,
+        )
+        self._blob: BlobAddress | None = None
+        self._services: TaskServices | None = None
+        self._client: BlobClient | None = None
+
+    @property
+    def registration(self) -> TaskExecutorRegistration:
+        """What this TaskExecutor says of itself."""
+        info = self._driver.info
+        return TaskExecutorRegistration(
+            resource_id=self.resource_id,
+            address=str(self.address),
+            pid=os.getpid(),
+            slots=len(self.slots.report().slots),
+            spark_version=info.spark_version,
+            java_version=info.java_version,
+            spark_master=info.master,
+            spark_pid=info.pid,
+            memory_bytes=self._configuration.get(SparkOptions.DRIVER_MEMORY),
+        )
+
+    # ---------------------------------------------------------------- life
+
+    async def on_start(self) -> None:
+        await self._driver.reset()  # what a killed predecessor's tasks left running
+        zygote = await Zygote.start(self._directory / "zygote.log")
+        cache = BlobCache(self._directory / "blob", self._new_blob_client, FileSystemBlobStore(self._store_dir()))
+        self._services = TaskServices(
+            self._driver, zygote, cache, self._configuration.get(JobOptions.CANCELLATION_TIMEOUT)
+        )
+        self._job_heartbeats.start()
+        await self._resource_manager.start()
+        self.spawn(self._list(), "listing itself")
+        self.spawn(self._die_with("Spark driver", self._driver.info.pid), "watching the Spark driver")
+        self.spawn(self._die_with("zygote", zygote.pid), "watching the zygote")
+        if self._warm_up:
+            self.spawn(warm_up(self._driver, zygote, self._directory / "warm-up"), "warming the Spark driver")
+        self.schedule(EXPIRY_INTERVAL_S, self._expire)
+
+    async def on_stop(self) -> None:
+        self._job_heartbeats.stop()
+        if self._resource_manager.gateway is not None:
+            self._resource_manager.gateway.disconnect_task_manager(self.resource_id, "it stops")
+        await self._resource_manager.stop()
+        for task in list(self._tasks.values()):
+            task.cancel()
+        services = self._services
+        if services is not None:
+            await services.zygote.stop()
+            await self.run_blocking(services.blobs.close)
+        if self._client is not None:
+            self._client.close()
+        await self._ha.close()
+        await self._driver.close()
+
+    def _store_dir(self) -> Path:
+        get = self._configuration.get
+        return get(HighAvailabilityOptions.STORAGE_DIR) / get(ClusterOptions.ID) / "blob"
+
+    def _new_blob_client(self) -> BlobClient:
+        def address() -> tuple[str, int]:
+            if self._blob is None:
+                raise ActorError("this TaskExecutor is not registered: it does not know the BlobServer yet")
+            return self._blob.host, self._blob.port
+
+        return blob_client(self._configuration, address, self.service.secret)
+
+    async def _die_with(self, what: str, pid: int) -> None:
+        """End when a process that no task can do without has ended: the worker starts all of it anew.
+
+        First the failures of the tasks are told, then that this TaskExecutor goes: whoever restarts a task at once must
+        not send it here again.
+        """
+        await wait_for_process(pid)
+        reason = f"its {what} (process {pid}) has ended"
+        self.log.error("this TaskExecutor ends: %s", reason)
+        for work in (self._runs, self._reports):
+            if work:
+                await asyncio.wait(work.values(), timeout=LAST_WORDS_S)
+        for job_id in self._connections.jobs():
+            connection = self._connections.find(job_id)
+            if connection is not None:
+                connection.gateway.disconnect_task_manager(self.resource_id, reason)
+        if self._resource_manager.gateway is not None:
+            self._resource_manager.gateway.disconnect_task_manager(self.resource_id, reason)
+        await asyncio.sleep(FLUSH_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def _list(self) -> None:
+        while True:
+            try:
+                await self._receptionist.register(Listing(self.path, str(self.address), os.getpid()))
+            except ActorError as error:
+                self.log.debug("the receptionist does not answer: %s", error)
+            await asyncio.sleep(LISTING_INTERVAL_S)
+
+    def _expire(self) -> None:
+        retention_s = self._configuration.get(JobOptions.LOGS_RETENTION)
+        self.spawn(self.run_blocking(self._attempts.expire, retention_s), "removing old logs")
+        self.schedule(EXPIRY_INTERVAL_S, self._expire)
+
+    # ----------------------------------------------------- the ResourceManager
+
+    def _resource_manager_changed(self, gateway: ResourceManagerGateway | None) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+            self._registering = None
+        self._instance_id = None
+        if gateway is not None:
+            self._registering = self.spawn(self._stay_registered(gateway), "registering at the ResourceManager")
+
+    async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
+        silence_s = self._configuration.get(HeartbeatOptions.TIMEOUT)
+        while True:
+            try:
+                success = await gateway.register_task_executor(self.registration)
+                self._blob, self._instance_id = success.blob, success.instance_id
+                await gateway.send_slot_report(success.instance_id, self.slots.report())
+            except (ActorError, GatewayError) as error:
+                self.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self.log.info("registered at the ResourceManager")
+            self._rm_last_heard = time.monotonic()
+            while (silent_s := time.monotonic() - self._rm_last_heard) < silence_s:  # noqa: ASYNC110  # time is the condition
+                await asyncio.sleep(silence_s - silent_s)
+            self.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
+
+    @rpc_sync
+    def heartbeat_from_resource_manager(self) -> SlotReport:
+        self._rm_last_heard = time.monotonic()
+        return self.slots.report()
+
+    @rpc
+    async def request_slot(
+        self,
+        slot_id: SlotID,
+        job_id: JobID,
+        allocation_id: AllocationID,
+        job_master: LeaderAddress,
+        resource_manager: FencingToken,
+    ) -> None:
+        if self._rm_token is not None and resource_manager < self._rm_token:
+            raise FencingError("the slot request comes from a ResourceManager that no longer leads")
+        self._rm_token = resource_manager
+        self.slots.allocate(slot_id, job_id, allocation_id)
+        await self._connections.add(job_id, job_master)
+
+    def _slots_changed(self) -> None:
+        gateway = self._resource_manager.gateway
+        if gateway is not None and self._instance_id is not None:
+            gateway.notify_slot_available(self._instance_id, self.slots.report())
+
+    # ------------------------------------------------------------- JobMasters
+
+    def _job_connected(self, job_id: JobID) -> None:
+        self._job_heartbeats.monitor(job_id)
+
+    def _job_master_silent(self, target: str, reason: str) -> None:
+        self.log.warning("the JobMaster of job %s is silent: %s", target, reason)
+        self._drop_job(JobID(target), reason)
+
+    @rpc_sync
+    def heartbeat_from_job_manager(self, job_id: JobID) -> list[ExecutionAttemptID]:
+        self._job_heartbeats.received(job_id)
+        running = [attempt for attempt, task in self._tasks.items() if task.descriptor.job_id == job_id]
+        return running + [attempt for attempt, job in self._unreported.items() if job == job_id]
+
+    @rpc_tell
+    def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
+        self._drop_job(job_id, reason)
+
+    def _drop_job(self, job_id: JobID, reason: str) -> None:
+        self._job_heartbeats.unmonitor(job_id)
+        for task in list(self._tasks.values()):
+            if task.descriptor.job_id == job_id:
+                task.cancel()
+        self.spawn(self._leave_job(job_id, reason), f"leaving job {job_id}")
+
+    async def _leave_job(self, job_id: JobID, reason: str) -> None:
+        """Free the job's slots once none of its tasks runs any more."""
+        runs = [self._runs[attempt] for attempt, task in self._tasks.items() if task.descriptor.job_id == job_id]
+        await asyncio.gather(*runs, return_exceptions=True)
+        for allocation in self.slots.of_job(job_id):
+            self.release_slot(allocation.allocation_id, reason)
+        await self._connections.remove(job_id)
+        for attempt_id in [attempt for attempt, job in self._unreported.items() if job == job_id]:
+            del self._unreported[attempt_id]
+        if self._services is not None:
+            await self.run_blocking(self._services.blobs.release_job, job_id)
+
+    @rpc_sync
+    def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        self.release_slot(allocation_id, reason)
+
+    def release_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        """Free a slot, cancel what still runs in it, and tell the ResourceManager."""
+        allocation = self.slots.free(allocation_id)
+        if allocation is None:
+            return
+        self.log.info("slot %s of job %s is free: %s", allocation.slot_id, allocation.job_id, reason)
+        for task in self._tasks.values():
+            if task.descriptor.allocation_id == allocation_id:
+                task.cancel()
+        self._slots_changed()
+
+    # ------------------------------------------------------------------- tasks
+
+    @rpc
+    async def submit_task(self, descriptor: MaybeOffloaded, job_master: FencingToken) -> None:
+        services = self._require_services()
+        data = await self.run_blocking(resolve, descriptor, services.blobs)
+        deployment = decode(data, TaskDeploymentDescriptor)
+        connection = self._connections.find(deployment.job_id)
+        if connection is not None and job_master < connection.token:
+            raise FencingError(f"the task comes from a JobMaster that no longer leads job {deployment.job_id}")
+        attempt_id = deployment.attempt_id
+        if attempt_id in self._tasks or attempt_id in self._unreported:
+            return
+        self.slots.check(deployment.job_id, deployment.allocation_id)
+        directory = self._attempts.make(deployment)
+        task = Task(
+            deployment,
+            directory,
+            services,
+            lambda state: self._state_entered(deployment.job_id, state),
+            lambda progress: self._progressed(deployment.job_id, progress),
+        )
+        self._tasks[attempt_id] = task
+        self.log.info("%s of job %s starts, attempt %s", deployment.task_name, deployment.job_id, attempt_id)
+        self._runs[attempt_id] = run = self.spawn(task.run(), f"running {deployment.task_name}")
+        run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
+
+    def _require_services(self) -> TaskServices:
+        if self._services is None:
+            raise ActorError("the TaskExecutor has not started")
+        return self._services
+
+    @rpc_sync
+    def cancel_task(self, attempt_id: ExecutionAttemptID) -> None:
+        task = self._tasks.get(attempt_id)
+        if task is not None:
+            task.cancel()
+
+    def _state_entered(self, job_id: JobID, state: TaskExecutionState) -> None:
+        if state.state.is_terminal:
+            task = self._tasks.pop(state.attempt_id, None)
+            name = state.attempt_id if task is None else task.descriptor.task_name
+            self.log.info("%s of job %s is %s", name, job_id, state.state.value)
+            self._unreported[state.attempt_id] = job_id
+        attempt_id = state.attempt_id
+        self._reports[attempt_id] = report = self.spawn(self._report(job_id, state), f"reporting {state.state.value}")
+        report.add_done_callback(lambda done: self._forget_report(attempt_id, done))
+
+    def _forget_report(self, attempt_id: ExecutionAttemptID, report: asyncio.Task[None]) -> None:
+        if self._reports.get(attempt_id) is report:
+            del self._reports[attempt_id]
+
+    async def _report(self, job_id: JobID, state: TaskExecutionState) -> None:
+        while (connection := self._connections.find(job_id)) is not None:
+            try:
+                await connection.gateway.update_task_execution_state(state)
+            except (ActorError, GatewayError) as error:
+                self.log.info("the JobMaster of job %s was not told of %s: %s", job_id, state.state.value, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        if state.state.is_terminal:
+            self._unreported.pop(state.attempt_id, None)
+
+    def _progressed(self, job_id: JobID, progress: TaskProgress) -> None:
+        connection = self._connections.find(job_id)
+        if connection is not None:
+            connection.gateway.update_task_progress(progress)
+
+    @rpc
+    async def request_task_logs(self, job_id: JobID) -> list[TaskLog]:
+        if self._client is None:
+            self._client = self._new_blob_client()
+        return await self.run_blocking(self._attempts.upload_logs, job_id, self._client)
+
+
+async def create(
+    service: RpcService, name: str, *, runtime_dir: str, system: str, directory: str, driver_file: str, warm_up: bool
+) -> TaskExecutor:
+    """Factory for the actor's host."""
+    context = ComponentContext.read(runtime_dir, system)
+    return TaskExecutor(
+        service,
+        ResourceID(name),
+        await context.ha_services(),
+        receptionist_of(service, context.system),
+        context.configuration,
+        await SparkDriver.adopt(Path(driver_file)),
+        Path(directory),
+        warm_up,
+    )

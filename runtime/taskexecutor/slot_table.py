@@ -1,0 +1,79 @@
+"""Which slot of a TaskExecutor belongs to which job (Flink's `TaskSlotTable`). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.gateways.errors import SlotNotAllocatedError, SlotOccupiedError
+from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.jobmaster.slot_pool import SlotOffer
+from runtime.resourcemanager.slot_manager import SlotReport, SlotStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A slot in a job's hands."""
+
+    allocation_id: AllocationID
+    job_id: JobID
+    slot_id: SlotID
+
+
+class TaskSlotTable:
+    """The slots of one TaskExecutor.
+
+    Args:
+        resource_id: the TaskExecutor's.
+        slots: how many there are.
+    """
+
+    def __init__(self, resource_id: ResourceID, slots: int) -> None:
+        self._slot_ids = tuple(SlotID(resource_id, index) for index in range(slots))
+        self._allocations: dict[SlotID, Allocation] = {}
+
+    def allocate(self, slot_id: SlotID, job_id: JobID, allocation_id: AllocationID) -> bool:
+        """Give a slot to a job; returns whether that is news (the same allocation may be asked for twice).
+
+        Raises:
+            SlotOccupiedError: the slot does not exist, or belongs to another allocation.
+        """
+        if slot_id not in self._slot_ids:
+            raise SlotOccupiedError(f"there is no slot {slot_id} here")
+        known = self._allocations.get(slot_id)
+        if known is not None:
+            if known.allocation_id == allocation_id:
+                return False
+            raise SlotOccupiedError(f"slot {slot_id} belongs to job {known.job_id}")
+        self._allocations[slot_id] = Allocation(allocation_id, job_id, slot_id)
+        return True
+
+    def free(self, allocation_id: AllocationID) -> Allocation | None:
+        """Free the slot of an allocation; None when it has none (any more)."""
+        for slot_id, allocation in self._allocations.items():
+            if allocation.allocation_id == allocation_id:
+                del self._allocations[slot_id]
+                return allocation
+        return None
+
+    def of_job(self, job_id: JobID) -> list[Allocation]:
+        """The slots of a job."""
+        return [allocation for allocation in self._allocations.values() if allocation.job_id == job_id]
+
+    def check(self, job_id: JobID, allocation_id: AllocationID) -> None:
+        """Raise `SlotNotAllocatedError` unless the allocation is this job's."""
+        if not any(allocation.allocation_id == allocation_id for allocation in self.of_job(job_id)):
+            raise SlotNotAllocatedError(f"slot allocation {allocation_id} is not job {job_id}'s (any more)")
+
+    def offers(self, job_id: JobID) -> list[SlotOffer]:
+        """The job's slots as its JobMaster is offered them."""
+        return [SlotOffer(item.allocation_id, item.slot_id) for item in self.of_job(job_id)]
+
+    def report(self) -> SlotReport:
+        """What every slot is used for."""
+        statuses = []
+        for slot_id in self._slot_ids:
+            held = self._allocations.get(slot_id)
+            statuses.append(
+                SlotStatus(slot_id) if held is None else SlotStatus(slot_id, held.job_id, held.allocation_id)
+            )
+        return SlotReport(tuple(statuses))
