@@ -1,0 +1,146 @@
+"""Real clusters for tests, driven by the command line as a user would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.job_files import WAITING, write_job
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster in a runtime directory; it may be running or not."""
+
+    directory: Path
+    settings: tuple[str, ...] = ()
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of one command; options follow the command's words."""
+        words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] == "job" else 1]
+        rest = list(arguments[len(words) :])
+        options = [f"cluster.runtime-dir={self.directory}", "jobmanager.rpc.port=0", *self.settings]
+        flags = [part for option in options for part in ("-D", option)]
+        return [sys.executable, "-m", "runtime.cluster", *words, *flags, *rest]
+
+    def run(self, *arguments: str, check: bool = True, timeout: float = 180) -> subprocess.CompletedProcess[str]:
+        """Run one command to its end."""
+        done = subprocess.run(
+            self.command(*arguments), capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"{arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}\n{self.logs()}"
+            )
+        return done
+
+    def json(self, *arguments: str) -> Any:
+        """What a command with ``--json`` says."""
+        return json.loads(self.run(*arguments, "--json").stdout)
+
+    def submit(self, file: Path, *args: str, options: tuple[str, ...] = ()) -> str:
+        """Submit a job detached; returns its id."""
+        return self.run("job", "run", "--detach", *options, str(file), "--", *args).stdout.strip()
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """The job as it stands."""
+        return dict(self.json("job", "info", job_id))
+
+    def await_status(self, job_id: str, *statuses: str, timeout: float = 120) -> dict[str, Any]:
+        """Wait until the job is in one of the states; any other final state is a failure."""
+        final = {"FINISHED", "FAILED", "CANCELED"}
+
+        def look() -> dict[str, Any] | None:
+            job = self.job(job_id)
+            if job["status"] in statuses:
+                return job
+            assert job["status"] not in final, f"job is {job['status']}: {job['failure']}\n{self.logs()}"
+            return None
+
+        return await_value(look, timeout)
+
+    def logs(self) -> str:
+        """The ends of all logs, for a failing test."""
+        paths = [path for path in sorted((self.directory / "log").glob("*")) if "spark" not in path.name]
+        ends = {path.name: path.read_text(errors="replace").splitlines()[-25:] for path in paths if path.is_file()}
+        return "\n".join(f"--- {name}\n" + "\n".join(lines) for name, lines in ends.items())
+
+    def processes(self) -> dict[int, str]:
+        """Living processes that belong to the cluster: command name by pid."""
+        mark = f"UNDERSTUDY_CLUSTER_DIR={self.directory}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and (
+                    mark in (entry / "environ").read_bytes().split(b"\0")
+                    or (entry / "cwd").readlink().is_relative_to(self.directory)
+                ):
+                    found[int(entry.name)] = (entry / "comm").read_text().strip()
+            except OSError:
+                continue  # it has ended
+        return found
+
+    def pid_of(self, name: str) -> int:
+        """The process of a component, as `status` names it."""
+        status = self.json("status")
+        if name.startswith("tm:"):
+            managers = {item["registration"]["resource_id"]: item for item in status["task_managers"]}
+            return int(managers[name[3:]]["registration"]["pid"])
+        return int({item["name"]: item for item in status["cluster"]["processes"]}[name]["pid"])
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """A job of `tests.job_files.WAITING` that has begun, and holds its slot until it is released."""
+
+    job_id: str
+    gate: Path
+
+    @classmethod
+    def start(cls, cluster: Cluster, directory: Path, name: str = "gate") -> WaitingJob:
+        """Submit one, and return when its code runs and its state says so."""
+        gate = directory / name
+        job = cls(cluster.submit(write_job(directory, WAITING), str(gate)), gate)
+        await_value(lambda: job.starts == 1)
+        cluster.await_status(job.job_id, "RUNNING")
+        return job
+
+    @property
+    def starts(self) -> int:
+        """How often its code was begun."""
+        began = Path(f"{self.gate}.began")
+        return len(began.read_text()) if began.exists() else 0
+
+    def release(self) -> None:
+        """Let it go on to its end."""
+        self.gate.touch()
+
+
+def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
+    """Call *look* until it returns something true, and return that; fails after *timeout* seconds."""
+    deadline = time.monotonic() + timeout
+    while not (value := look()):
+        assert time.monotonic() < deadline, f"nothing came of it within {timeout:g} s: {look}"
+        time.sleep(0.05)
+    return value
+
+
+def started(directory: Path, *settings: str) -> Iterator[Cluster]:
+    """Start a cluster, and see that it leaves nothing behind when it is stopped."""
+    cluster = Cluster(directory, settings)
+    cluster.run("start")
+    try:
+        yield cluster
+    finally:
+        cluster.run("stop")
+        assert cluster.processes() == {}
+        assert not (directory / "cluster.json").exists()
+        assert not (directory / "run").exists()

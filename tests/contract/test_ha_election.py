@@ -1,0 +1,336 @@
+# ruff: noqa: F811 - fixtures are imported by name
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.ha.connection import RedisConnection
+from runtime.ha.election import DefaultLeaderElectionService
+from runtime.ha.errors import LeadershipLostError
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.latch import RedisLeaderLatch
+from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm, boottime
+from runtime.ha.services import RedisHaServices
+from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
+
+LEASE = 1.0
+
+Open = Callable[..., RedisHaServices]
+
+
+class Contender:
+    """Records when it led."""
+
+    def __init__(self, election: DefaultLeaderElectionService) -> None:
+        self.election = election
+        self.term: LeaderTerm | None = None
+        self.terms: list[LeaderTerm] = []
+        self.intervals: list[tuple[float, float, int]] = []
+        self.errors: list[Exception] = []
+        self.fails = False
+        self._since = 0.0
+
+    def grant_leadership(self, term: LeaderTerm) -> None:
+        assert self.term is None
+        self.term, self._since = term, boottime()
+        self.terms.append(term)
+        if self.fails:
+            raise RuntimeError("cannot lead")
+
+    def revoke_leadership(self) -> None:
+        assert self.term is not None
+        self.intervals.append((self._since, boottime(), self.term.epoch))
+        self.term = None
+
+    def handle_error(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.leader: LeaderInformation | None = None
+        self.seen: list[LeaderInformation | None] = []
+
+    def notify_leader_address(self, leader: LeaderInformation | None) -> None:
+        self.leader = leader
+        self.seen.append(leader)
+
+    def handle_error(self, error: Exception) -> None:
+        raise error
+
+
+@pytest.fixture
+async def open_ha(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Open]:
+    opened: list[RedisHaServices] = []
+
+    def open_services(url: str | None = None, lease: float = LEASE) -> RedisHaServices:
+        services = RedisHaServices(url or redis_server.url, "c1", tmp_path / "ha", lease=lease)
+        opened.append(services)
+        return services
+
+    yield open_services
+    for services in opened:
+        await services.close()
+
+
+async def contend(services: RedisHaServices, component: str = DISPATCHER) -> Contender:
+    contender = Contender(services.leader_election(component))
+    await contender.election.start(contender)
+    return contender
+
+
+def check_never_two(*contenders: Contender) -> None:
+    intervals = sorted(interval for contender in contenders for interval in contender.intervals)
+    for (_, end, epoch), (begin, _, next_epoch) in itertools.pairwise(intervals):
+        assert end <= begin
+        assert epoch < next_epoch
+
+
+async def test_release_hands_over_at_once_and_listeners_follow(open_ha: Open) -> None:
+    services = open_ha(lease=30.0), open_ha(lease=30.0), open_ha(lease=30.0)
+    listener = Listener()
+    await services[2].leader_retrieval(DISPATCHER).start(listener)
+    first = await contend(services[0])
+    await until(lambda: first.term)
+    second = await contend(services[1])
+    term = first.terms[0]
+    assert first.election.has_leadership(term)
+    assert await first.election.confirm_leadership(term, "akka.tcp://u@a:1/user/d")
+    # With a lease of 30 s polling alone would take 10 s: it is pub/sub that brings the news.
+    await until(lambda: listener.leader, within=3)
+    assert listener.leader == LeaderInformation(DISPATCHER, "akka.tcp://u@a:1/user/d", term.epoch, term.session)
+    await first.election.stop()
+    await until(lambda: second.term, within=3)
+    assert listener.seen[-1] is None
+    assert await second.election.confirm_leadership(second.terms[0], "akka.tcp://u@b:1/user/d")
+    await until(lambda: listener.leader and listener.leader.address == "akka.tcp://u@b:1/user/d", within=3)
+    assert not await first.election.confirm_leadership(term, "akka.tcp://u@a:1/user/d")
+    await second.election.stop()
+    check_never_two(first, second)
+
+
+async def test_a_silent_leader_is_succeeded_when_its_lease_ends(redis_server: RedisServer, open_ha: Open) -> None:
+    connection, keys = RedisConnection(redis_server.url), ClusterKeys("c1")
+    dead = RedisLeaderLatch(connection, keys, DISPATCHER, LEASE)
+    began = boottime()
+    granted = await dead.acquire("dead", 0)
+    standby = await contend(open_ha())
+    await until(lambda: standby.term)
+    waited = boottime() - began
+    assert LEASE <= waited < LEASE + 0.5
+    assert standby.terms[0].epoch > granted.epoch
+    assert not await dead.renew(LeaderTerm(DISPATCHER, granted.epoch, "dead"), 1.0)
+    assert not await dead.confirm(LeaderTerm(DISPATCHER, granted.epoch, "dead"), "akka://old")
+    assert not await dead.release(LeaderTerm(DISPATCHER, granted.epoch, "dead"))
+    await connection.close()
+
+
+async def test_a_lost_reply_to_the_acquisition_is_the_same_request_again(redis_server: RedisServer) -> None:
+    connection, keys = RedisConnection(redis_server.url), ClusterKeys("c1")
+    latch = RedisLeaderLatch(connection, keys, DISPATCHER, LEASE)
+    first = await latch.acquire("s", 0)
+    async with asyncio.timeout(5):
+        while (again := await latch.acquire("s", 0)).expires_in == first.expires_in:
+            pass
+    other = await latch.acquire("t", 0)
+    assert first.granted
+    assert again.granted
+    assert again.epoch == first.epoch
+    assert again.expires_in < first.expires_in, "it does not begin another lease"
+    assert not other.granted
+    assert other.epoch == first.epoch
+    assert 0 < other.expires_in <= LEASE
+    above = await latch.acquire("s", first.epoch + 10**6)
+    assert above.granted
+    assert above.epoch == first.epoch + 10**6 + 1
+    await connection.close()
+
+
+async def test_epochs_rise_over_restarts_and_even_over_the_loss_of_all_data(redis_server: RedisServer) -> None:
+    epochs = []
+    for loses in (False, False, True, False):
+        connection = RedisConnection(redis_server.url)
+        latch = RedisLeaderLatch(connection, ClusterKeys("c1"), DISPATCHER, LEASE)
+        for session in "ab":
+            reply = await latch.acquire(session, 0)
+            assert reply.granted
+            epochs.append(reply.epoch)
+            await latch.release(LeaderTerm(DISPATCHER, reply.epoch, session))
+        if loses:
+            await connection.command("FLUSHALL")
+        await connection.close()
+        redis_server.kill()
+        redis_server.start()
+    assert epochs == sorted(set(epochs))
+
+
+async def test_a_short_absence_of_redis_changes_nothing(redis_server: RedisServer, open_ha: Open) -> None:
+    leader = await contend(open_ha(lease=3.0))
+    await until(lambda: leader.term)
+    redis_server.kill()
+    await asyncio.to_thread(redis_server.start)
+    term = leader.terms[0]
+    renewed_from = boottime()
+    # Beyond the lease that was running when Redis died, it leads by renewals of the restarted Redis only.
+    await until(lambda: boottime() > renewed_from + 3.0)
+    assert leader.terms == [term]
+    assert leader.election.has_leadership(term)
+
+
+async def test_a_leader_steps_down_before_its_lease_ends_and_leads_again_later(
+    redis_server: RedisServer, open_ha: Open
+) -> None:
+    services = open_ha(), open_ha()
+    contenders = [await contend(each) for each in services]
+    await until(lambda: any(each.term for each in contenders))
+    leader = next(each for each in contenders if each.term)
+    term = leader.terms[0]
+    redis_server.pause()
+    paused = boottime()
+    await until(lambda: leader.term is None)
+    # Its last renewal was sent before the pause.
+    assert leader.intervals[0][1] - paused < LEASE
+    assert not leader.election.has_leadership(term)
+    assert not await leader.election.confirm_leadership(term, "akka://x")
+    redis_server.resume()
+    await until(lambda: any(each.term for each in contenders))
+    assert not any(each.errors for each in contenders)
+    for each in contenders:
+        await each.election.stop()
+    check_never_two(*contenders)
+
+
+async def test_redis_away_at_the_start_means_standby(redis_server: RedisServer, open_ha: Open) -> None:
+    redis_server.stop()
+    contender = await contend(open_ha())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(until(lambda: contender.term), 0.5)
+    await asyncio.to_thread(redis_server.start)
+    await until(lambda: contender.term)
+    assert contender.errors == []
+
+
+async def test_never_two_leaders_while_redis_comes_and_goes(redis_server: RedisServer, open_ha: Open) -> None:
+    contenders = [await contend(open_ha(lease=0.4)) for _ in range(3)]
+    for blow in range(6):
+        await until(lambda: any(each.term for each in contenders))
+        if blow % 2:
+            redis_server.pause()
+            gone = boottime()
+            await until(lambda: not any(each.term for each in contenders))
+            assert boottime() - gone < 0.4
+            redis_server.resume()
+        else:
+            redis_server.kill()
+            await asyncio.to_thread(redis_server.start)
+    for each in contenders:
+        await each.election.stop()
+    check_never_two(*contenders)
+    assert sum(len(each.intervals) for each in contenders) >= 3, "each pause ends a term"
+
+
+async def test_lost_replies_of_renewals_and_acquisitions_end_in_one_leader(
+    redis_proxy: RedisProxy, open_ha: Open
+) -> None:
+    counter = itertools.count()
+    redis_proxy.lose = lambda request: b"EVAL" in request and next(counter) % 2 == 0
+    contenders = [await contend(open_ha(redis_proxy.url)) for _ in range(2)]
+    await until(lambda: any(each.term for each in contenders))
+    await until(lambda: redis_proxy.lost >= 8)
+    for each in contenders:
+        await each.election.stop()
+    check_never_two(*contenders)
+    assert len([each for each in contenders if each.terms]) >= 1
+
+
+async def test_a_stale_leader_can_write_nothing(redis_server: RedisServer, open_ha: Open) -> None:
+    services = open_ha()
+    leader = await contend(services)
+    await until(lambda: leader.term)
+    old = leader.terms[0]
+    leader.election.step_down(old, "for the test")
+    await until(lambda: len(leader.terms) == 2)
+    new = leader.terms[1]
+    assert new.epoch > old.epoch
+    assert new.session != old.session
+    graphs, jobs = services.job_graph_store(), services.running_jobs_registry()
+    await graphs.put("j", b"live", new)
+    for write in (
+        graphs.put("j", b"stale", old),
+        graphs.put("j", b"live", old),
+        graphs.remove("j", old),
+        jobs.set_running("j", old),
+        graphs.put("j", b"forged", LeaderTerm(DISPATCHER, new.epoch, old.session)),
+        graphs.put("j", b"forged", LeaderTerm(DISPATCHER, old.epoch, new.session)),
+    ):
+        with pytest.raises(LeadershipLostError, match=f"epoch {new.epoch} leads now"):
+            await write
+    assert await graphs.get("j") == b"live"
+    assert await jobs.entries() == {}
+
+
+async def test_a_higher_epoch_seen_by_a_receiver_is_passed(open_ha: Open) -> None:
+    leader = await contend(open_ha())
+    await until(lambda: leader.term)
+    ahead = leader.terms[0].epoch + 10**9
+    leader.election.observe_epoch(ahead)
+    await until(lambda: len(leader.terms) == 2)
+    assert leader.terms[1].epoch == ahead + 1
+
+
+async def test_a_contender_that_fails_to_lead_gives_way(open_ha: Open) -> None:
+    bad = await contend(open_ha())
+    bad.fails = True
+    await until(lambda: bad.errors)
+    good = await contend(open_ha())
+    await until(lambda: good.term)
+    await good.election.stop()
+    await bad.election.stop()
+    check_never_two(bad, good)
+
+
+async def test_a_listener_gives_up_a_leader_that_cannot_lead_any_more(redis_server: RedisServer, open_ha: Open) -> None:
+    services = open_ha()
+    leader = await contend(services)
+    await until(lambda: leader.term)
+    assert await leader.election.confirm_leadership(leader.terms[0], "akka://a")
+    listener = Listener()
+    await open_ha().leader_retrieval(DISPATCHER).start(listener)
+    await until(lambda: listener.leader)
+    redis_server.pause()
+    paused = boottime()
+    await until(lambda: listener.leader is None)
+    assert boottime() - paused > LEASE / 3
+    redis_server.resume()
+    await until(lambda: len(leader.terms) == 2)
+    assert await leader.election.confirm_leadership(leader.terms[1], "akka://a")
+    await until(lambda: listener.leader)
+    assert listener.leader is not None
+    assert listener.leader.term == leader.terms[1]
+
+
+async def test_nothing_is_left_behind(redis_server: RedisServer, open_ha: Open, tmp_path: Path) -> None:
+    services = open_ha()
+    connection = RedisConnection(redis_server.url)
+    await connection.command("SET", "{understudy:c10}:epoch", "1")
+    leader, master = await contend(services), await contend(services, "jobmaster-1")
+    await until(lambda: leader.term and master.term)
+    assert await services.job_graph_store().sweep(leader.terms[0]) == 0
+    await services.job_graph_store().put("j", b"g", leader.terms[0])
+    await services.running_jobs_registry().set_running("j", leader.terms[0])
+    await leader.election.stop()
+    await master.election.stop()
+    assert not await connection.command("KEYS", "*leader*"), "a stopped contender leaves no latch"
+    await services.cleanup()
+    assert await connection.command("KEYS", "*") == ["{understudy:c10}:epoch"], "another cluster's key stays"
+    assert list((tmp_path / "ha").iterdir()) == []
+    await services.close()
+    async with asyncio.timeout(5):  # no connection but this one is left open
+        while len(str(await connection.command("CLIENT", "LIST")).splitlines()) > 1:
+            pass
+    await connection.close()
+    assert {task for task in asyncio.all_tasks() if task.get_name().startswith("ha-")} == set()

@@ -1,0 +1,130 @@
+"""SIGKILL of each process of a cluster, in the middle of a job, and what must hold after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.job_files import TRIVIAL, write_job
+
+
+def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+    (task,) = [pid for pid in cluster.processes() if _is_task_of(pid, job_id)]
+    os.kill(task, signal.SIGKILL)
+    await_value(lambda: waiting.starts == 2)
+    waiting.release()
+    job = cluster.await_status(job_id, "FINISHED")
+    first, second = job["tasks"][0]["attempts"]
+    assert first["error"]["kind"] == "task-process-lost"
+    assert "SIGKILL" in first["error"]["message"]
+    assert second["state"] == "FINISHED"
+
+
+def _is_task_of(pid: int, job_id: str) -> bool:
+    try:
+        return job_id in psutil.Process(pid).cwd()
+    except psutil.Error:
+        return False
+
+
+def test_a_killed_task_executor_is_noticed_and_its_task_restarted(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+    spark = cluster.json("status")["task_managers"][0]["registration"]["spark_pid"]
+    os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
+    await_value(lambda: waiting.starts == 2)
+    waiting.release()
+    job = cluster.await_status(job_id, "FINISHED")
+    assert job["restarts"] == 1
+    assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "task-executor-lost"
+    assert cluster.json("status")["task_managers"][0]["registration"]["spark_pid"] == spark, "the driver is adopted"
+
+
+@pytest.mark.parametrize("victim", ["dispatcher", "resourcemanager", "blobserver", "redis"])
+def test_a_killed_component_is_replaced_while_a_job_runs(cluster: Cluster, tmp_path: Path, victim: str) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+    killed = cluster.pid_of(victim)
+    os.kill(killed, signal.SIGKILL)
+    await_value(lambda: cluster.pid_of(victim) not in (0, killed))
+    waiting.release()
+    job = cluster.await_status(job_id, "FINISHED")
+    assert job["restarts"] == 0
+    assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
+
+
+def test_a_killed_job_master_is_replaced_and_its_job_starts_again(cluster: Cluster, tmp_path: Path) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+    os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
+    await_value(lambda: waiting.starts == 2)
+    waiting.release()
+    cluster.await_status(job_id, "FINISHED")
+    await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
+
+
+def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+    spark = cluster.json("status")["task_managers"][0]["registration"]["spark_pid"]
+    os.kill(spark, signal.SIGKILL)
+    await_value(lambda: waiting.starts == 2)
+    waiting.release()
+    job = cluster.await_status(job_id, "FINISHED")
+    assert job["tasks"][0]["attempts"][0]["error"]["kind"] in ("spark-lost", "task-executor-lost")
+    assert cluster.json("status")["task_managers"][0]["registration"]["spark_pid"] != spark
+
+
+def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Path) -> None:
+    cluster = own_cluster
+    cluster.run("start")
+    WaitingJob.start(cluster, tmp_path)
+    os.kill(cluster.pid_of("master"), signal.SIGKILL)
+    refused = cluster.run("job", "list", check=False)
+    assert refused.returncode == 1
+    assert "its master is gone" in refused.stderr
+    cluster.run("stop")
+    assert cluster.processes() == {}
+    assert not (cluster.directory / "run").exists()
+    cluster.run("start")
+    assert cluster.json("job", "list") == [], "a stopped cluster's jobs are over"
+    assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "again.py"))).stdout == "sum 499500\n"
+
+
+def test_start_after_a_killed_master_recovers_its_jobs(own_cluster: Cluster, tmp_path: Path) -> None:
+    cluster = own_cluster
+    cluster.run("start")
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+    os.kill(cluster.pid_of("master"), signal.SIGKILL)
+    await_value(lambda: cluster.run("job", "list", check=False).returncode == 1)
+    cluster.run("start")
+    await_value(lambda: waiting.starts == 2)
+    waiting.release()
+    cluster.await_status(job_id, "FINISHED")
+
+
+def test_a_killed_zygote_takes_its_task_executor_along_and_both_come_back(cluster: Cluster, tmp_path: Path) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    executor = cluster.pid_of("tm:taskmanager-0")
+    (zygote,) = [child.pid for child in psutil.Process(executor).children()]
+    os.kill(zygote, signal.SIGKILL)
+    await_value(lambda: waiting.starts == 2)
+    waiting.release()
+    job = cluster.await_status(waiting.job_id, "FINISHED")
+    assert job["restarts"] == 1
+    assert cluster.pid_of("tm:taskmanager-0") != executor

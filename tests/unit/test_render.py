@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from conf import SecretStr
+from conf.errors import ConfigurationError
+from runtime.cluster.formatting import clean, format_duration, format_moment, format_size, to_plain, width
+from runtime.cluster.render import (
+    is_fancy,
+    print_error,
+    print_failed_job,
+    print_job,
+    print_jobs,
+    print_json,
+    print_table,
+    print_task_managers,
+)
+from runtime.cluster.views import FailureView, JobView, TaskManagerRow, VertexView
+
+START = 1_700_000_000_000
+JOB = JobView(
+    id="0" * 32,
+    name="flights",
+    state="FAILED",
+    started_ms=START,
+    ended_ms=START + 4200,
+    restarts=1,
+    vertices=(
+        VertexView("a", "read", "FINISHED", 0, START, START + 1500, 8, 8, "tm-0"),
+        VertexView("b", "join", "FAILED", 1, START + 1500, START + 4000, 20, 3, "tm-0"),
+        VertexView("c", "write", "CANCELED"),
+    ),
+    failure=FailureView("ZeroDivisionError", "division by zero", 'Traceback:\n  File "x.py"\n\tboom', "join"),
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return Terminal()
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (-5, "0 ms"),
+        (0, "0 ms"),
+        (350, "350 ms"),
+        (4200, "4.2 s"),
+        (59_940, "59.9 s"),
+        (59_960, "1 min"),
+        (192_000, "3 min 12 s"),
+        (7_500_000, "2 h 5 min"),
+        (3_600_000, "1 h"),
+        (273_600_000, "3 d 4 h"),
+    ],
+)
+def test_durations(milliseconds: float, text: str) -> None:
+    assert format_duration(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KB"), (1536, "1.5 KB"), ((1 << 20) - 1, "1 MB"), (1 << 50, "1024 TB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+def test_texts_of_others_are_harmless() -> None:
+    assert clean("a\x1b[31m\nb\r\u202e\ud800é") == "a\\x1b[31m\\nb\\r\\u202e\\ud800é"
+    assert width("aé漢e\u0301") == 5
+
+
+def test_json() -> None:
+    class Colour(Enum):
+        RED = "red"
+
+    @dataclass(frozen=True, slots=True)
+    class Thing:
+        path: Path
+        colours: tuple[Colour, ...]
+        secret: SecretStr
+        table: dict[Colour, float | None]
+
+    out = io.StringIO()
+    print_json([Thing(Path("/x"), (Colour.RED,), SecretStr("hunter2"), {Colour.RED: None})], out)
+    assert json.loads(out.getvalue()) == [
+        {"path": "/x", "colours": ["red"], "secret": "******", "table": {"red": None}}
+    ]
+    with pytest.raises(TypeError):
+        to_plain(object())
+
+
+def test_plain_table_is_aligned_and_not_cut() -> None:
+    out = io.StringIO()
+    print_table(("ID", "NAME", "SLOTS"), [("a" * 200, "漢", "2"), ("b", "[red]x\n", "10")], out)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "ID".ljust(200) + "  NAME      SLOTS"
+    assert lines[1] == "a" * 200 + "  漢            2"
+    assert lines[2] == "b".ljust(200) + "  [red]x\\n     10"
+
+
+def test_table_on_a_terminal(terminal: Terminal) -> None:
+    print_table(("ID", "STATE"), [("[bold]x", "FAILED")], terminal)
+    assert "[bold]x" in terminal.getvalue()
+    assert "\x1b[1;31mFAILED" in terminal.getvalue()
+
+
+def test_colours_are_for_terminals_that_want_them(terminal: Terminal) -> None:
+    assert is_fancy(terminal)
+    assert is_fancy(terminal, {"TERM": "xterm", "NO_COLOR": ""})
+    assert not is_fancy(terminal, {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not is_fancy(terminal, {"TERM": "dumb"})
+    assert not is_fancy(io.StringIO(), {"TERM": "xterm"})
+
+
+def test_job_list() -> None:
+    out = io.StringIO()
+    print_jobs([JOB, JobView("1" * 32, "a\nb", "RUNNING", START)], out, now_ms=START + 60_000)
+    lines = out.getvalue().splitlines()
+    assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "DURATION"]
+    assert lines[1] == f"{'0' * 32}  flights  FAILED   {format_moment(START)}  4.2 s"
+    assert lines[2] == f"{'1' * 32}  a\\nb     RUNNING  {format_moment(START)}  1 min"
+    out = io.StringIO()
+    print_jobs([], out)
+    assert out.getvalue() == "no jobs\n"
+
+
+def test_job_page() -> None:
+    out = io.StringIO()
+    print_job(JOB, out)
+    text = out.getvalue()
+    assert "State:     FAILED\n" in text
+    assert "Restarts:  1\n" in text
+    assert "read    FINISHED        1  1.5 s       8/8  tm-0" in text
+    assert "write   CANCELED        1" in text
+    assert "Failure in task 'join': ZeroDivisionError: division by zero\nTraceback:" in text
+
+
+def test_job_page_says_what_the_job_waits_for() -> None:
+    out = io.StringIO()
+    print_job(JobView("1" * 32, "a", "RUNNING", START, waiting_for="2 slots"), out, now_ms=START)
+    assert "State:     RUNNING (waits for 2 slots)\n" in out.getvalue()
+    assert "Ended" not in out.getvalue()
+
+
+def test_failed_job() -> None:
+    out = io.StringIO()
+    print_failed_job(JOB, out)
+    assert out.getvalue().splitlines() == [
+        "Traceback:",
+        '  File "x.py"',
+        "    boom",
+        f"error: job {'0' * 32} (flights) FAILED: ZeroDivisionError: division by zero",
+        f"remedy: python -m runtime.cluster job logs {'0' * 32} shows its output",
+    ]
+
+
+def test_errors() -> None:
+    out = io.StringIO()
+    print_error(ConfigurationError("two\nlines", "do this"), stream=out)
+    print_error(ValueError(), stream=out)
+    print_error("plain", "and so", out)
+    assert out.getvalue() == "error: two lines\nremedy: do this\nerror: ValueError\nerror: plain\nremedy: and so\n"
+
+
+def test_errors_on_a_terminal(terminal: Terminal) -> None:
+    print_error("a \x1b[2J b", stream=terminal)
+    assert terminal.getvalue() == "\x1b[1;31merror:\x1b[0m a \\x1b[2J b\n"
+
+
+def test_task_managers() -> None:
+    out = io.StringIO()
+    row = TaskManagerRow("tm-0", "akka.tcp://x@h:1/user/tm", 2, 1, "local[4]", 1 << 30, 12, 34, START)
+    print_task_managers([row], out, now_ms=START + 400)
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("ID    SLOTS  FREE     SPARK  MEMORY  PID  SPARK PID  HEARD OF")
+    assert lines[1] == "tm-0      2     1  local[4]    1 GB   12         34  400 ms ago  akka.tcp://x@h:1/user/tm"
+    out = io.StringIO()
+    print_task_managers([], out)
+    assert out.getvalue() == "no TaskManagers\n"
+
+
+def test_heavy_modules_are_loaded_late() -> None:
+    code = (
+        "import sys, runtime.cluster.progress, runtime.cluster.preflight, runtime.environment.directory;"
+        "print([m for m in ('rich', 'yaml', 'psutil', 'difflib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

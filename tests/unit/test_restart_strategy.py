@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+
+
+def test_none_never_restarts() -> None:
+    strategy = create_restart_strategy(RestartStrategyConfig.none())
+    strategy.notify_failure(0.0)
+    assert not strategy.can_restart(0.0)
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 3])
+def test_fixed_delay_restarts_so_often_and_no_more(attempts: int) -> None:
+    strategy = create_restart_strategy(RestartStrategyConfig.fixed_delay(attempts, 2.5))
+    for number in range(attempts):
+        strategy.notify_failure(float(number))
+        assert strategy.can_restart(float(number))
+        assert strategy.delay == 2.5
+        assert f"{number} of {attempts} restarts used" in strategy.description
+    strategy.notify_failure(1e9)
+    assert not strategy.can_restart(1e9)
+
+
+def test_failure_rate_counts_within_the_interval() -> None:
+    strategy = create_restart_strategy(RestartStrategyConfig.failure_rate(2, interval_s=10.0, delay_s=0.5))
+    outcomes = []
+    for now in (0.0, 4.0, 11.0, 20.0, 20.5):
+        strategy.notify_failure(now)
+        outcomes.append(strategy.can_restart(now))
+    assert outcomes == [True, True, True, True, False]
+    assert strategy.delay == 0.5
+
+
+def test_failure_rate_of_none_never_restarts() -> None:
+    strategy = create_restart_strategy(RestartStrategyConfig.failure_rate(0))
+    strategy.notify_failure(0.0)
+    assert not strategy.can_restart(0.0)
+
+
+def test_exponential_delay_grows_to_its_limit_and_starts_anew_after_quiet() -> None:
+    config = RestartStrategyConfig.exponential_delay(
+        1.0, 5.0, backoff_multiplier=2.0, reset_backoff_threshold_s=100.0, jitter_factor=0.0
+    )
+    strategy = create_restart_strategy(config)
+    delays, now = [], 0.0
+    for _ in range(5):
+        strategy.notify_failure(now)
+        assert strategy.can_restart(now)
+        delays.append(strategy.delay)
+        now += strategy.delay + 10.0
+    assert delays == [1.0, 2.0, 4.0, 5.0, 5.0]
+    strategy.notify_failure(now + 100.0)
+    assert strategy.delay == 1.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.floats(0, 1000)), min_size=1, max_size=30))
+def test_exponential_delay_stays_within_its_jitter(failures: list[tuple[float, float]]) -> None:
+    fractions = iter([fraction for fraction, _ in failures])
+    config = RestartStrategyConfig.exponential_delay(2.0, 60.0, 1.5, 3600.0, jitter_factor=0.25)
+    strategy = create_restart_strategy(config, lambda: next(fractions))
+    now, backoff = 0.0, 2.0
+    for _, pause in failures:
+        strategy.notify_failure(now)
+        assert backoff * 0.75 - 1e-9 <= strategy.delay <= min(backoff * 1.25, 60.0) + 1e-9
+        now += pause
+        backoff = min(backoff * 1.5, 60.0)

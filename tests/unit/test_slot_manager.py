@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.resourcemanager.slot_manager import (
+    AllocateSlot,
+    FailRequest,
+    SlotCounts,
+    SlotManager,
+    SlotManagerInstruction,
+    SlotReport,
+    SlotRequest,
+    SlotStatus,
+)
+
+JOB = JobID("a" * 32)
+
+
+def request(number: int, job: JobID = JOB) -> SlotRequest:
+    return SlotRequest(job, AllocationID(f"{number:032x}"), "flights", "join")
+
+
+def instance(number: int) -> InstanceID:
+    return InstanceID(f"{number:032x}")
+
+
+def report(name: str, *allocations: AllocationID | None) -> SlotReport:
+    return SlotReport(
+        tuple(
+            SlotStatus(SlotID(ResourceID(name), index), JOB if allocation else None, allocation)
+            for index, allocation in enumerate(allocations)
+        )
+    )
+
+
+def register(manager: SlotManager, number: int, slots: int) -> list[SlotManagerInstruction]:
+    name = f"tm-{number}"
+    return manager.register_task_manager(
+        instance(number), ResourceID(name), f"addr-{number}", report(name, *[None] * slots)
+    )
+
+
+def slots_of(instructions: list[SlotManagerInstruction]) -> list[str]:
+    return [str(item.slot_id) for item in instructions if isinstance(item, AllocateSlot)]
+
+
+def test_a_free_slot_is_given_and_counted() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 2)
+    assert manager.counts() == SlotCounts(2, 2, 0)
+    (given_slot,) = manager.register_slot_request(request(1), 0.0)
+    assert isinstance(given_slot, AllocateSlot)
+    assert (given_slot.address, given_slot.request) == ("addr-1", request(1))
+    assert manager.counts() == SlotCounts(2, 1, 1)
+    assert manager.waiting_reason(request(1).allocation_id) is None
+    manager.slot_allocated(given_slot.slot_id, request(1).allocation_id)
+    assert manager.counts(instance(1)) == SlotCounts(2, 1, 0)
+    assert manager.counts().allocated == 1
+    assert manager.pending_requests == ()
+    assert manager.register_slot_request(request(1), 1.0) == [], "asked twice, given once"
+
+
+def test_requests_are_spread_over_task_executors_and_served_in_order() -> None:
+    manager = SlotManager(10.0)
+    for number in range(1, 6):
+        assert manager.register_slot_request(request(number), 0.0) == []
+    register(manager, 1, 0)
+    assert slots_of(register(manager, 2, 2)) == ["tm-2/0", "tm-2/1"]
+    assert slots_of(register(manager, 3, 2)) == ["tm-3/0", "tm-3/1"]
+    assert [item.allocation_id for item in manager.pending_requests] == [request(n).allocation_id for n in range(1, 6)]
+    manager = SlotManager(10.0)
+    register(manager, 1, 2)
+    register(manager, 2, 2)
+    given_slots = [slots_of(manager.register_slot_request(request(n), 0.0))[0] for n in range(3)]
+    assert given_slots == ["tm-1/0", "tm-2/0", "tm-1/1"]
+
+
+def test_a_request_that_waits_too_long_fails_and_says_what_for() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    manager.slot_allocated(SlotID(ResourceID("tm-1"), 0), request(1).allocation_id)
+    manager.register_slot_request(request(2), 1.0)
+    manager.register_slot_request(request(3), 1.0)
+    assert manager.next_deadline() == 11.0
+    assert manager.expired(10.9) == []
+    reason = manager.waiting_reason(request(2).allocation_id)
+    assert reason is not None
+    for part in ("1 slot for task 'join'", "1 slot(s) on 1 TaskExecutor(s), 0 free", "1 other request"):
+        assert part in reason
+    failed = manager.expired(11.0)
+    assert [item.request for item in failed if isinstance(item, FailRequest)] == [request(2), request(3)]
+    assert isinstance(failed[0], FailRequest)
+    assert failed[0].reason.startswith("no slot within 10 s: ")
+    assert manager.expired(99.0) == []
+
+
+def test_without_task_executors_the_reason_says_so() -> None:
+    manager = SlotManager(10.0)
+    manager.register_slot_request(request(1), 0.0)
+    assert "no TaskExecutor is registered" in str(manager.waiting_reason(request(1).allocation_id))
+
+
+def test_unfulfillable_requests_fail_at_once_when_told_so() -> None:
+    manager = SlotManager(10.0)
+    manager.register_slot_request(request(1), 0.0)
+    assert [type(item) for item in manager.set_fail_unfulfillable_request(True)] == [FailRequest]
+    assert [type(item) for item in manager.register_slot_request(request(2), 0.0)] == [FailRequest]
+    register(manager, 1, 1)
+    assert slots_of(manager.register_slot_request(request(3), 0.0)) == ["tm-1/0"]
+    assert [type(item) for item in manager.unregister_task_manager(instance(1))] == [FailRequest]
+
+
+def test_a_lost_task_executors_pending_request_goes_to_another_in_its_old_place() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    manager.register_slot_request(request(2), 0.0)
+    manager.unregister_task_manager(instance(1))
+    manager.unregister_task_manager(instance(1))
+    (given_slot,) = register(manager, 2, 1)
+    assert isinstance(given_slot, AllocateSlot)
+    assert given_slot.request == request(1)
+
+
+def test_a_new_instance_replaces_the_old_one_of_its_name() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 2)
+    manager.register_task_manager(instance(9), ResourceID("tm-1"), "new", report("tm-1", None))
+    assert manager.task_managers == (instance(9),)
+    assert manager.counts() == SlotCounts(1, 1, 0)
+    manager.unregister_task_manager(instance(1))
+    assert manager.counts().registered == 1
+
+
+def test_a_report_that_crossed_an_allocation_does_not_free_the_slot() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    assert manager.report_slot_status(instance(1), report("tm-1", None)) == []
+    assert manager.counts() == SlotCounts(1, 0, 1)
+
+
+def test_an_unanswered_allocation_is_settled_by_the_next_report() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    slot = SlotID(ResourceID("tm-1"), 0)
+    assert manager.slot_allocation_failed(slot, request(1).allocation_id) == []
+    assert manager.counts() == SlotCounts(1, 0, 1)
+    assert manager.waiting_reason(request(1).allocation_id) is not None
+    assert manager.report_slot_status(instance(1), report("tm-1", request(1).allocation_id)) == []
+    assert manager.counts() == SlotCounts(1, 0, 0)
+    assert manager.pending_requests == ()
+
+
+def test_a_refused_allocation_is_tried_again_when_the_slot_is_known_to_be_free() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    slot = SlotID(ResourceID("tm-1"), 0)
+    assert (
+        manager.slot_allocation_failed(slot, request(1).allocation_id, SlotStatus(slot, JOB, request(7).allocation_id))
+        == []
+    )
+    assert manager.counts().allocated == 1
+    assert manager.free_slot(slot, request(8).allocation_id) == [], "not this allocation's to free"
+    assert slots_of(manager.free_slot(slot, request(7).allocation_id)) == ["tm-1/0"]
+    assert manager.free_slot(slot, request(7).allocation_id) == [], "late notice"
+
+
+def test_withdrawn_requests_and_gone_jobs_leave_nothing() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    manager.register_slot_request(request(2), 0.0)
+    manager.unregister_slot_request(request(1).allocation_id)
+    manager.unregister_slot_request(request(1).allocation_id)
+    assert manager.counts() == SlotCounts(1, 0, 1), "not given on before its fate is known"
+    manager.unregister_job(JOB)
+    assert manager.pending_requests == ()
+    manager.slot_allocation_failed(SlotID(ResourceID("tm-1"), 0), request(1).allocation_id)
+    assert manager.report_slot_status(instance(1), report("tm-1", None)) == []
+    assert manager.counts() == SlotCounts(1, 1, 0)
+
+
+def test_a_report_may_add_and_drop_slots() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    manager.register_slot_request(request(1), 0.0)
+    assert manager.report_slot_status(instance(1), SlotReport(())) == []
+    assert manager.counts() == SlotCounts()
+    assert slots_of(manager.report_slot_status(instance(1), report("tm-1", None, None))) == ["tm-1/0"]
+    assert manager.report_slot_status(instance(5), report("tm-5", None)) == [], "must register first"
+
+
+@dataclass
+class FakeTaskExecutor:
+    """The truth about the slots, which the manager knows only by messages."""
+
+    name: str
+    slots: dict[SlotID, AllocationID | None]
+    inbox: list[AllocateSlot] = field(default_factory=list)
+
+    def report(self) -> SlotReport:
+        return SlotReport(tuple(SlotStatus(slot, JOB if held else None, held) for slot, held in self.slots.items()))
+
+
+class SlotManagerMachine(RuleBasedStateMachine):
+    """Messages arrive, are delayed, lost or answered too late; TaskExecutors come and go."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.manager = SlotManager(20.0)
+        self.now = 0.0
+        self.numbers = 0
+        self.executors: dict[InstanceID, FakeTaskExecutor] = {}
+        self.open: set[AllocationID] = set()
+        self.failed: set[AllocationID] = set()
+
+    def do(self, instructions: list[SlotManagerInstruction]) -> None:
+        for item in instructions:
+            allocation_id = item.request.allocation_id
+            assert allocation_id in self.open, "an instruction for a request that has ended"
+            if isinstance(item, FailRequest):
+                self.open.remove(allocation_id)
+                self.failed.add(allocation_id)
+            else:
+                assert item.instance_id in self.executors
+                self.executors[item.instance_id].inbox.append(item)
+
+    def number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    @rule(slots=st.integers(0, 3))
+    def task_executor_comes(self, slots: int) -> None:
+        number = self.number()
+        name = f"tm-{number}"
+        executor = FakeTaskExecutor(name, {SlotID(ResourceID(name), index): None for index in range(slots)})
+        self.executors[instance(number)] = executor
+        self.do(self.manager.register_task_manager(instance(number), ResourceID(name), name, executor.report()))
+
+    @precondition(lambda self: self.executors)
+    @rule(data=st.data())
+    def task_executor_goes(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.executors)))
+        del self.executors[key]
+        self.do(self.manager.unregister_task_manager(key))
+
+    @rule()
+    def request_slot(self) -> None:
+        wanted = request(self.number())
+        self.open.add(wanted.allocation_id)
+        self.do(self.manager.register_slot_request(wanted, self.now))
+        self.do(self.manager.register_slot_request(wanted, self.now))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        allocation_id = data.draw(st.sampled_from(sorted(self.open)))
+        self.open.remove(allocation_id)
+        self.manager.unregister_slot_request(allocation_id)
+
+    @precondition(lambda self: any(executor.inbox for executor in self.executors.values()))
+    @rule(data=st.data(), answer_is_lost=st.booleans(), never_arrives=st.booleans())
+    def deliver(self, data: st.DataObject, answer_is_lost: bool, never_arrives: bool) -> None:
+        executor = data.draw(st.sampled_from([item for _, item in sorted(self.executors.items()) if item.inbox]))
+        message = executor.inbox.pop(0)
+        allocation_id, slot = message.request.allocation_id, message.slot_id
+        held = executor.slots[slot]
+        refused = held not in (None, allocation_id)
+        if not never_arrives and not refused:
+            executor.slots[slot] = allocation_id
+        if never_arrives or answer_is_lost:
+            self.do(self.manager.slot_allocation_failed(slot, allocation_id))
+        elif refused:
+            self.do(self.manager.slot_allocation_failed(slot, allocation_id, SlotStatus(slot, JOB, held)))
+        else:
+            self.do(self.manager.slot_allocated(slot, allocation_id))
+            self.open.discard(allocation_id)
+
+    @precondition(lambda self: self.executors)
+    @rule(data=st.data())
+    def slot_report(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.executors)))
+        self.send_report(key)
+
+    def send_report(self, key: InstanceID) -> None:
+        executor = self.executors[key]
+        self.open -= {held for held in executor.slots.values() if held}
+        self.do(self.manager.report_slot_status(key, executor.report()))
+
+    @precondition(lambda self: any(any(item.slots.values()) for item in self.executors.values()))
+    @rule(data=st.data(), notice_is_lost=st.booleans())
+    def task_executor_frees_a_slot(self, data: st.DataObject, notice_is_lost: bool) -> None:
+        held = [(e, s, a) for _, e in sorted(self.executors.items()) for s, a in e.slots.items() if a]
+        executor, slot, allocation_id = data.draw(st.sampled_from(held))
+        executor.slots[slot] = None
+        if not notice_is_lost:
+            self.do(self.manager.free_slot(slot, allocation_id))
+
+    @rule(seconds=st.floats(0.1, 30.0))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.do(self.manager.expired(self.now))
+        deadline = self.manager.next_deadline()
+        assert deadline is None or deadline > self.now
+
+    @invariant()
+    def no_slot_is_given_twice(self) -> None:
+        underway = [message.slot_id for executor in self.executors.values() for message in executor.inbox]
+        assert len(underway) == len(set(underway))
+
+    @invariant()
+    def counts_add_up(self) -> None:
+        counts = self.manager.counts()
+        assert counts.registered == sum(len(executor.slots) for executor in self.executors.values())
+        assert min(counts.free, counts.pending, counts.allocated) >= 0
+        waiting = {item.allocation_id for item in self.manager.pending_requests}
+        assert waiting <= self.open, "every request that waits is one that was made and has not ended"
+        assert not counts.free or all(self.manager.waiting_reason(item) is None for item in waiting), "starved"
+
+    def teardown(self) -> None:
+        """Let all settle: every slot is then known, none leaked, and every request has ended."""
+        if not hasattr(self, "manager"):
+            return
+        for _ in range(2 + len(self.open)):
+            for key in sorted(self.executors):
+                executor = self.executors[key]
+                while executor.inbox:
+                    message = executor.inbox.pop(0)
+                    if executor.slots[message.slot_id] in (None, message.request.allocation_id):
+                        executor.slots[message.slot_id] = message.request.allocation_id
+                        self.do(self.manager.slot_allocated(message.slot_id, message.request.allocation_id))
+                        self.open.discard(message.request.allocation_id)
+                    else:
+                        self.do(self.manager.slot_allocation_failed(message.slot_id, message.request.allocation_id))
+                self.send_report(key)
+        self.now += 1000.0
+        self.do(self.manager.expired(self.now))
+        assert self.manager.pending_requests == ()
+        counts = self.manager.counts()
+        truly_free = sum(held is None for executor in self.executors.values() for held in executor.slots.values())
+        assert (counts.free, counts.pending) == (truly_free, 0)
+
+
+SlotManagerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSlotManagerModel = SlotManagerMachine.TestCase

@@ -1,0 +1,166 @@
+"""The driver's command line, its archive of classes, and the processes around it; no JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.spark import DriverInfo, DriverLostError, DriverOptions, Java, SparkDriver
+from runtime.spark.cds import ArchiveBuild, prune, sharing
+from runtime.spark.launch import archive_key, command, environment, spark_conf
+from runtime.spark.process import ProcessHandle, start_time
+
+JAVA = Java("/opt/jdk", "21.0.8", "option")
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> list[Path]:
+    directory = tmp_path / "jars"
+    directory.mkdir()
+    for name in ("a.jar", "b.jar"):
+        (directory / name).write_text(name)
+    return sorted(directory.iterdir())
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> DriverOptions:
+    work_dir = tmp_path / "a driver"
+    work_dir.mkdir()
+    return DriverOptions(work_dir, tmp_path / "spark.log", conf={"spark.plugins": "mine", "spark.master": "yarn"})
+
+
+def test_settings_that_keep_the_driver_private_cannot_be_overridden(options: DriverOptions) -> None:
+    conf = spark_conf(options)
+    assert conf["spark.master"] == "local[*]"
+    assert conf["spark.plugins"] == "org.apache.spark.sql.connect.SparkConnectPlugin,mine"
+    assert conf["spark.authenticate"] == "true"
+    bound = {key: value for key, value in conf.items() if key.endswith(("bindAddress", "binding.address", "host"))}
+    assert set(bound.values()) == {"127.0.0.1"}
+
+
+def test_command_line_is_an_argument_file(options: DriverOptions, jars: list[Path]) -> None:
+    line = command(JAVA, options, jars, ["-Xshare:auto"])
+    assert line == ["/opt/jdk/bin/java", f"@{options.work_dir / 'java.args'}"]
+    arguments = (options.work_dir / "java.args").read_text().splitlines()
+    assert '"-Xmx1g"' in arguments
+    assert '"-Xshare:auto"' in arguments
+    assert not any("add-modules" in argument for argument in arguments)
+    assert (options.work_dir / "java.args").stat().st_mode & 0o777 == 0o600
+
+
+def test_environment_does_not_pass_on_the_settings_of_another_spark(
+    options: DriverOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master yarn")
+    env = environment(JAVA, options, Path("/x"), "token")
+    assert "SPARK_CONF_DIR" not in env
+    assert "PYSPARK_SUBMIT_ARGS" not in env
+    assert env["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Path, jars: list[Path]) -> None:
+    cache = tmp_path / "cache"
+    first = sharing(cache, JAVA, jars, tmp_path)
+    assert first.options == (f"-XX:DumpLoadedClassList={tmp_path / 'classes.list'}",)
+    archive = cache / f"{archive_key(JAVA, jars)}.jsa"
+    archive.touch()
+    second = sharing(cache, JAVA, jars, tmp_path)
+    assert second.class_list is None
+    assert f"-XX:SharedArchiveFile={archive}" in second.options
+    second.reject()
+    assert not archive.exists()
+    assert sharing(cache, JAVA, jars, tmp_path).class_list is not None
+
+
+def test_other_jars_or_another_java_have_another_archive(jars: list[Path]) -> None:
+    key = archive_key(JAVA, jars)
+    assert archive_key(Java("/opt/jdk", "21.0.9", "option"), jars) != key
+    jars[0].write_text("another")
+    assert archive_key(JAVA, jars) != key
+
+
+def test_a_directory_that_cannot_be_used_is_no_failure(tmp_path: Path, jars: list[Path]) -> None:
+    (tmp_path / "file").touch()
+    assert sharing(tmp_path / "file" / "cds", JAVA, jars, tmp_path).options == ()
+    assert sharing(None, JAVA, jars, tmp_path).options == ()
+
+
+def test_the_last_used_archives_are_kept(tmp_path: Path) -> None:
+    for number in range(5):
+        path = tmp_path / f"{number}.jsa"
+        path.touch()
+        os.utime(path, (number, number))
+    prune(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.jsa", "4.jsa"]
+
+
+def info(tmp_path: Path, pid: int, started: int, class_list: str = "") -> DriverInfo:
+    return DriverInfo(
+        pid, started, 1, "gateway-secret", 2, "token", "/opt/jdk", "21.0.8", "4.3.0", "local[1]",
+        str(tmp_path), str(tmp_path / "spark.log"), class_list,
+    )  # fmt: skip
+
+
+async def test_no_archive_is_built_of_a_driver_that_ran_nothing(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    classes = tmp_path / "classes.list"
+    classes.write_text("java/lang/Object id: 0\n")
+    assert await ArchiveBuild(cache, info(tmp_path, 1, 1, str(classes))).run() is None
+    assert await ArchiveBuild(cache, info(tmp_path, 1, 1)).run() is None
+    assert not list(cache.glob("*.jsa"))
+
+
+async def test_driver_file_is_private_and_comes_back(tmp_path: Path) -> None:
+    written = info(tmp_path, 1, 2)
+    written.write()
+    assert written.file.stat().st_mode & 0o777 == 0o600
+    assert DriverInfo.read(written.file) == written
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}'])
+async def test_a_driver_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "driver.json").write_text(text)
+    with pytest.raises(DriverLostError, match="cannot be read"):
+        await SparkDriver.adopt(tmp_path / "driver.json")
+    with pytest.raises(DriverLostError, match="does not exist"):
+        await SparkDriver.adopt(tmp_path / "nowhere.json")
+
+
+async def test_another_process_under_the_same_number_is_not_adopted(tmp_path: Path) -> None:
+    started = start_time(os.getpid())
+    assert started is not None
+    with pytest.raises(DriverLostError, match="is gone"):
+        await SparkDriver.adopt(info(tmp_path, os.getpid(), started - 1))
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+async def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes]) -> None:
+    started = start_time(child.pid)
+    assert started is not None
+    handle = ProcessHandle(child.pid, started)
+    assert handle.alive
+    assert not await handle.wait(0.01)
+    waiting = asyncio.create_task(handle.wait(30))
+    handle.send_signal(9)
+    assert await waiting
+    assert not handle.alive
+    assert start_time(child.pid) is None  # a zombie
+    child.wait()
+    handle.send_signal(9)  # no error
+    handle.close()
+    with pytest.raises(ProcessLookupError):
+        ProcessHandle(child.pid, started)

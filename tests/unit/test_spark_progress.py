@@ -1,0 +1,69 @@
+"""Progress of a task's vertices: pure state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.spark.progress import Counts, ProgressReporter, TaskProgress
+
+CHAIN = {"read": [], "clean": ["read"], "other": ["read"], "write": ["clean"]}
+
+
+def states(progress: TaskProgress) -> dict[str, str]:
+    return {vertex: item["state"] for vertex, item in progress.snapshot().items()}
+
+
+def test_lazy_vertex_is_finished_with_the_last_of_its_readers() -> None:
+    progress = TaskProgress(CHAIN)
+    for vertex in CHAIN:
+        progress.start(vertex)
+    progress.finish("write")
+    assert states(progress) == {"read": "RUNNING", "clean": "FINISHED", "other": "RUNNING", "write": "FINISHED"}
+    progress.finish("other")
+    assert set(states(progress).values()) == {"FINISHED"}
+
+
+def test_an_action_counts_for_the_unfinished_vertices_chained_into_it() -> None:
+    progress = TaskProgress(CHAIN)
+    progress.start("write")
+    progress.update("write", "op-1", Counts(2, 1, 10, 4, 2))
+    counts = {vertex: item["tasks_completed"] for vertex, item in progress.snapshot().items()}
+    assert counts == {"read": 4, "clean": 4, "other": 0, "write": 4}
+
+
+def test_finished_vertices_do_not_count_later_actions() -> None:
+    progress = TaskProgress({"a": [], "b": ["a"], "c": ["b"]})
+    progress.finish("b")  # written: `a` is done, too
+    progress.update("c", "op", Counts(1, 0, 5, 3, 1))
+    snapshot = progress.snapshot()
+    assert snapshot["a"]["tasks_total"] == snapshot["b"]["tasks_total"] == 0
+    assert snapshot["c"]["tasks_total"] == 5
+
+
+def test_operations_add_up_and_a_completed_one_has_nothing_left() -> None:
+    progress = TaskProgress({"a": []})
+    progress.update("a", "one", Counts(3, 1, 10, 6, 2))
+    progress.update("a", "two", Counts(1, 0, 4, 1, 1))
+    progress.update("a", "two", Counts(1, 0, 4, 2, 1))
+    progress.complete("one")
+    progress.complete("unknown")
+    item = progress.snapshot()["a"]
+    assert (item["stages"], item["stages_completed"]) == (4, 3)
+    assert (item["tasks_total"], item["tasks_completed"], item["tasks_active"]) == (14, 12, 1)
+
+
+def test_reporter_sends_changes_at_most_every_interval() -> None:
+    now = 0.0
+    sent: list[dict[str, Any]] = []
+    reporter = ProgressReporter(TaskProgress({"a": []}), sent.append, lambda: now)
+    reporter.change(TaskProgress.start, "a", force=True)
+    reporter.change(TaskProgress.update, "a", "op", Counts(1, 0, 4, 1, 1))
+    assert len(sent) == 1
+    now = 0.25
+    reporter.tick()
+    assert sent[-1]["a"]["tasks_completed"] == 1
+    now = 1.0
+    reporter.tick()  # nothing has changed
+    assert len(sent) == 2
+    reporter.change(TaskProgress.finish_all, force=True)
+    assert sent[-1]["a"]["state"] == "FINISHED"
