@@ -8,9 +8,21 @@ ActorError
 ├── AuthenticationError        the peer does not hold the cluster secret
 ├── EndpointStateError         a call to an endpoint that is not running
 ├── RecipientUnreachable       nothing listens at the address, or the connection broke
+│   ├── RecipientTerminated    the actor has stopped, or there never was one
+│   └── Quarantined            the other system was declared dead; only a new incarnation of it is talked to
 ├── UnknownActor               the process is there, the named actor is not
 ├── FencingError               the call carried a stale fencing token
 ├── AskTimeout                 no reply within the time allowed: the outcome is unknown
+├── InvalidActorName           a child's name is taken or malformed
+├── ActorNotFound              a selection matches no actor
+├── MailboxFull                a bounded mailbox refuses a message
+├── StashOverflow              more messages were stashed than the stash holds
+├── SerializationError         a message cannot be sent to another process
+├── UnhandledMessageError      the actor has no use for the message it was asked
+├── ActorInitializationError   an actor's constructor or `pre_start` failed
+├── ActorKilled                an actor was sent `Kill`
+├── DeathPactError             an actor watches another and does not handle its `Terminated`
+├── ActorProcessDied           the process of a child has ended
 ├── RemoteError                the handler raised an exception of a type that this side does not know
 └── ActorSystemError           the process system cannot start or stop an actor
 """
@@ -83,3 +95,51 @@ class RemoteError(ActorError):
 
 class ActorSystemError(ActorError):
     """The process system could not start or stop an actor."""
+
+
+class RecipientTerminated(RecipientUnreachable):
+    """The actor that was asked has stopped, or never existed."""
+
+
+class Quarantined(RecipientUnreachable):
+    """The other system was declared dead and is not talked to again before it is started anew (Akka's quarantine)."""
+
+
+class InvalidActorName(ActorError, ValueError):
+    """A child's name is taken, or is no path element (Akka's ``InvalidActorNameException``)."""
+
+
+class ActorNotFound(ActorError, LookupError):
+    """A selection matches no actor (Akka's ``ActorNotFound``)."""
+
+
+class MailboxFull(ActorError):
+    """A bounded mailbox whose overflow policy is to fail the sender refuses a message."""
+
+
+class StashOverflow(ActorError):
+    """More messages were stashed than the stash holds (Akka's ``StashOverflowException``)."""
+
+
+class SerializationError(ActorError, TypeError):
+    """A message cannot be sent to another process, or what came from one cannot be read."""
+
+
+class UnhandledMessageError(ActorError):
+    """The actor that was asked has no use for the message."""
+
+
+class ActorInitializationError(ActorError):
+    """An actor's constructor or its `pre_start` failed (Akka's ``ActorInitializationException``)."""
+
+
+class ActorKilled(ActorError):
+    """An actor was sent `Kill` (Akka's ``ActorKilledException``)."""
+
+
+class DeathPactError(ActorError):
+    """An actor watches another and did not handle its `Terminated` (Akka's ``DeathPactException``)."""
+
+
+class ActorProcessDied(ActorError):
+    """The process that hosted a child has ended: killed, out of memory, or lost with its host."""
