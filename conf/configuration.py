@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from conf.errors import ConfigurationFileError, InconsistentOptionsError, InvalidValueError, UnknownOptionError
 from conf.files import write_private
 from conf.option import ConfigOption
-from conf.options import BlobOptions, HeartbeatOptions, RestartStrategyOptions, RpcOptions
+from conf.options import BlobOptions, HeartbeatOptions, RestartStrategyOptions, RpcOptions, SecurityOptions
 from conf.registry import is_pass_through, is_sensitive, options_by_key, suggest
 from conf.secret import MASK
 
@@ -223,6 +223,14 @@ class Configuration:
                     f"{smaller.key} = {low_text} must {bound} {larger.key} = {high_text}",
                     f"lower {smaller.key} ({self.origin(smaller)}) or raise {larger.key} ({self.origin(larger)})",
                 )
+        if self.get(SecurityOptions.SSL_ENABLED):
+            files = (SecurityOptions.SSL_CERTIFICATE, SecurityOptions.SSL_KEY, SecurityOptions.SSL_CA)
+            for file in files:
+                if self.get(file) is None:
+                    raise InconsistentOptionsError(
+                        f"{SecurityOptions.SSL_ENABLED.key} is true and {file.key} is not set",
+                        f"set {file.key} to a PEM file, or {SecurityOptions.SSL_ENABLED.key} to false",
+                    )
 
 
 def _plain(value: object) -> str | list[str]:

@@ -105,7 +105,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
             await self._receptionist.register(Listing(self.path, str(self.address), os.getpid(), self.fencing_token))
         except ActorError as error:
             self.log.debug("the receptionist does not answer: %s", error)
-        self.schedule(REGISTRATION_INTERVAL_S, lambda: self._list_again(term))
+        self.schedule_run_async(REGISTRATION_INTERVAL_S, lambda: self._list_again(term))
 
     def _list_again(self, term: LeaderTerm) -> None:
         self.spawn(self._list(term), "listing itself")

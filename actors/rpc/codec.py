@@ -86,7 +86,7 @@ def _first_cause(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """What the wire needs to know of one gateway method."""
+    """What the wire needs to know of one gateway method; `plain` are its parameters' types, if all travel as is."""
 
     name: str
     signature: inspect.Signature
@@ -96,6 +96,7 @@ class MethodSpec:
     required: int
     encode_result: Hook | None
     decode_result: Hook
+    plain: tuple[type, ...] | None
 
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Bind and encode the arguments of a call; raises TypeError as a local call would."""
@@ -103,10 +104,14 @@ class MethodSpec:
             bound = self.signature.bind(None, *args, **kwargs)
             bound.apply_defaults()
             args = bound.args[1:]
+        if self.plain is not None:
+            return list(args)
         return [value if encode is None else encode(value) for encode, value in zip(self.encoders, args, strict=True)]
 
     def decode_arguments(self, values: Any) -> list[Any]:
         """Decode received arguments; raises `WireError` when number or types do not fit."""
+        if type(values) is list and tuple(map(type, values)) == self.plain:
+            return values
         if not isinstance(values, list) or not self.required <= len(values) <= len(self.decoders):
             raise WireError(f"{self.name}() takes {len(self.decoders)} arguments")
         return [decode(value) for decode, value in zip(self.decoders, values, strict=False)]
@@ -121,6 +126,8 @@ def _decoder(hint: Any) -> Hook:
         return lambda value: value
     if hint is type(None):
         return lambda value: None
+    if hint in _PLAIN:
+        return lambda value: value if type(value) is hint else from_plain(value, hint)
     return lambda value: from_plain(value, hint)
 
 
@@ -152,6 +159,7 @@ def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
         if not is_ask and returns is not type(None):
             raise TypeError(f"{gateway.__name__}.{name} must return Ask[...] (an ask) or None (a tell)")
         result = typing.get_args(returns)[0] if is_ask else type(None)
+        kinds = tuple(hints[parameter.name] for parameter in parameters)
         specs[name] = MethodSpec(
             name=name,
             signature=signature,
@@ -161,6 +169,7 @@ def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
             required=sum(parameter.default is inspect.Parameter.empty for parameter in parameters),
             encode_result=_encoder(result),
             decode_result=_decoder(result),
+            plain=kinds if all(kind in _PLAIN for kind in kinds) else None,
         )
     _method_specs[gateway] = specs
     return specs
@@ -181,7 +190,16 @@ def wire_error(error_type: E) -> E:
 for _value in vars(actors.errors).values():
     if isinstance(_value, type) and issubclass(_value, ActorError) and _value is not RemoteError:
         wire_error(_value)
-for _builtin in (ValueError, TypeError, KeyError, LookupError, FileNotFoundError, PermissionError, TimeoutError):
+for _builtin in (
+    ValueError,
+    TypeError,
+    KeyError,
+    LookupError,
+    RuntimeError,
+    FileNotFoundError,
+    PermissionError,
+    TimeoutError,
+):
     wire_error(_builtin)
 
 

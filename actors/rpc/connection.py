@@ -1,4 +1,4 @@
-"""One authenticated connection, seen from either side: handshake first, then frames, written in batches."""
+"""One authenticated connection on an event loop, seen from either side: handshake first, then frames."""
 
 from __future__ import annotations
 
@@ -7,72 +7,80 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from actors.errors import ActorError, AuthenticationError, RecipientUnreachable, WireError
-from actors.rpc import wire
+from actors.errors import ActorError, AuthenticationError, FrameTooLarge, RecipientUnreachable, RemoteError, WireError
+from actors.rpc import codec, wire
 from actors.rpc.pending import PendingAsk, PendingAsks
 from actors.rpc.security import MAC_SIZE, ClientHandshake, ServerHandshake
+from actors.rpc.stream import Stream
 
 if TYPE_CHECKING:
+    import socket
+
     from actors.rpc.service import RpcService
+    from actors.rpc.tls import TlsStream
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 5.0
-BATCH_SIZE = 64 * 1024
+DISMISS_S = 1.0
+REMEDY = "send it as a blob, or raise rpc.frame-size on every process of the cluster"
 
 
-class _Connection(asyncio.Protocol):
-    """What both sides share: the handshake's bytes are cut off the stream first, output is written once per turn."""
+class _Connection(Stream):
+    """What both sides share: the handshake's bytes are cut off the stream first."""
 
     def __init__(self, service: RpcService, handshake: ClientHandshake | ServerHandshake) -> None:
+        super().__init__(service.loop, service.poller)
         self._service = service
         self._handshake = handshake
         self._early = bytearray()
-        self._decoder = wire.FrameDecoder(service.frame_size)
-        self._out: list[bytes] = []
-        self._out_size = 0
-        self._paused = False
+        self._decoder = wire.FrameDecoder(service.config.frame_size)
         self._untaken: Iterator[list[Any]] | None = None
-        self._flush_due = False
-        self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # a stream transport, by the way it was made
-        self._deadline = self._service.loop.call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
+    def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
+        self._deadline = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
+        super().attach(sock, tls)
 
     def _handshake_late(self) -> None:
         # On the client this is a hung process, not a wrong secret: who retries on an unreachable peer has to go on.
         late = RecipientUnreachable if isinstance(self._handshake, ClientHandshake) else AuthenticationError
         self.fail(late(f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"))
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            if not self._handshake.done:
+    def received(self, data: bytes) -> None:
+        if not self._handshake.done:
+            try:
                 data = self._shake_hands(data)
                 if not self._handshake.done:
                     return
-                if self._deadline is not None:
-                    self._deadline.cancel()
-                    self._deadline = None
-                self.established()
-        except ActorError as error:
-            self.fail(error)
-        else:
-            self._take(self._decoder.feed(data))
+            except ActorError as error:
+                self.fail(error)
+                return
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            self._may_flush = True
+            self.established()
+        self._take(self._decoder.feed(data))
 
     def _take(self, messages: Iterator[list[Any]]) -> None:
         """Handle messages until there are no more, or until the peer must first read what it has been sent."""
+        handle = self.message_received
         try:
             for message in messages:
-                self.message_received(message)
-                if self._paused:
+                handle(message)
+                if self.paused:
                     self._untaken = messages
-                    break
+                    return
+                if self.sock is None:
+                    return
         except ActorError as error:
             self.fail(error)
-        if self._out:
-            self.flush()
+
+    def resumed(self) -> None:
+        untaken, self._untaken = self._untaken, None
+        if untaken is not None:
+            self._take(untaken)
 
     def _shake_hands(self, data: bytes) -> bytes:
         self._early += data
@@ -81,8 +89,8 @@ class _Connection(asyncio.Protocol):
             part = bytes(self._early[:wanted])
             del self._early[:wanted]
             answer = self._handshake.receive(part)
-            if answer and self._transport is not None:
-                self._transport.write(answer)
+            if answer:
+                self.write(answer)
         rest = bytes(self._early) if self._handshake.done else b""
         if self._handshake.done:
             self._early.clear()
@@ -95,85 +103,106 @@ class _Connection(asyncio.Protocol):
         """One well-formed message came."""
         raise NotImplementedError
 
-    def fail(self, error: ActorError) -> None:
-        """Close the connection because of *error*."""
-        raise NotImplementedError
-
-    def send(self, frame: bytes) -> None:
-        """Queue a frame; what is queued in one turn of the loop leaves in one write, or a few where it is much."""
-        self._out.append(frame)
-        self._out_size += len(frame)
-        if self._out_size > BATCH_SIZE:
-            self.flush()
-        elif not self._flush_due:
-            self._flush_due = True
-            self._service.loop.call_soon(self.flush)
-
-    def flush(self) -> None:
-        self._flush_due = False
-        if self._out and self._transport is not None:
-            out, self._out, self._out_size = self._out, [], 0
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-
-    def _drop(self) -> None:
+    def drop(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if self._transport is not None:
-            self._transport.abort()
-            self._transport = None
         self._untaken = None
+        super().drop()
 
 
 class ServerConnection(_Connection):
-    """The accepting side: messages go to the service's dispatch; a peer that misbehaves is cut off with a log line."""
+    """The accepting side: messages go to the service's dispatch; a peer that misbehaves is cut off with a log line.
 
-    def __init__(self, service: RpcService) -> None:
+    Args:
+        service: the RPC service it belongs to.
+        peer: the other side's name, for the log.
+    """
+
+    def __init__(self, service: RpcService, peer: str) -> None:
         super().__init__(service, ServerHandshake(service.secret, "rpc"))
-        self._peer = "a local peer"
+        self._peer = peer
+        self._dispatch = service.dispatch
+        self._handlers = 0
+        self._handlers_limit = service.config.handlers_in_flight
+        self._held = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        name = transport.get_extra_info("peername")
-        if isinstance(name, tuple):
-            self._peer = f"{name[0]}:{name[1]}"
+    def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
         self._service.connections.add(self)
+        self._service.newcomers[self] = None
+        super().attach(sock, tls)
+
+    def established(self) -> None:
+        self._service.newcomers.pop(self, None)
 
     def message_received(self, message: list[Any]) -> None:
-        self._service.dispatch(message, self)
+        self._dispatch(message, self)
 
-    def pause_writing(self) -> None:
+    def pressure_changed(self) -> None:
         # A peer that asks faster than it reads the replies is not read from until it does, nor is served what has been
         # read already (a few bytes may ask for megabytes): memory stays bounded.
-        self._paused = True
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self.set_paused(self._write_full or self._held > 0 or self._handlers >= self._handlers_limit)
 
-    def resume_writing(self) -> None:
-        self._paused = False
-        untaken, self._untaken = self._untaken, None
-        if untaken is not None:
-            self._take(untaken)
-        if self._transport is not None and not self._paused:
-            self._transport.resume_reading()
+    def hold(self) -> None:
+        """Take nothing more from this peer before as many calls of `release`: what it sends finds no room here."""
+        self._held += 1
+        self.pressure_changed()
+
+    def release(self) -> None:
+        """Take back one `hold`."""
+        self._held -= 1
+        if self.paused:
+            self.pressure_changed()
+
+    def handler_started(self) -> None:
+        """A coroutine handler runs for this peer."""
+        self._handlers += 1
+        if self._handlers >= self._handlers_limit:
+            self.pressure_changed()
+
+    def handler_ended(self) -> None:
+        """A coroutine handler of this peer has ended."""
+        self._handlers -= 1
+        if self.paused:
+            self.pressure_changed()
 
     def fail(self, error: ActorError) -> None:
         log.warning("refused %s: %s", self._peer, error)
-        self._drop()
+        if self._handshake.done and self.sock is not None:
+            # The peer holds the secret, so it is told: correlation 0 belongs to no ask, but to the connection.
+            told = type(error)(f"{error}; {REMEDY}") if isinstance(error, FrameTooLarge) else error
+            self.send(self._service.encoder.encode([wire.ERROR, 0, *codec.encode_error(told)]))
+        elif isinstance(self._handshake, ServerHandshake) and self._handshake.refusal:
+            self.write(self._handshake.refusal)
+        else:
+            self.drop()
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(DISMISS_S, self.drop)
+        self.dismiss()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None and self._handshake.expects == MAC_SIZE:
+    def make_way(self) -> None:
+        """Too many connections are in their handshake; this one is the oldest of them."""
+        if self._ending:
+            self.drop()
+        else:
+            self.fail(AuthenticationError("too many connections are in their handshake at once; this was the oldest"))
+
+    def lost(self, error: OSError | None) -> None:
+        if self.sock is not None and self._handshake.expects == MAC_SIZE:
             # It saw our proof and left: a client with another secret finds that out first, and does not answer.
             log.warning("refused %s: it left during the handshake; does it hold this cluster's secret?", self._peer)
-        self._drop()
+        self.drop()
+
+    def drop(self) -> None:
+        super().drop()
         self._service.connections.discard(self)
+        self._service.newcomers.pop(self, None)
 
     def close(self) -> None:
         """Write what is queued and close."""
-        self.flush()
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+        self.end()
 
 
 class ClientConnection(_Connection):
@@ -187,25 +216,16 @@ class ClientConnection(_Connection):
     def __init__(self, service: RpcService, on_closed: Callable[[ActorError], None]) -> None:
         super().__init__(service, ClientHandshake(service.secret, "rpc"))
         self._on_closed = on_closed
-        self._error: ActorError | None = None
         self._closed = False
         self._pending = PendingAsks(service.loop)
         self._next_id = 0
-        self._corked = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if isinstance(self._handshake, ClientHandshake) and self._transport is not None:
-            self._transport.write(self._handshake.hello())
+    def started(self) -> None:
+        if isinstance(self._handshake, ClientHandshake):
+            self.write(self._handshake.hello())
 
     def established(self) -> None:
         self.flush()
-
-    def flush(self) -> None:
-        if self._handshake.done:
-            super().flush()
-        else:
-            self._flush_due = False
 
     def ask(
         self,
@@ -219,20 +239,9 @@ class ClientConnection(_Connection):
         self._next_id += 1
         correlation = self._next_id
         message[1] = correlation
-        self.send(self._service.encoder.encode(message))
-        self._pending.add(correlation, PendingAsk(future, decode, self._service.loop.time() + timeout_s, on_timeout))
-
-    def send(self, frame: bytes) -> None:
-        """The first frame of a turn leaves at once, for a serial asker waits for it; the others together."""
-        if self._corked or self._out or not self._handshake.done or self._transport is None:
-            super().send(frame)
-            return
-        self._corked = True
-        self._service.loop.call_soon(self._uncork)
-        self._transport.write(frame)
-
-    def _uncork(self) -> None:
-        self._corked = False
+        frame = self._service.encoder.encode(message)
+        self._pending.add(correlation, PendingAsk(future, decode, self.loop.time() + timeout_s, on_timeout))
+        self.send(frame)
 
     def message_received(self, message: list[Any]) -> None:
         kind = message[0]
@@ -240,38 +249,50 @@ class ClientConnection(_Connection):
             raise WireError(f"the server sent a message of kind {kind}")
         ask = self._pending.take(message[1])
         if ask is None or ask.future.done():
-            return  # the reply to an ask that has timed out: its asker has been told
+            if kind == wire.ERROR and message[1] == 0:
+                self.fail(connection_error(message))
+            return  # else the reply to an ask that has timed out: its asker has been told
         future = ask.future
         if kind == wire.ERROR:
-            future.set_exception(self._service.decode_error(message[2], message[3], message[4]))
+            future.set_exception(codec.decode_error(message[2], message[3], message[4]))
             return
         try:
             future.set_result(ask.decode(message[2]))
         except WireError as error:
             future.set_exception(error)
 
-    def fail(self, error: ActorError) -> None:
-        self._error = error
-        self._drop()
-        self.connection_lost(None)
+    def lost(self, error: OSError | None) -> None:
+        if not self._handshake.done:
+            # Not a wrong secret: the server proves first, so that it is this side that finds that out.
+            self.fail(
+                RecipientUnreachable(
+                    "the connection broke during the handshake: the process ended, or only one side has TLS"
+                )
+            )
+        else:
+            self.fail(RecipientUnreachable(f"the connection broke{f': {error}' if error else ''}"))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._drop()
+    def fail(self, error: ActorError) -> None:
+        self.drop()
         if self._closed:
             return
         self._closed = True
-        if self._error is not None:
-            reason: ActorError = self._error
-        elif not self._handshake.done:
-            # Not a wrong secret: the server proves first, so that it is this side that finds that out.
-            reason = RecipientUnreachable(
-                "the connection broke during the handshake: the process ended, or is none of this version"
-            )
-        else:
-            reason = RecipientUnreachable(f"the connection broke{f': {exc}' if exc else ''}")
-        self._pending.fail_all(lambda: type(reason)(str(reason)))
-        self._on_closed(reason)
+        self._pending.fail_all(lambda: again(error))
+        self._on_closed(error)
 
     def close(self) -> None:
         """Close; pending asks end in `RecipientUnreachable`."""
         self.fail(RecipientUnreachable("the RPC service was closed"))
+
+
+def connection_error(message: list[Any]) -> ActorError:
+    """What an ERROR of correlation 0 says: the server refuses the whole connection."""
+    error = codec.decode_error(message[2], message[3], message[4])
+    return error if isinstance(error, ActorError) else WireError(f"the server refused the connection: {error}")
+
+
+def again(error: ActorError) -> ActorError:
+    """The same error once more: one exception object must not be raised in several places."""
+    if isinstance(error, RemoteError):
+        return RemoteError(error.type_name, error.message, error.remote_traceback)
+    return type(error)(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import logging
 import threading
@@ -11,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.address import ActorAddress
-from actors.errors import EndpointStateError, FencingError
-from actors.rpc.gateway import FencingToken
+from actors.errors import AskTimeout, EndpointStateError, FencingError
+from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 
 if TYPE_CHECKING:
     from actors.rpc.service import RpcService
 
 T = TypeVar("T")
+G = TypeVar("G", bound=RpcGateway)
 
 USER_ROOT = "/user/"
 
@@ -44,6 +46,7 @@ class RpcEndpoint:
         self.pending_starts = 0
         self._spawned: set[asyncio.Task[Any]] = set()
         self._scheduled: set[asyncio.TimerHandle] = set()
+        self._calls: set[Callable[[Exception], None]] = set()
         self._main_thread = threading.get_ident()
         self._io_threads: ThreadPoolExecutor | None = None
 
@@ -87,8 +90,16 @@ class RpcEndpoint:
         """An internal step failed with nobody waiting for its result; the default logs it with its traceback."""
         self.log.error("%s: %s failed", self.path, what, exc_info=error)
 
-    def schedule(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-        """Run *action* on the main thread after *delay_s* seconds (Flink's `scheduleRunAsync`)."""
+    def schedule_run_async(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run *action* on the main thread after *delay_s* seconds (Flink's `scheduleRunAsync`).
+
+        Returns:
+            What cancels it.
+
+        Raises:
+            EndpointStateError: called from another thread; `run_async` may be.
+        """
+        self.validate_main_thread()
 
         def fire() -> None:
             self._scheduled.discard(handle)
@@ -103,7 +114,59 @@ class RpcEndpoint:
 
     def run_async(self, action: Callable[[], None]) -> None:
         """Run *action* on the main thread soon; may be called from any thread (Flink's `runAsync`)."""
-        self.service.loop.call_soon_threadsafe(lambda: self.schedule(0, action))
+        self.service.loop.call_soon_threadsafe(lambda: self.schedule_run_async(0, action))
+
+    def call_async(self, function: Callable[[], T], timeout_s: float | None = None) -> Ask[T]:
+        """Call *function* on the main thread soon, and get its result; from any thread (Flink's `callAsync`).
+
+        Args:
+            function: called as a message would be, between the handlers.
+            timeout_s: seconds until the result is an `AskTimeout` (default ``rpc.ask-timeout``).
+
+        Raises:
+            EndpointStateError: (as the result) the endpoint stops before the call had its turn.
+        """
+        allowed_s = self.service.config.ask_timeout_s if timeout_s is None else timeout_s
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def give_up(error: Exception) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        def arrange() -> None:
+            if self.termination.done():
+                give_up(EndpointStateError(f"{self.path} has stopped"))
+                return
+            late = self.service.loop.call_later(
+                allowed_s, give_up, AskTimeout(f"{self.path} did not call {function!r} within {allowed_s:g} s")
+            )
+
+            def call() -> None:
+                self._calls.discard(give_up)
+                late.cancel()
+                if outcome.done():
+                    return
+                try:
+                    outcome.set_result(function())
+                except Exception as error:  # the caller's to know
+                    outcome.set_exception(error)
+
+            self._calls.add(give_up)
+            self.schedule_run_async(0, call)
+
+        self.service.loop.call_soon_threadsafe(arrange)
+        return Ask(outcome, self.service.loop, allowed_s)
+
+    def self_gateway(self, gateway_type: type[G]) -> G:
+        """A gateway to this endpoint itself (Flink's `getSelfGateway`): its calls are messages, taken in their turn.
+
+        That of a fenced endpoint carries the token of now, so what is sent to itself under one leadership is refused
+        under the next.
+        """
+        return self.service.gateway(self.address, gateway_type, self._own_token())
+
+    def _own_token(self) -> FencingToken | None:
+        return None
 
     async def run_blocking(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking work on the endpoint's I/O threads and come back to the main thread with its result."""
@@ -124,6 +187,9 @@ class RpcEndpoint:
         for handle in list(self._scheduled):
             handle.cancel()
         self._scheduled.clear()
+        for give_up in list(self._calls):
+            give_up(EndpointStateError(f"{self.path} was stopped before the call had its turn"))
+        self._calls.clear()
         try:
             await self.on_stop()
         finally:
@@ -147,6 +213,9 @@ class FencedRpcEndpoint(RpcEndpoint):
     def __init__(self, service: RpcService, name: str) -> None:
         super().__init__(service, name)
         self.fencing_token: FencingToken | None = None
+
+    def _own_token(self) -> FencingToken | None:
+        return self.fencing_token
 
     def check_token(self, token: FencingToken | None) -> None:
         """Refuse a call made under another leadership; raises `FencingError`."""

@@ -116,10 +116,23 @@ def rpc(
     return typing.cast("Callable[Concatenate[S, P], Ask[T]]", handler)
 
 
-def rpc_sync(handler: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Ask[T]]:
-    """Mark a plain method as the implementation of an ask: it runs to its end without interleaving (the fast path)."""
+@typing.overload
+def rpc_sync(  # a Future is a T too: the first that fits is meant
+    handler: Callable[Concatenate[S, P], asyncio.Future[T]],
+) -> Callable[Concatenate[S, P], Ask[T]]: ...
+
+
+@typing.overload
+def rpc_sync(handler: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Ask[T]]: ...
+
+
+def rpc_sync(handler: Callable[..., Any]) -> Callable[..., Ask[Any]]:
+    """Mark a plain method as the implementation of an ask: it runs to its end without interleaving (the fast path).
+
+    It may return an `asyncio.Future` instead of the result: the reply is sent when that is done, with no task for it.
+    """
     setattr(handler, RPC_MARK, True)
-    return typing.cast("Callable[Concatenate[S, P], Ask[T]]", handler)
+    return typing.cast("Callable[..., Ask[Any]]", handler)
 
 
 def rpc_tell(handler: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:

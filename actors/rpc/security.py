@@ -7,17 +7,24 @@ handshake worthless. The *service* name is part of every proof, so that a proof 
     server -> client   PROOF   magic(4) version(1) server_nonce(32) mac(32)
     client -> server   ANSWER  mac(32)
 
-Used by the RPC ports and by the blob port (`blob.server`). Until `done` is true a server must act on nothing but
-the handshake.
+A server that is greeted in another version refuses, and says so in the form that every version of the client reads:
+
+    server -> client   REFUSAL magic(4) version(1) zeroes(64), which is as long as a PROOF; then it closes
+
+so the HELLO of every version begins with magic and version and is at least as long as this one, and so are the PROOF
+and the REFUSAL. Used by the RPC ports and by the blob port (`blob.server`). Until `done` is true a server must act on
+nothing but the handshake.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import secrets
 import socket
+import stat
 from pathlib import Path
 
 from actors.errors import AuthenticationError, ProtocolVersionMismatch, WireError
@@ -29,27 +36,42 @@ MAC_SIZE = 32
 HELLO_SIZE = len(MAGIC) + 1 + NONCE_SIZE
 PROOF_SIZE = HELLO_SIZE + MAC_SIZE
 MINIMUM_SECRET_SIZE = 16
+MAXIMUM_SECRET_SIZE = 64 * 1024
+REFUSAL = (MAGIC + bytes([VERSION])).ljust(PROOF_SIZE, b"\0")
 
 
 def load_or_create_secret(path: Path) -> bytes:
     """Return the cluster secret kept in *path*, generating it (32 random bytes as hex, mode 0600) when there is none.
 
+    Any number of processes may do so at once: all get the same secret, for the file appears whole or not at all.
+
     Raises:
-        AuthenticationError: the file is readable by others, or holds fewer than 16 characters.
+        AuthenticationError: the file cannot be made or read, belongs to another user, is readable by others, or holds
+            fewer than 16 characters.
     """
+    if not path.exists():
+        _create_secret(path)
+    return load_secret(path)
+
+
+def load_secret(path: Path) -> bytes:
+    """Return the cluster secret kept in *path*; raises as `load_or_create_secret`, also when there is no such file."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    else:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-    mode = path.stat().st_mode & 0o777
-    if mode & 0o077:
+        # Non-blocking: a named pipe in its place must not hold the process up.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
         raise AuthenticationError(
-            f"the secret file {path} has mode {mode:04o}: others may read it; chmod 600 it, or delete it for a new one"
+            f"the secret file {path} cannot be read: {error.strerror}; set security.secret-file to one that can"
+        ) from error
+    try:
+        _check_secret_file(path, os.fstat(descriptor))  # of what was opened, whatever has the name by now
+        secret = os.read(descriptor, MAXIMUM_SECRET_SIZE + 1).strip()
+    finally:
+        os.close(descriptor)
+    if len(secret) > MAXIMUM_SECRET_SIZE:
+        raise AuthenticationError(
+            f"the secret in {path} is longer than {MAXIMUM_SECRET_SIZE} bytes; is it the right file?"
         )
-    secret = path.read_bytes().strip()
     if len(secret) < MINIMUM_SECRET_SIZE:
         raise AuthenticationError(
             f"the secret in {path} is shorter than {MINIMUM_SECRET_SIZE} characters; delete it to get a new one"
@@ -57,22 +79,72 @@ def load_or_create_secret(path: Path) -> bytes:
     return secret
 
 
+def _check_secret_file(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise AuthenticationError(f"the secret file {path} is no plain file; set security.secret-file to one")
+    if status.st_uid != os.geteuid():
+        raise AuthenticationError(
+            f"the secret file {path} belongs to user {status.st_uid}, who knows the secret then, and this process runs "
+            f"as user {os.geteuid()}: chown it, or set security.secret-file to a file of your own"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise AuthenticationError(
+            f"the secret file {path} has mode {mode:04o}: others may read it; chmod 600 it, or delete it for a new one"
+        )
+
+
+def _create_secret(path: Path) -> None:
+    """Make the file under another name and link it to its own: nobody ever reads it empty, and the first one wins."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32) + "\n")
+                file.flush()
+                os.fsync(descriptor)
+            with contextlib.suppress(FileExistsError):  # another process was faster: its secret is the cluster's
+                path.hardlink_to(draft)
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise AuthenticationError(
+            f"the secret file {path} cannot be made: {error.strerror}; make it yourself (16 characters or more, mode "
+            "0600), or set security.secret-file to where it can be made"
+        ) from error
+
+
 class _Handshake:
-    def __init__(self, secret: bytes, service: str) -> None:
+    """What both sides share: `expects` says how many bytes the next step takes; 0 when the handshake is over."""
+
+    def __init__(self, secret: bytes, service: str, expects: int) -> None:
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-auth").digest()
         self._service = service.encode()
+        self.expects = expects
         self.done = False
 
     def _mac(self, role: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
         message = b"|".join((role, self._service, client_nonce.hex().encode(), server_nonce.hex().encode()))
         return hmac.digest(self._key, message, "sha256")
 
+    def _begin_step(self, data: bytes) -> None:
+        """A handshake has one try: whatever goes wrong in a step ends it."""
+        expected, self.expects = self.expects, 0
+        if not expected:
+            raise WireError("the handshake is over")
+        if len(data) != expected:
+            raise WireError(f"a handshake message of {len(data)} bytes, where {expected} are due")
+
     @staticmethod
     def _check_preamble(data: bytes) -> None:
         if data[:4] != MAGIC:
             raise WireError("the peer does not speak the Understudy protocol")
         if data[4] != VERSION:
-            raise ProtocolVersionMismatch(f"the peer speaks protocol version {data[4]}, this side speaks {VERSION}")
+            raise ProtocolVersionMismatch(
+                f"the peer speaks protocol version {data[4]}, this side speaks {VERSION}: install the same release of "
+                "understudy-spark on both"
+            )
 
 
 class ServerHandshake(_Handshake):
@@ -81,11 +153,15 @@ class ServerHandshake(_Handshake):
     Args:
         secret: the cluster secret.
         service: name of the service the port offers, e.g. ``"rpc"`` or ``"blob"``.
+
+    Attributes:
+        refusal: what to send before closing when `receive` has raised. A peer of another version is told this one's;
+            whoever does not hold the secret, or speaks another protocol, is told nothing.
     """
 
     def __init__(self, secret: bytes, service: str) -> None:
-        super().__init__(secret, service)
-        self.expects = HELLO_SIZE
+        super().__init__(secret, service, HELLO_SIZE)
+        self.refusal = b""
         self._client_nonce = b""
         self._server_nonce = os.urandom(NONCE_SIZE)
 
@@ -94,11 +170,16 @@ class ServerHandshake(_Handshake):
 
         Raises:
             WireError: not our protocol.
-            ProtocolVersionMismatch: another version.
+            ProtocolVersionMismatch: another version; `refusal` tells the peer.
             AuthenticationError: the peer's proof is wrong.
         """
+        self._begin_step(data)
         if not self._client_nonce:
-            self._check_preamble(data)
+            try:
+                self._check_preamble(data)
+            except ProtocolVersionMismatch:
+                self.refusal = REFUSAL
+                raise
             self._client_nonce = data[5:HELLO_SIZE]
             self.expects = MAC_SIZE
             proof = self._mac(b"server", self._client_nonce, self._server_nonce)
@@ -106,7 +187,6 @@ class ServerHandshake(_Handshake):
         if not hmac.compare_digest(data, self._mac(b"client", self._client_nonce, self._server_nonce)):
             raise AuthenticationError("the peer does not hold this cluster's secret")
         self.done = True
-        self.expects = 0
         return b""
 
 
@@ -114,8 +194,7 @@ class ClientHandshake(_Handshake):
     """The connecting side: send `hello()`, feed the server's PROOF_SIZE bytes to `receive()`, send what it returns."""
 
     def __init__(self, secret: bytes, service: str) -> None:
-        super().__init__(secret, service)
-        self.expects = PROOF_SIZE
+        super().__init__(secret, service, PROOF_SIZE)
         self._client_nonce = os.urandom(NONCE_SIZE)
 
     def hello(self) -> bytes:
@@ -124,12 +203,12 @@ class ClientHandshake(_Handshake):
 
     def receive(self, data: bytes) -> bytes:
         """Check the server's proof and return the answer to send; raises as `ServerHandshake.receive`."""
+        self._begin_step(data)
         self._check_preamble(data)
         server_nonce, proof = data[5:HELLO_SIZE], data[HELLO_SIZE:]
         if not hmac.compare_digest(proof, self._mac(b"server", self._client_nonce, server_nonce)):
             raise AuthenticationError("the server does not hold this cluster's secret")
         self.done = True
-        self.expects = 0
         return self._mac(b"client", self._client_nonce, server_nonce)
 
 

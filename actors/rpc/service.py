@@ -1,70 +1,42 @@
-"""The RPC service of a process: listens, dispatches, makes gateways (Flink's `RpcService` and `RpcServer`)."""
+"""The RPC service of a process: listens, serves endpoints, makes gateways (Flink's `RpcService` and `RpcServer`)."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import errno
 import functools
 import logging
-import os
 import socket
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
-from actors.errors import (
-    ActorError,
-    ActorSystemError,
-    AskTimeout,
-    EndpointStateError,
-    RecipientUnreachable,
-    UnknownActor,
-    WireError,
-)
-from actors.rpc import codec, wire
+from actors.errors import ActorError, AskTimeout, RecipientUnreachable
+from actors.rpc import wire
 from actors.rpc.codec import MethodSpec
+from actors.rpc.config import RpcConfig
 from actors.rpc.connection import ServerConnection
+from actors.rpc.dispatch import Dispatcher
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
+from actors.rpc.listener import Listener, listen_tcp, listen_unix
 from actors.rpc.peer import Peer
-from actors.rpc.tables import MethodTable, method_table, proxy_type
+from actors.rpc.tables import proxy_type
+from actors.rpc.tls import TlsStream
+from actors.rpc.transport import Poller
+
+__all__ = ["RpcConfig", "RpcService"]
 
 log = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=RpcGateway)
 
 
-@dataclass(frozen=True, slots=True)
-class RpcConfig:
-    """Settings of an RPC service.
-
-    Args:
-        system: name of the actor system, the part before ``@`` in addresses.
-        bind_host: address to listen on; loopback by default.
-        port: TCP port; 0 takes a free one.
-        socket_dir: directory of the Unix sockets of this machine's processes, or None for TCP only.
-        frame_size: largest message in bytes.
-        ask_timeout_s: default time allowed for an ask, in seconds.
-        connect_timeout_s: time allowed for making a connection, in seconds.
-    """
-
-    system: str = "understudy"
-    bind_host: str = "127.0.0.1"
-    port: int = 0
-    socket_dir: Path | None = None
-    frame_size: int = 10 * 1024 * 1024
-    ask_timeout_s: float = 10.0
-    connect_timeout_s: float = 5.0
-
-
 class RpcService:
     """Serves the endpoints of this process and reaches those of others. All of it runs on one event loop's thread.
 
-    A process that only calls (a client) never listens: leave out `listen`.
+    A process that only calls (a client) never listens: leave out `listen`. One without an event loop is better off
+    with `actors.client.ActorClient`.
 
     Args:
         loop: the event loop that drives it.
@@ -72,22 +44,29 @@ class RpcService:
         config: see `RpcConfig`.
     """
 
-    decode_error = staticmethod(codec.decode_error)
-
     def __init__(self, loop: asyncio.AbstractEventLoop, secret: bytes, config: RpcConfig) -> None:
         self.loop = loop
         self.secret = secret
         self.config = config
         self.frame_size = config.frame_size
         self.encoder = wire.FrameEncoder(config.frame_size)
+        self.poller = Poller(loop)
         self.connections: set[ServerConnection] = set()
+        self.newcomers: dict[ServerConnection, None] = {}
         self.port = config.port
-        self._endpoints: dict[str, tuple[RpcEndpoint, MethodTable]] = {}
+        self._dispatcher = Dispatcher(loop, self.encoder, lambda: f"{config.bind_host}:{self.port}")
+        self.dispatch = self._dispatcher.dispatch
         self._peers: dict[tuple[str, int], Peer] = {}
-        self._servers: list[asyncio.AbstractServer] = []
+        self._listeners: list[Listener] = []
         self._thread = threading.get_ident()
-        self._running: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._tls = None if config.tls is None else config.tls.contexts()
+
+    def tls_stream(self, sock: socket.socket, *, server_side: bool) -> TlsStream | None:
+        """TLS for one connection; None where it goes without: Unix sockets, or a service without certificates."""
+        if self._tls is None or sock.family == socket.AF_UNIX:
+            return None
+        return TlsStream(self._tls[0 if server_side else 1], server_side=server_side)
 
     # ------------------------------------------------------------------ serving
 
@@ -98,39 +77,15 @@ class RpcService:
             ActorSystemError: the port is taken, the address is not this machine's, or the Unix socket cannot be made.
         """
         self._thread = threading.get_ident()
-        host, port = self.config.bind_host, self.config.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except OSError as error:
-            sock.close()
-            if error.errno == errno.EADDRINUSE:
-                reason = f"port {port} of {host} is taken; stop what holds it, or set jobmanager.rpc.port to another"
-            else:
-                reason = f"cannot listen on {host}:{port}: {error.strerror}"
-            raise ActorSystemError(reason) from error
-        self.port = sock.getsockname()[1]
-        self._servers.append(await self.loop.create_server(lambda: ServerConnection(self), sock=sock, backlog=512))
-        path = self._socket_path(self.port)
+        listener, self.port = listen_tcp(self)
+        self._listeners.append(listener)
+        path = self.config.unix_socket(self.port)
         if path is not None:
-            path.unlink(missing_ok=True)
-            previous = os.umask(0o177)
             try:
-                server = await self.loop.create_unix_server(lambda: ServerConnection(self), path=path, backlog=512)
-            except OSError as error:
-                self._servers.pop().close()
-                raise ActorSystemError(
-                    f"cannot listen on the Unix socket {path}: {error.strerror or error}; "
-                    "its directory has to exist, and its path to be at most 107 bytes long"
-                ) from error
-            finally:
-                os.umask(previous)
-            self._servers.append(server)
-
-    def _socket_path(self, port: int) -> Path | None:
-        return None if self.config.socket_dir is None else self.config.socket_dir / f"rpc-{port}"
+                self._listeners.append(listen_unix(self, path))
+            except BaseException:
+                self._listeners.pop().close()
+                raise
 
     def address_of(self, path: str) -> ActorAddress:
         """The full address of *path* in this process."""
@@ -142,121 +97,12 @@ class RpcService:
         Raises:
             ActorSystemError: the name is taken, or the endpoint does not implement all of its gateways.
         """
-        if endpoint.path in self._endpoints:
-            raise ActorSystemError(f"an actor named {endpoint.path} runs in this process already")
-        table = method_table(endpoint)
-        self._endpoints[endpoint.path] = (endpoint, table)
-        try:
-            await endpoint.start()
-        except BaseException:
-            del self._endpoints[endpoint.path]
-            await endpoint.stop()
-            raise
+        await self._dispatcher.start(endpoint)
         return endpoint.address
 
     async def stop_server(self, endpoint: RpcEndpoint) -> None:
-        """Stop *endpoint* and free its name."""
-        try:
-            await endpoint.stop()
-        finally:
-            self._endpoints.pop(endpoint.path, None)
-
-    def dispatch(self, message: list[Any], connection: ServerConnection) -> None:
-        """Run one received ASK or TELL; called on the main thread, in the order of arrival."""
-        kind = message[0]
-        if kind == wire.ASK:
-            _, correlation, path, name, args, token = message
-        elif kind == wire.TELL:
-            _, path, name, args, token = message
-            correlation = None
-        else:
-            raise WireError(f"a client sent a message of kind {kind}")
-        try:
-            entry = self._endpoints.get(path)
-            if entry is None:
-                raise UnknownActor(f"no actor {path} lives at {self.config.bind_host}:{self.port}")
-            endpoint, table = entry
-            if not endpoint.running:
-                raise EndpointStateError(f"{path} is starting or stopping; try again")
-            endpoint.check_token(_fencing_token(token))
-            method = table.get(name)
-            if method is None:
-                raise UnknownActor(f"{path} has no method {name!r}")
-            spec, handler, is_coroutine = method
-            values = spec.decode_arguments(args)
-        except (ActorError, ValueError, TypeError, LookupError) as error:
-            self._reply_error(connection, correlation, path, name, error)
-            return
-        if is_coroutine:
-            endpoint.pending_starts += 1
-            task = self.loop.create_task(self._run(endpoint, spec, handler, values, correlation, connection))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        elif endpoint.pending_starts:
-            # An earlier message of this endpoint waits for its first step: queue behind it, so that order holds.
-            self.loop.call_soon(self._call, endpoint, spec, handler, values, correlation, connection)
-        else:
-            self._call(endpoint, spec, handler, values, correlation, connection)
-
-    def _call(
-        self,
-        endpoint: RpcEndpoint,
-        spec: MethodSpec,
-        handler: Callable[..., Any],
-        values: list[Any],
-        correlation: int | None,
-        connection: ServerConnection,
-    ) -> None:
-        try:
-            result = handler(*values)
-        except Exception as error:  # a handler's failure is the asker's to know, whatever it is
-            self._reply_error(connection, correlation, endpoint.path, spec.name, error)
-        else:
-            self._reply(connection, correlation, endpoint.path, spec, result)
-
-    async def _run(
-        self,
-        endpoint: RpcEndpoint,
-        spec: MethodSpec,
-        handler: Callable[..., Any],
-        values: list[Any],
-        correlation: int | None,
-        connection: ServerConnection,
-    ) -> None:
-        endpoint.pending_starts -= 1
-        try:
-            result = await handler(*values)
-        except asyncio.CancelledError:
-            stopped = EndpointStateError(f"{endpoint.path} was stopped before it had answered {spec.name}()")
-            self._reply_error(connection, correlation, endpoint.path, spec.name, stopped)
-            raise
-        except Exception as error:  # as in _call
-            self._reply_error(connection, correlation, endpoint.path, spec.name, error)
-        else:
-            self._reply(connection, correlation, endpoint.path, spec, result)
-
-    def _reply(
-        self, connection: ServerConnection, correlation: int | None, path: str, spec: MethodSpec, result: Any
-    ) -> None:
-        if correlation is None:
-            return
-        try:
-            value = result if spec.encode_result is None else spec.encode_result(result)
-            frame = self.encoder.encode([wire.REPLY, correlation, value])
-        except Exception as error:  # a result that cannot be encoded must not leave the asker waiting
-            self._reply_error(connection, correlation, path, spec.name, error)
-            return
-        connection.send(frame)
-
-    def _reply_error(
-        self, connection: ServerConnection, correlation: int | None, path: str, name: str, error: Exception
-    ) -> None:
-        if correlation is None:
-            log.warning(
-                "the message %s to %s failed: %s", name, path, error, exc_info=not isinstance(error, ActorError)
-            )
-            return
-        connection.send(self.encoder.encode([wire.ERROR, correlation, *codec.encode_error(error)]))
+        """Stop *endpoint* and free its name; who waits for an answer of its gets `EndpointStateError`."""
+        await self._dispatcher.stop(endpoint)
 
     # ------------------------------------------------------------------ calling
 
@@ -285,14 +131,8 @@ class RpcService:
         self, target: ActorAddress, spec: MethodSpec, arguments: list[Any], token: FencingToken | None, timeout_s: float
     ) -> Ask[Any]:
         """Send an ask (used by the generated gateways)."""
-        message = [
-            wire.ASK,
-            0,
-            target.path,
-            spec.name,
-            arguments,
-            None if token is None else [token.epoch, token.session],
-        ]
+        fields = None if token is None else (token.epoch, token.session)
+        message = [wire.ASK, 0, target.path, spec.name, arguments, fields]
         if threading.get_ident() == self._thread:
             future: asyncio.Future[Any] = self.loop.create_future()
             self._send_ask(target, spec, message, future, timeout_s)
@@ -314,18 +154,19 @@ class RpcService:
     def _send_ask(
         self, target: ActorAddress, spec: MethodSpec, message: list[Any], future: asyncio.Future[Any], timeout_s: float
     ) -> None:
-        def timed_out() -> Exception:
-            return AskTimeout(f"{target} did not answer {spec.name}() within {timeout_s:g} s; its outcome is unknown")
-
         try:
-            self._peer(target).ask(message, spec.decode_result, future, timeout_s, timed_out)
+            peer = self._peer(target)
+            peer.check_room()
+            peer.ask(
+                message, spec.decode_result, future, timeout_s, functools.partial(_timed_out, target, spec, timeout_s)
+            )
         except ActorError as error:
             if not future.done():
                 future.set_exception(error)
 
     def tell(self, target: ActorAddress, name: str, arguments: list[Any], token: FencingToken | None) -> None:
         """Send a tell (used by the generated gateways): at most once, no reply, never an error to the caller."""
-        message = [wire.TELL, target.path, name, arguments, None if token is None else [token.epoch, token.session]]
+        message = [wire.TELL, target.path, name, arguments, None if token is None else (token.epoch, token.session)]
         if threading.get_ident() == self._thread or self._closed:
             self._send_tell(target, message)
         else:
@@ -333,9 +174,19 @@ class RpcService:
 
     def _send_tell(self, target: ActorAddress, message: list[Any]) -> None:
         try:
-            self._peer(target).send(self.encoder.encode(message))
+            self._peer(target).tell(self.encoder.encode(message))
         except ActorError as error:
             log.warning("a message to %s was not sent: %s", target, error)
+
+    def unsent(self, key: tuple[str, int]) -> int:
+        """How many bytes wait to be sent to the process at host and port."""
+        peer = self._peers.get(key)
+        return 0 if peer is None else peer.unsent
+
+    @property
+    def caller(self) -> ServerConnection | None:
+        """The connection whose message a plain handler is handling; to be used by that handler only."""
+        return self._dispatcher.caller
 
     def _check_open(self) -> None:
         if self._closed:
@@ -354,42 +205,28 @@ class RpcService:
         if self._peers.get(key) is peer:
             del self._peers[key]
 
-    def local_socket(self, host: str, port: int) -> Path | None:
-        """The Unix socket of the process that listens on *port* of this machine, where there is one."""
-        path = self._socket_path(port)
-        if path is None or not (host == self.config.bind_host or host.startswith("127.") or host == "localhost"):
-            return None
-        return path if path.exists() else None
-
     async def close(self) -> None:
         """Stop all endpoints, close every connection and port, remove the Unix socket."""
-        for endpoint, _ in list(self._endpoints.values()):
+        for served in list(self._dispatcher.served.values()):
             try:
-                await self.stop_server(endpoint)
+                await self.stop_server(served.endpoint)
             except Exception:  # the other endpoints, and the ports, have to be closed all the same
-                log.exception("%s failed to stop", endpoint.path)
-        for server in self._servers:
-            server.close()
-        for task in list(self._running):
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+                log.exception("%s failed to stop", served.endpoint.path)
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self.connections):
             connection.close()
         self._closed = True
         for peer in list(self._peers.values()):
             peer.close()
-        path = self._socket_path(self.port)
-        if path is not None and self._servers:
+        path = self.config.unix_socket(self.port)
+        if path is not None and self._listeners:
             path.unlink(missing_ok=True)
-        self._servers.clear()
+        self._listeners.clear()
 
 
-def _fencing_token(fields: Any) -> FencingToken | None:
-    if fields is None:
-        return None
-    if not isinstance(fields, list) or [type(value) for value in fields] != [int, str]:
-        raise WireError("malformed fencing token: not [epoch, session]")
-    return FencingToken(*fields)
+def _timed_out(target: ActorAddress, spec: MethodSpec, timeout_s: float) -> AskTimeout:
+    return AskTimeout(f"{target} did not answer {spec.name}() within {timeout_s:g} s; its outcome is unknown")
 
 
 def _copy_outcome(outer: concurrent.futures.Future[Any], inner: asyncio.Future[Any]) -> None:

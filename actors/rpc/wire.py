@@ -5,6 +5,7 @@
     REPLY  [2, correlation id, value]
     ERROR  [3, correlation id, error type, message, remote traceback]
 
+An ERROR with correlation id 0 (asks count from 1) is about the connection: the server's last word before it closes it.
 A fencing token is ``[epoch, session]``. Nothing here is ever unpickled; MessagePack extension types are refused; its
 own timestamp arrives as a float (seconds since 1970).
 """
@@ -23,6 +24,10 @@ ASK, TELL, REPLY, ERROR = 0, 1, 2, 3
 
 _LENGTH = struct.Struct(">I")
 HEADER_SIZE = _LENGTH.size
+_LARGE = 4096
+"""From so many bytes on a body is walked through once before anything is built from it: nested lists that announce more
+elements than follow would otherwise have memory set aside for them all (80 GB for a frame of 10 MB)."""
+
 _FIELDS = {ASK: 6, TELL: 5, REPLY: 3, ERROR: 5}
 
 
@@ -60,6 +65,9 @@ class FrameEncoder:
 class FrameDecoder:
     """Cuts a byte stream into messages, sans I/O.
 
+    It holds at most one incomplete frame. A decoded message may take more memory than its bytes: 64 bytes for each of
+    a body of empty lists is the worst that MessagePack allows.
+
     Args:
         maximum: largest body in bytes that is accepted; the check is made on the header, before anything is buffered.
     """
@@ -67,14 +75,19 @@ class FrameDecoder:
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self._buffer = bytearray()
+        self._broken = False
 
     def feed(self, data: bytes) -> Iterator[list[Any]]:
         """Add received bytes and yield each complete message.
+
+        The first error is the end of the stream: whatever comes after it is refused as well.
 
         Raises:
             FrameTooLarge: the next frame announces more than the maximum.
             WireError: a body is not one well-formed message.
         """
+        if self._broken:
+            raise WireError("bytes after a malformed frame")
         buffer = self._buffer
         if buffer:
             buffer += data
@@ -90,18 +103,26 @@ class FrameDecoder:
                 stop = position + HEADER_SIZE + size
                 if stop > end:
                     break
-                body = bytes(source[position + HEADER_SIZE : stop])
+                body = source[position + HEADER_SIZE : stop]
                 position = stop
-                yield _parse(body)
+                yield parse(body)
+        except WireError:
+            self._broken = True
+            raise
         finally:
-            if source is buffer:
+            if self._broken:
+                buffer.clear()
+            elif source is buffer:
                 del buffer[:position]
             else:
                 buffer += source[position:]
 
 
-def _parse(body: bytes) -> list[Any]:
+def parse(body: bytes | bytearray) -> list[Any]:
+    """One message, of the body of its frame; raises `WireError` when it is malformed."""
     try:
+        if len(body) > _LARGE:
+            _walk_through(body)
         message = msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_refuse_extension, timestamp=1)
     except WireError:
         raise
@@ -110,11 +131,19 @@ def _parse(body: bytes) -> list[Any]:
     if not isinstance(message, list) or not message:
         raise WireError("malformed frame: not a message array")
     kind = message[0]
-    if type(kind) is not int or len(message) != _FIELDS.get(kind):
-        raise WireError(f"malformed frame: unknown kind {kind!r} or wrong number of fields")
+    if type(kind) is not int:  # and is not shown: it may be megabytes, or too deep for its repr
+        raise WireError(f"malformed frame: the kind is no integer but {type(kind).__name__}")
+    if len(message) != _FIELDS.get(kind):
+        raise WireError(f"malformed frame: unknown kind {kind} or wrong number of fields")
     if kind != TELL and type(message[1]) is not int:
         raise WireError("malformed frame: the correlation id is no integer")
     return message
+
+
+def _walk_through(body: bytes | bytearray) -> None:
+    unpacker = msgpack.Unpacker(max_buffer_size=len(body))
+    unpacker.feed(body)
+    unpacker.skip()
 
 
 def _refuse_extension(code: int, _data: bytes) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
-from conf.values import Arguments, Choice, Duration, FilePath, Integer, MemorySize, Text
+from conf.values import Arguments, Boolean, Choice, Duration, FilePath, Integer, MemorySize, Text
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -100,7 +100,7 @@ class TaskManagerOptions:
 
 
 class SecurityOptions:
-    """The secret by which the cluster's processes and clients know each other."""
+    """The secret by which the cluster's processes and clients know each other, and TLS between them."""
 
     SECRET_FILE = computed_option(
         "security.secret-file",
@@ -109,6 +109,33 @@ class SecurityOptions:
         "<cluster.runtime-dir>/secret",
         "The file that holds the cluster's secret; made at the first start, with mode 0600. Whoever reads it may "
         "command the cluster.",
+    )
+    SSL_ENABLED = option(
+        "security.ssl.internal.enabled",
+        Boolean(),
+        "false",
+        "Whether messages and blobs travel by TLS 1.3 where they travel by TCP; both sides show a certificate. The "
+        "same on every process and client of the cluster. The secret is asked for all the same.",
+    )
+    SSL_CERTIFICATE = option(
+        "security.ssl.internal.certificate",
+        FilePath("/etc/understudy/cluster.crt"),
+        None,
+        "The PEM file with the certificate that this machine's processes show, good for servers and for clients. The "
+        "names in it do not matter.",
+    )
+    SSL_KEY = option(
+        "security.ssl.internal.key",
+        FilePath("/etc/understudy/cluster.key"),
+        None,
+        "The PEM file with the private key of `security.ssl.internal.certificate`: without a password, of mode 0600.",
+    )
+    SSL_CA = option(
+        "security.ssl.internal.ca",
+        FilePath("/etc/understudy/ca.crt"),
+        None,
+        "The PEM file with the certificate of the authority that signs those of the cluster. Whoever has a certificate "
+        "of it may connect, so let it be one of the cluster's own.",
     )
 
 

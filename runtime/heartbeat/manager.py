@@ -54,7 +54,7 @@ class HeartbeatManager:
 
     def start(self) -> None:
         """Begin to send and to check."""
-        self._endpoint.schedule(self._interval_s, self._tick)
+        self._endpoint.schedule_run_async(self._interval_s, self._tick)
 
     def stop(self) -> None:
         """Forget all targets and send no more."""
@@ -87,7 +87,7 @@ class HeartbeatManager:
                 self._asking.add(target)
                 self._endpoint.spawn(self._ask(target, request), f"heartbeat of {target}")
         self._expire()
-        self._endpoint.schedule(self._interval_s, self._tick)
+        self._endpoint.schedule_run_async(self._interval_s, self._tick)
 
     async def _ask(self, target: str, request: Request) -> None:
         try:

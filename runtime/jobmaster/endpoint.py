@@ -154,7 +154,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._dispatcher.start()
         await self._resource_manager.start()
         self._do(self._graph.start(_now()))
-        self.schedule(CHECK_INTERVAL_S, self._check)
+        self.schedule_run_async(CHECK_INTERVAL_S, self._check)
 
     async def step_back(self) -> None:
         """Leave the job to the next leader."""
@@ -173,7 +173,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     def _check(self) -> None:
         self._do(self._pool.expired(time.monotonic()))
-        self.schedule(CHECK_INTERVAL_S, self._check)
+        self.schedule_run_async(CHECK_INTERVAL_S, self._check)
 
     # ------------------------------------------------------------- instructions
 
@@ -209,7 +209,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                     "job %s: %s restarts in %g s", self._job_id, ", ".join(instruction.task_names), instruction.delay_s
                 )
                 restart_id = instruction.restart_id
-                self.schedule(instruction.delay_s, lambda: self._do(graph.restart_due(restart_id, _now())))
+                self.schedule_run_async(instruction.delay_s, lambda: self._do(graph.restart_due(restart_id, _now())))
             case JobReachedTerminal():
                 self.spawn(self._finish(instruction), "reporting the end of the job")
             case AskForSlot():

@@ -110,7 +110,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._job_heartbeats = self._new_heartbeats(self._job_master_lost)
         self._worker_heartbeats.start()
         self._job_heartbeats.start()
-        self.schedule(CHECK_INTERVAL_S, lambda: self._check(term))
+        self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     async def step_back(self) -> None:
         """Forget everybody; they look for the new leader themselves."""
@@ -127,7 +127,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def _check(self, term: LeaderTerm) -> None:
         if self._term == term:
             self._carry_out(self._slots.expired(time.monotonic()))
-            self.schedule(CHECK_INTERVAL_S, lambda: self._check(term))
+            self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     # ------------------------------------------------------------ TaskExecutors
 

@@ -263,7 +263,7 @@ class ProbeServer(LoopThread):
 
         def abort() -> None:
             for connection in list(self.service.connections):
-                connection._transport.abort()  # type: ignore[union-attr]
+                connection.drop()
 
         self.call(abort)
 

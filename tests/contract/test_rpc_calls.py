@@ -95,8 +95,8 @@ def probe(server: ProbeServer, client: RpcService) -> ProbeGateway:
 async def test_the_expected_kind_of_socket_is_used(probe: ProbeGateway, server: ProbeServer) -> None:
     await probe.echo(b"")
     (connection,) = server.call(lambda: list(server.service.connections))
-    family = connection._transport.get_extra_info("socket").family  # type: ignore[union-attr]
-    assert family == (socket.AF_INET if server.config.socket_dir is None else socket.AF_UNIX)
+    assert connection.sock is not None
+    assert connection.sock.family == (socket.AF_INET if server.config.socket_dir is None else socket.AF_UNIX)
 
 
 async def test_asks_return_typed_values(probe: ProbeGateway) -> None:
@@ -211,12 +211,9 @@ async def test_an_exception_whose_text_cannot_travel_reaches_its_asker_and_nobod
     async def make_fail_async(*_: Any) -> Any:
         raise ValueError("\udcff" * size)
 
-    spec, _, is_coroutine = server.service._endpoints["/user/probe"][1][method]
-    server.service._endpoints["/user/probe"][1][method] = (
-        spec,
-        make_fail_async if is_coroutine else make_fail,
-        is_coroutine,
-    )
+    table = server.service._dispatcher.served["/user/probe"].table
+    spec, _, is_coroutine = table[method]
+    table[method] = (spec, make_fail_async if is_coroutine else make_fail, is_coroutine)
     waiting = probe.never()
     with pytest.raises(ValueError, match="udcff"):
         await asyncio.wait_for(getattr(probe, method)("ValueError", ""), DEADLINE_S)
@@ -319,7 +316,7 @@ async def test_calls_before_the_start_and_during_the_stop_are_refused(server: Pr
     slow = server.call(SlowStarter, server.service, "slow")
     starting = asyncio.run_coroutine_threadsafe(server.service.start_server(slow), server.loop)
     gateway = client.gateway(slow.address, ProbeGateway)
-    await until(lambda: "/user/slow" in server.service._endpoints, "the registration")
+    await until(lambda: "/user/slow" in server.service._dispatcher.served, "the registration")
     with pytest.raises(EndpointStateError, match="/user/slow is starting or stopping"):
         await gateway.echo(b"x")
     server.call(slow.may_start.set)

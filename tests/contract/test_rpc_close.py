@@ -60,7 +60,7 @@ async def test_close_leaves_no_tasks_sockets_or_files(socket_dir: Path) -> None:
         asks = [gateway.never() for _ in range(5)]
         assert await gateway.echo(b"x") == b"x"
         probe.spawn(asyncio.Event().wait(), "a task of its own")
-        probe.schedule(3600, lambda: None)
+        probe.schedule_run_async(3600, lambda: None)
         await probe.run_blocking(os.getpid)
 
         await service.close()

@@ -122,7 +122,10 @@ def test_an_await_given_up_in_another_loop_leaves_no_noise(
     server.call(server.probe.gate.clear)
     asyncio.run(give_up("late failure"))
     server.break_connections()
-    wait_until(lambda: not client._service._peers, "the end of the connection at the client")
+    wait_until(
+        lambda: not any(one.broken is None for one in client._caller._connections.values()),
+        "the end of the connection at the client",
+    )
     assert probe.echo(b"again").result() == b"again"
     assert [record.getMessage() for record in caplog.records if record.name in ("asyncio", "concurrent.futures")] == []
 

@@ -288,3 +288,197 @@ def test_a_turn_that_is_over_before_it_begins_still_asks_for_the_next(
     with embedded.outside_thespian():
         embedded.loop.call_soon(step)
     play_thespian(embedded, lambda: len(steps) == 50)
+
+
+# ------------------------------------------------------------------ direct callbacks
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.settimeout(DEADLINE_S)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_a_direct_reader_wakes_the_loop_and_is_called_without_asyncio(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    settle(embedded)
+    ours, theirs = pair
+    received: list[bytes] = []
+    embedded.loop.add_direct_reader(ours.fileno(), lambda: received.append(ours.recv(100)))
+    theirs.send(b"x")
+    assert play_thespian(embedded, lambda: received == [b"x"]) == 1
+    embedded.loop.remove_direct_reader(ours.fileno())
+    theirs.send(b"y")
+    assert not readable(embedded, 0.1)
+
+
+def test_one_turn_serves_a_serial_asker_for_as_long_as_it_goes_on(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(embedded)
+    monkeypatch.setattr("actors.embedding.TURN_BUDGET_S", DEADLINE_S)
+    monkeypatch.setattr("actors.direct_loop.LINGER_S", 0.2)
+    ours, theirs = pair
+    embedded.loop.add_direct_reader(ours.fileno(), lambda: ours.send(ours.recv(100)))
+    answered: list[bytes] = []
+
+    def ask() -> None:
+        for number in range(100):
+            theirs.send(b"%d" % number)
+            answered.append(theirs.recv(100))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert play_thespian(embedded, lambda: len(answered) == 100) == 1
+    thread.join()
+    embedded.loop.remove_direct_reader(ours.fileno())
+
+
+def test_work_that_a_direct_callback_makes_runs_at_once(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(embedded)
+    monkeypatch.setattr("actors.direct_loop.LINGER_S", DEADLINE_S)
+    ours, theirs = pair
+    steps: list[str] = []
+
+    async def work() -> None:
+        steps.append("task")
+        await asyncio.sleep(0.01)
+        steps.append("slept")
+
+    tasks: list[asyncio.Task[None]] = []
+    future: asyncio.Future[None] = embedded.loop.create_future()
+    future.add_done_callback(lambda _: steps.append("future"))
+
+    def on_readable() -> None:
+        ours.recv(100)
+        embedded.loop.call_soon(steps.append, "soon")
+        embedded.loop.call_later(0.005, steps.append, "later")
+        future.set_result(None)
+        tasks.append(embedded.loop.create_task(work()))
+        tasks[0].add_done_callback(lambda _: monkeypatch.setattr("actors.direct_loop.LINGER_S", 0.001))
+
+    embedded.loop.add_direct_reader(ours.fileno(), on_readable)
+    theirs.send(b"x")
+    begin = time.monotonic()
+    play_thespian(embedded, lambda: "slept" in steps)
+    assert time.monotonic() - begin < 1.0
+    assert steps == ["soon", "future", "task", "later", "slept"]
+    embedded.loop.remove_direct_reader(ours.fileno())
+
+
+def test_a_timer_that_is_due_is_not_held_up_by_direct_callbacks(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(embedded)
+    monkeypatch.setattr("actors.embedding.TURN_BUDGET_S", DEADLINE_S)
+    ours, theirs = pair
+    theirs.send(b"never read, so it is always ready")
+    calls: list[float] = []
+    fired: list[float] = []
+    with embedded.outside_thespian():
+        embedded.loop.call_later(0.05, lambda: fired.append(time.monotonic()))
+        embedded.loop.add_direct_reader(ours.fileno(), lambda: calls.append(time.monotonic()))
+    begin = time.monotonic()
+
+    def stop() -> None:
+        embedded.loop.remove_direct_reader(ours.fileno())
+
+    embedded.loop.call_soon_threadsafe(lambda: embedded.loop.call_later(0.1, stop))
+    play_thespian(embedded, lambda: bool(fired))
+    assert fired[0] - begin < 1.0
+    assert len(calls) > 100
+    stop()
+
+
+def test_a_flood_for_a_direct_reader_does_not_hold_thespian_up(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    settle(embedded)
+    ours, theirs = pair
+    theirs.send(b"never read, so it is always ready")
+    embedded.loop.add_direct_reader(ours.fileno(), lambda: None)
+    lengths = []
+    for _ in range(20):
+        assert readable(embedded, DEADLINE_S)
+        begin = time.monotonic()
+        embedded.turn()
+        lengths.append(time.monotonic() - begin)
+    assert TURN_BUDGET_S / 2 <= sorted(lengths)[10] < 4 * TURN_BUDGET_S
+    embedded.loop.remove_direct_reader(ours.fileno())
+
+
+def test_what_a_direct_callback_raises_goes_to_the_exception_handler(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    reported: list[str] = []
+    embedded.loop.set_exception_handler(lambda _, context: reported.append(str(context.get("exception"))))
+
+    def fail() -> None:
+        ours.recv(100)
+        raise ValueError("in a direct callback")
+
+    embedded.loop.add_direct_reader(ours.fileno(), fail)
+    theirs.send(b"x")
+    play_thespian(embedded, lambda: bool(reported))
+    assert reported == ["in a direct callback"]
+    theirs.send(b"x")
+    play_thespian(embedded, lambda: len(reported) == 2)
+    embedded.loop.remove_direct_reader(ours.fileno())
+
+
+def test_direct_writers_hang_ups_and_callbacks_that_remove_each_other(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    settle(embedded)
+    ours, theirs = pair
+    events: list[str] = []
+
+    def on_writable() -> None:
+        events.append("writable")
+        embedded.loop.remove_direct_writer(ours.fileno())
+
+    def on_readable() -> None:
+        events.append("readable" if ours.recv(100) else "ended")
+        if events[-1] == "ended":
+            embedded.loop.remove_direct_reader(ours.fileno())
+
+    embedded.loop.add_direct_reader(ours.fileno(), on_readable)
+    embedded.loop.add_direct_writer(ours.fileno(), on_writable)
+    with pytest.raises(KeyError):
+        embedded.loop.add_reader(ours, on_readable)
+    play_thespian(embedded, lambda: events == ["writable"])
+    theirs.send(b"x")
+    play_thespian(embedded, lambda: events == ["writable", "readable"])
+    theirs.close()
+    play_thespian(embedded, lambda: events == ["writable", "readable", "ended"])
+    settle(embedded)
+
+
+def test_direct_callbacks_run_outside_thespian_too(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    future: asyncio.Future[bytes] = embedded.loop.create_future()
+    embedded.loop.add_direct_reader(ours.fileno(), lambda: future.set_result(ours.recv(100)))
+    theirs.send(b"x")
+    with embedded.outside_thespian():
+        assert embedded.loop.run_until_complete(asyncio.wait_for(future, DEADLINE_S)) == b"x"
+    embedded.loop.remove_direct_reader(ours.fileno())
+
+
+def test_a_descriptor_belongs_to_asyncio_or_is_direct(
+    embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, _ = pair
+    embedded.loop.add_reader(ours, lambda: None)
+    with pytest.raises(KeyError):
+        embedded.loop.add_direct_reader(ours.fileno(), lambda: None)
+    embedded.loop.remove_reader(ours)

@@ -301,7 +301,7 @@ async def test_stop_cancels_what_the_endpoint_spawned_and_scheduled() -> None:
     endpoint = Recorder(service, "r")
     await service.start_server(endpoint)
     task = endpoint.spawn(asyncio.Event().wait(), "waits forever")
-    timer = endpoint.schedule(0.0, lambda: endpoint.events.append("fired"))
+    timer = endpoint.schedule_run_async(0.0, lambda: endpoint.events.append("fired"))
     await service.stop_server(endpoint)
     assert task.cancelled()
     assert timer.cancelled()
@@ -323,10 +323,71 @@ async def test_failures_with_no_caller_reach_on_error() -> None:
     endpoint.spawn(fail(), "the work")
     what, error = await asyncio.wait_for(endpoint.errors.get(), 5)
     assert (what, str(error)) == ("the work", "in a task")
-    endpoint.schedule(0.0, fail_now)
+    endpoint.schedule_run_async(0.0, fail_now)
     what, error = await asyncio.wait_for(endpoint.errors.get(), 5)
     assert what.endswith("fail_now")
     assert isinstance(error, KeyError)
+    await service.close()
+
+
+async def test_call_async_brings_a_result_back_from_the_main_thread() -> None:
+    service = await make_service()
+    endpoint = Recorder(service, "r")
+    await service.start_server(endpoint)
+
+    def fail() -> None:
+        raise KeyError("no")
+
+    assert await endpoint.call_async(threading.get_ident) == threading.get_ident()
+    from_a_thread = await endpoint.run_blocking(lambda: endpoint.call_async(threading.get_ident).result(5))
+    assert from_a_thread == threading.get_ident()
+    with pytest.raises(KeyError):
+        await endpoint.call_async(fail)
+    late = endpoint.call_async(lambda: 1)
+    await service.stop_server(endpoint)
+    with pytest.raises(EndpointStateError, match="stopped"):
+        await late
+    with pytest.raises(EndpointStateError, match="has stopped"):
+        await endpoint.call_async(lambda: 1)
+    await service.close()
+
+
+async def test_timers_are_the_main_threads_own() -> None:
+    service = await make_service()
+    endpoint = Recorder(service, "r")
+    await service.start_server(endpoint)
+    with pytest.raises(EndpointStateError, match="not its main thread"):
+        await endpoint.run_blocking(endpoint.schedule_run_async, 0.0, lambda: None)
+    await service.close()
+
+
+class CountingGateway(FencedRpcGateway):
+    def count(self) -> Ask[int]: ...
+
+
+class Counting(FencedRpcEndpoint, CountingGateway):
+    calls = 0
+
+    @rpc_sync
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+async def test_the_self_gateway_sends_messages_under_the_leadership_of_now() -> None:
+    service = await make_service()
+    await service.listen()
+    endpoint = Counting(service, "counting")
+    await service.start_server(endpoint)
+    endpoint.fencing_token = FencingToken(1, "a")
+    own = endpoint.self_gateway(CountingGateway)
+    asked = own.count()
+    assert endpoint.calls == 0, "it is a message, not a call"
+    assert await asked == 1
+    endpoint.fencing_token = FencingToken(2, "a")
+    with pytest.raises(FencingError):
+        await own.count()
+    assert await endpoint.self_gateway(CountingGateway).count() == 2
     await service.close()
 
 

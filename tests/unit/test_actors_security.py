@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import stat
 import threading
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -16,11 +19,13 @@ from actors.rpc.security import (
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
+    REFUSAL,
     VERSION,
     ClientHandshake,
     ServerHandshake,
     authenticate_client_socket,
     load_or_create_secret,
+    load_secret,
 )
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -111,8 +116,57 @@ def test_the_servers_own_proof_reflected_is_no_answer() -> None:
 def test_another_version_is_named_on_both_sides(side: str) -> None:
     handshake = (ServerHandshake if side == "server" else ClientHandshake)(SECRET, "rpc")
     first = (MAGIC + bytes([VERSION + 1])).ljust(handshake.expects, b"\0")
-    with pytest.raises(ProtocolVersionMismatch, match=f"version {VERSION + 1}, this side speaks {VERSION}"):
+    with pytest.raises(ProtocolVersionMismatch, match=f"version {VERSION + 1}, this side speaks {VERSION}: install"):
         handshake.receive(first)
+
+
+def test_a_server_of_another_version_names_it_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
+    hello = bytearray(client.hello())
+    hello[4] = VERSION + 1  # the client's is the newer one
+    with pytest.raises(ProtocolVersionMismatch):
+        server.receive(bytes(hello))
+    assert len(server.refusal) == PROOF_SIZE
+    monkeypatch.setattr("actors.rpc.security.VERSION", VERSION + 1)
+    with pytest.raises(ProtocolVersionMismatch, match=f"version {VERSION}, this side speaks {VERSION + 1}: install"):
+        client.receive(server.refusal)
+    assert not client.done
+
+
+def test_only_another_version_is_told_anything() -> None:
+    for first in (bytes(HELLO_SIZE), b"GET / HTTP/1.1\r\n".ljust(HELLO_SIZE)):
+        server = ServerHandshake(SECRET, "rpc")
+        with pytest.raises(WireError):
+            server.receive(first)
+        assert server.refusal == b""
+    server = ServerHandshake(SECRET, "rpc")
+    server.receive(ClientHandshake(OTHER_SECRET, "rpc").hello())
+    with pytest.raises(AuthenticationError):
+        server.receive(bytes(MAC_SIZE))
+    assert server.refusal == b""
+
+
+def test_a_refusal_of_the_same_version_is_no_proof() -> None:
+    with pytest.raises(AuthenticationError):
+        ClientHandshake(SECRET, "rpc").receive(REFUSAL)
+
+
+@pytest.mark.parametrize("size", [0, 1, HELLO_SIZE - 1, HELLO_SIZE + 1])
+def test_a_step_takes_exactly_what_it_expects(size: int) -> None:
+    with pytest.raises(WireError, match=f"of {size} bytes, where {HELLO_SIZE} are due"):
+        ServerHandshake(SECRET, "rpc").receive(MAGIC.ljust(size, b"\1")[:size])
+
+
+def test_a_handshake_has_one_try() -> None:
+    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
+    answer = client.receive(server.receive(client.hello()))
+    with pytest.raises(AuthenticationError):
+        server.receive(bytes(MAC_SIZE))
+    with pytest.raises(WireError, match="over"):
+        server.receive(answer)
+    assert not server.done
+    with pytest.raises(WireError, match="over"):
+        client.receive(bytes(PROOF_SIZE))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +185,7 @@ def test_another_protocol_is_a_wire_error(start: bytes) -> None:
 def test_no_random_bytes_pass_the_server(hello: bytes, answer: bytes) -> None:
     server = ServerHandshake(SECRET, "rpc")
     with pytest.raises(WireError):
-        server.receive(hello)
+        ServerHandshake(SECRET, "rpc").receive(hello)
     server.receive(MAGIC + bytes([VERSION]) + hello[5:])
     with pytest.raises(AuthenticationError):
         server.receive(answer)
@@ -258,3 +312,80 @@ def test_a_short_secret_is_refused_and_not_shown(tmp_path: Path, content: bytes)
     with pytest.raises(AuthenticationError, match="shorter than 16") as caught:
         load_or_create_secret(path)
     assert "fifteen" not in str(caught.value)
+
+
+def test_a_secret_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    load_or_create_secret(path)
+    owner = path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(AuthenticationError, match=f"belongs to user {owner}.*as user {owner + 1}: chown it"):
+        load_or_create_secret(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_secret_that_was_given_away_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    load_or_create_secret(path)
+    os.chown(path, 12345, -1)
+    with pytest.raises(AuthenticationError, match="belongs to user 12345"):
+        load_or_create_secret(path)
+
+
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(AuthenticationError, match="no plain file"):
+            load_or_create_secret(path)
+
+
+def test_a_link_to_a_good_secret_is_followed(tmp_path: Path) -> None:
+    secret = load_or_create_secret(tmp_path / "secret")
+    (tmp_path / "link").symlink_to("secret")
+    assert load_or_create_secret(tmp_path / "link") == secret
+
+
+def test_an_enormous_file_is_no_secret_and_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    os.truncate(path, 1 << 40)
+    with pytest.raises(AuthenticationError, match="longer than"):
+        load_secret(path)
+
+
+@pytest.mark.parametrize("path", ["nothing", "no/such/directory/secret"])
+def test_a_missing_secret_is_said_with_the_remedy(tmp_path: Path, path: str) -> None:
+    with pytest.raises(AuthenticationError, match=r"cannot be read: No such file.*set security\.secret-file"):
+        load_secret(tmp_path / path)
+
+
+def test_a_secret_that_cannot_be_made_is_said_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(AuthenticationError, match=r"cannot be made: No such file.*make it yourself"):
+        load_or_create_secret(tmp_path / "no" / "secret")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _make_secret(path: Path, barrier: Barrier, results: Connection) -> None:
+    barrier.wait(60)
+    try:
+        results.send_bytes(load_or_create_secret(path))
+    except Exception as error:
+        results.send_bytes(repr(error).encode())
+
+
+def test_processes_that_make_the_file_in_the_same_moment_all_get_the_same_secret(tmp_path: Path) -> None:
+    rounds, parties = 5, 12
+    context = multiprocessing.get_context("fork")
+    for number in range(rounds):
+        path = tmp_path / f"secret-{number}"
+        barrier = context.Barrier(parties)
+        receiver, sender = context.Pipe(duplex=False)
+        processes = [context.Process(target=_make_secret, args=(path, barrier, sender)) for _ in range(parties)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+        results = {receiver.recv_bytes() for _ in range(parties) if receiver.poll(10)}
+        assert results == {path.read_bytes().strip()}
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"secret-{number}" for number in range(rounds)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import struct
@@ -143,6 +144,28 @@ def test_malformed_bodies_are_refused(body: bytes) -> None:
     assert next(messages) == before, "what stands in front of the malformed frame is still delivered"
     with pytest.raises(WireError):
         next(messages)
+
+
+@pytest.mark.parametrize("first", [b"\xff\xff\xff\xff", packed([9, 1, 2])], ids=["too large", "malformed"])
+@pytest.mark.parametrize("split", [False, True])
+def test_after_an_error_nothing_is_taken_any_more(first: bytes, split: bool) -> None:
+    decoder = FrameDecoder(MAXIMUM)
+    good = packed([REPLY, 1, 2])
+    for piece in [first[:2], first[2:] + good] if split else [first + good]:
+        with pytest.raises(WireError) if len(piece) > 2 else contextlib.nullcontext():
+            list(decoder.feed(piece))
+    with pytest.raises(WireError, match="after a malformed frame"):
+        list(decoder.feed(good))
+
+
+def test_what_is_wrong_is_never_shown_at_length() -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    for kind in ("x" * 3000, deep, {"k": "x" * 3000}):
+        with pytest.raises(WireError) as caught:
+            list(FrameDecoder(MAXIMUM).feed(packed([kind, 1, 2])))
+        assert len(str(caught.value)) < 200
 
 
 def test_the_maximum_is_inclusive() -> None:

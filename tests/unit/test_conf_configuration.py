@@ -143,6 +143,8 @@ def test_values_that_cannot_stand_together() -> None:
         load("rpc.frame-size=64 kb")
     with pytest.raises(InconsistentOptionsError, match="set the same option"):
         load("rpc.frame-size=2 mb", "pekko.framesize=3 mb")
+    with pytest.raises(InconsistentOptionsError, match=r"enabled is true and security.ssl.internal.key is not set"):
+        load("security.ssl.internal.enabled=true", "security.ssl.internal.certificate=/c.pem")
 
 
 def test_foreign_and_former_keys() -> None:

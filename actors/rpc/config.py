@@ -1,0 +1,52 @@
+"""Settings of an RPC service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.rpc.tls import TlsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RpcConfig:
+    """Settings of an RPC service.
+
+    Args:
+        system: name of the actor system, the part before ``@`` in addresses.
+        bind_host: address to listen on; loopback by default.
+        port: TCP port; 0 takes a free one.
+        socket_dir: directory of the Unix sockets of this machine's processes, or None for TCP only.
+        frame_size: largest message in bytes.
+        ask_timeout_s: default time allowed for an ask, in seconds.
+        connect_timeout_s: time allowed for making a connection, in seconds.
+        handlers_in_flight: coroutine handlers that may run at once for one connection; at that number it is not read
+            from. Futures that plain handlers return do not count: what they wait for may come over this connection.
+        outbox_size: bytes that may wait to be sent to one peer; beyond, asks fail at once and tells are dropped (a
+            plain thread is made to wait instead, at `actors.rpc.blocking.HIGH_WATER`).
+        unauthenticated: connections that may be in their handshake at once; the oldest gives way to a newer one.
+        tls: certificates for TLS on all TCP connections, before the handshake of the protocol; None for plain ones.
+    """
+
+    system: str = "understudy"
+    bind_host: str = "127.0.0.1"
+    port: int = 0
+    socket_dir: Path | None = None
+    frame_size: int = 10 * 1024 * 1024
+    ask_timeout_s: float = 10.0
+    connect_timeout_s: float = 5.0
+    handlers_in_flight: int = 1000
+    outbox_size: int = 64 * 1024 * 1024
+    unauthenticated: int = 128
+    tls: TlsConfig | None = None
+
+    def unix_socket(self, port: int) -> Path | None:
+        """The Unix socket of the process of this machine that listens on *port*; None without a socket directory."""
+        return None if self.socket_dir is None else self.socket_dir / f"rpc-{port}"
+
+    def local_socket(self, host: str, port: int) -> Path | None:
+        """The Unix socket to reach ``host:port`` by: None when that is another machine, or there is no such socket."""
+        path = self.unix_socket(port)
+        if path is None or not (host == self.bind_host or host.startswith("127.") or host == "localhost"):
+            return None
+        return path if path.exists() else None
