@@ -9,7 +9,7 @@ from actors.errors import AddressError
 
 _PATTERN = re.compile(
     r"akka\.tcp://(?P<system>[A-Za-z0-9_-]+)@(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})"
-    r"(?P<path>(/[A-Za-z0-9_.~$-]+)+)"
+    r"(?P<path>(/[A-Za-z0-9_.~$@-]+)+)"
 )
 
 

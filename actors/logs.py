@@ -15,27 +15,31 @@ class LogConfig:
     """Where and how a process logs.
 
     Args:
-        file: the log file, made with mode 0600.
+        file: the log file, made with mode 0600; None for the standard error stream.
         level: a level name of the logging module.
         max_bytes: size at which the file is put aside; 0 for never.
         backups: how many put-aside files are kept.
     """
 
-    file: Path
+    file: Path | None
     level: str = "INFO"
     max_bytes: int = 0
     backups: int = 0
 
 
 def configure_logging(config: LogConfig) -> None:
-    """Send everything that this process logs to the file, and nowhere else."""
-    for handler in list(logging.root.handlers):
-        logging.root.removeHandler(handler)
-        handler.close()
-    config.file.touch(mode=0o600, exist_ok=True)
-    handler = logging.handlers.RotatingFileHandler(
-        config.file, maxBytes=config.max_bytes, backupCount=config.backups, encoding="utf-8"
-    )
+    """Send everything that this process logs to the file (or the standard error stream), and nowhere else."""
+    for earlier in list(logging.root.handlers):
+        logging.root.removeHandler(earlier)
+        earlier.close()
+    handler: logging.Handler
+    if config.file is None:
+        handler = logging.StreamHandler()
+    else:
+        config.file.touch(mode=0o600, exist_ok=True)
+        handler = logging.handlers.RotatingFileHandler(
+            config.file, maxBytes=config.max_bytes, backupCount=config.backups, encoding="utf-8"
+        )
     handler.setFormatter(logging.Formatter(LINE_FORMAT))
     logging.root.addHandler(handler)
     logging.root.setLevel(config.level)

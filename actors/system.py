@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 START_DEADLINE_S = 60.0
 EXIT_DEADLINE_S = 5.0
+SHUTDOWN_DEADLINE_S = STOP_DEADLINE_S + 2
 TRANSMIT_SLICE_S = 0.05
 LISTEN_SLICE = timedelta(seconds=0.25)
 
@@ -80,7 +81,7 @@ class ProcessActorSystem:
             except Exception as error:  # Thespian raises a family of its own and bare socket errors
                 raise ActorSystemError(f"the actor system's admin could not be started: {error}") from error
         self.admin_pid = _adopted_admin(before)
-        self._started: set[int] = set()
+        self._started: dict[int, HostedActor] = {}
 
     def start(self, spec: HostSpec) -> HostedActor:
         """Start an actor and wait until its endpoint runs.
@@ -96,8 +97,9 @@ class ProcessActorSystem:
             process = _pidfd_of_new(_children(self.admin_pid), before)
             answer = self._await_answer(thespian_address, spec, process)
             if isinstance(answer, HostStarted):
-                self._started.add(answer.pid)
-                return HostedActor(spec.name, ActorAddress.parse(answer.address), answer.pid, thespian_address)
+                actor = HostedActor(spec.name, ActorAddress.parse(answer.address), answer.pid, thespian_address)
+                self._started[actor.pid] = actor
+                return actor
             if isinstance(answer, HostFailed):
                 reason = answer.error
             elif process is not None and _wait(process, 0.0):
@@ -114,7 +116,7 @@ class ProcessActorSystem:
         finally:
             if process is not None:
                 os.close(process)
-        raise ActorSystemError(f"{spec.name} could not be started: {reason} (see {spec.log.file})")
+        raise ActorSystemError(f"{spec.name} could not be started: {reason} (see {spec.log.file or 'above'})")
 
     def _await_answer(
         self, thespian_address: Any, spec: HostSpec, process: int | None
@@ -145,7 +147,7 @@ class ProcessActorSystem:
                 log.warning("%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s)
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 _wait(descriptor, 5.0)
-            self._started.discard(actor.pid)
+            self._started.pop(actor.pid, None)
         finally:
             os.close(descriptor)
 
@@ -158,10 +160,46 @@ class ProcessActorSystem:
                 if pidfd is not None and _wait(pidfd, 0.0):
                     return
 
-    def shutdown(self) -> None:
-        """Stop the system and every actor that still runs in it; idempotent."""
+    def _end_members(self, deadline_s: float) -> None:
+        deadline = time.monotonic() + deadline_s
+        running: dict[int, HostedActor] = {}
+        try:
+            for pid in self._started.keys() & _children(self.admin_pid):  # a dead one's number may be another's
+                with contextlib.suppress(ProcessLookupError):
+                    running[os.pidfd_open(pid)] = self._started[pid]
+            for descriptor, actor in running.items():
+                if not _is_suspended(actor.pid):
+                    self._base.post(actor.thespian_address, ActorExitRequest())
+                else:
+                    log.warning("%s (process %d) is suspended and cannot stop: killed", actor.name, actor.pid)
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            while waiting := [descriptor for descriptor in running if not _wait(descriptor, 0.0)]:
+                if time.monotonic() >= deadline:
+                    for descriptor in waiting:
+                        actor = running[descriptor]
+                        log.warning(
+                            "%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s
+                        )
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    return
+                if self._base.transmit(TRANSMIT_SLICE_S):
+                    select.select(waiting, [], [], TRANSMIT_SLICE_S)
+        finally:
+            for descriptor in running:
+                os.close(descriptor)
+
+    def shutdown(self, deadline_s: float = SHUTDOWN_DEADLINE_S) -> None:
+        """Stop the system and every actor that still runs in it; idempotent.
+
+        Args:
+            deadline_s: an actor that has not ended after so many seconds is killed; one that is suspended (SIGSTOP)
+                cannot end, and is killed at once.
+        """
         # The admin collects those that end before it; those that outlive it for a moment become our children.
-        members = self._started | (set() if _ends_within(self.admin_pid, 0.0) else _children(self.admin_pid))
+        admin_runs = not _ends_within(self.admin_pid, 0.0)
+        members = self._started.keys() | (_children(self.admin_pid) if admin_runs else set())
+        if admin_runs:  # else they have died with it
+            self._end_members(deadline_s)
         try:
             descriptor = os.pidfd_open(self.admin_pid)
         except ProcessLookupError:
@@ -175,6 +213,13 @@ class ProcessActorSystem:
             os.close(descriptor)
             for pid in (self.admin_pid, *members):
                 _collect(pid)
+
+
+def _is_suspended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _collect(pid: int) -> None:

@@ -3,9 +3,15 @@
 What stock Thespian 4.0.1 does, and what is done about it here:
 
 - every socket binds all interfaces: here, loopback only;
-- whatever arrives is unpickled: here, only what carries a keyed BLAKE2 tag of this system, checked first;
+- whatever arrives is unpickled: here, only what carries a keyed BLAKE2 tag, checked first, whose key is made of the
+  cluster secret and of random bytes that only this process and those forked from it have: what was recorded of another
+  run is refused;
 - a peer may announce any length: here, control messages are small, and so is the limit;
+- anybody may hold connections open until the process has no descriptor left, and ends: here, there may be 64 on which
+  no message with a good tag has come yet, and the oldest gives way;
 - actors outlive a killed admin or parent as orphans: here, they get a parent-death signal;
+- a forked process keeps its parent's sockets open, so that a closed port still takes connections, which then hang, and
+  a closed connection does not end: here, it lets go of them first;
 - its log file lies in the shared temporary directory: here, it is off, and the runtime's own logging is put back.
 
 Thespian carries creation, exit and placement of actors and nothing else: no payload, no job, goes over it.
@@ -19,8 +25,10 @@ import hmac
 import os
 import pickle
 import signal
+import socket
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import thespian
@@ -32,8 +40,12 @@ from actors.errors import ActorSystemError
 SUPPORTED_VERSION = "4.0.1"
 TAG_SIZE = 32
 MAXIMUM_MESSAGE = 1024 * 1024
+MAXIMUM_STRANGERS = 64
 ADOPTION_DEADLINE_S = 5.0
 GUARDIAN_PID = "Understudy Guardian"
+
+_STANDARD_ERROR = 2
+_RUN_KEY = os.urandom(32)  # inherited by whatever is forked from here, and known to nobody else
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,11 +66,48 @@ def set_process_name(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-class _TaggedPickle:
-    """Pickle whose bytes carry a keyed tag, verified before anything is unpickled."""
+def drop_inherited_sockets() -> None:
+    """Let go of the stream sockets that this process has from its parent, listening or connected, and its epolls.
 
-    def __init__(self, secret: bytes) -> None:
-        self._key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-thsp").digest()
+    Each is replaced by the null device rather than closed: the objects of the parent's that are copied here may still
+    close it, and then close that, and not another file that has got the number since. Standard input, output and
+    error stay as they are.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            descriptor = int(entry.name)
+            if descriptor > _STANDARD_ERROR and _is_the_parents(entry):
+                os.dup2(null, descriptor, inheritable=False)
+    finally:
+        os.close(null)
+
+
+def _is_the_parents(entry: Path) -> bool:
+    try:
+        target = str(entry.readlink())
+    except FileNotFoundError:  # the descriptor by which the list was read, which is closed by now
+        return False
+    if not target.startswith("socket:"):
+        return target == "anon_inode:[eventpoll]"
+    sock = socket.socket(fileno=int(entry.name))
+    try:
+        return sock.type == socket.SOCK_STREAM
+    finally:
+        sock.detach()
+
+
+class _TaggedPickle:
+    """Pickle whose bytes carry a keyed tag, verified before anything is unpickled.
+
+    Args:
+        secret: the cluster secret.
+        run_key: what sets this run of the system apart from every other.
+    """
+
+    def __init__(self, secret: bytes, run_key: bytes = _RUN_KEY) -> None:
+        material = hashlib.blake2b(secret, digest_size=32, person=b"understudy-thsp").digest()
+        self._key = hashlib.blake2b(material, key=run_key, digest_size=32).digest()
 
     def _tag(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, key=self._key, digest_size=TAG_SIZE).digest()
@@ -91,8 +140,19 @@ class HardenedTransport(TCPTransport.TCPTransport):  # type: ignore[misc]
 
     def __init__(self, init: Any, *args: Any) -> None:
         if isinstance(init, TCPTransport.TCPEndpoint):
+            drop_inherited_sockets()
             _tie_to_parent(init)
         super().__init__(init, *args)
+
+    def _acceptNewIncoming(self) -> None:  # noqa: N802  # Thespian's name
+        super()._acceptNewIncoming()
+        strangers = [
+            incoming for incoming in self._incomingSockets.values() if incoming.fromAddress.addressDetails is None
+        ]
+        if len(strangers) > MAXIMUM_STRANGERS:
+            oldest = strangers[0]
+            del self._incomingSockets[oldest.socket.fileno()]
+            oldest.close()
 
 
 def _tie_to_parent(init: Any) -> None:

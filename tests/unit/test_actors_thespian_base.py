@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
+import select
+import socket
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.thespian_base import MAXIMUM_MESSAGE, TAG_SIZE, _BoundedReceiveBuffer, _TaggedPickle
+from actors.thespian_base import (
+    MAXIMUM_MESSAGE,
+    TAG_SIZE,
+    _BoundedReceiveBuffer,
+    _TaggedPickle,
+    drop_inherited_sockets,
+)
 
 SECRET = b"0123456789abcdef"
 
@@ -39,6 +50,22 @@ def test_a_pickle_of_another_system_is_not_executed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="without this system's tag"):
         _TaggedPickle(SECRET).loads(data)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_recording_of_another_run_is_not_executed(tmp_path: Path) -> None:
+    recorded = _TaggedPickle(SECRET, run_key=os.urandom(32)).dumps(Bomb(tmp_path / "executed"))
+    with pytest.raises(ValueError, match="without this system's tag"):
+        _TaggedPickle(SECRET).loads(recorded)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_what_is_forked_from_here_understands_this_process() -> None:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send_bytes(_TaggedPickle(SECRET).dumps("from the child")))
+    process.start()
+    process.join(30)
+    assert _TaggedPickle(SECRET).loads(receiver.recv_bytes()) == "from the child"
 
 
 def test_every_byte_of_a_tagged_message_counts() -> None:
@@ -87,3 +114,52 @@ def test_a_length_that_drips_in_is_refused_before_it_is_long() -> None:
         buffer.addMore(b"1")
     with pytest.raises(ValueError, match="no length"):
         buffer.addMore(b"1")
+
+
+# ------------------------------------------------------------------ inherited sockets
+
+
+def _targets() -> dict[int, str]:
+    found = {}
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            found[int(entry.name)] = str(entry.readlink())
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _drop_and_tell(results: Connection, own: list[int]) -> None:
+    drop_inherited_sockets()
+    with socket.create_server(("127.0.0.1", 0)) as fresh:
+        targets = _targets()
+        results.send(([targets.get(number) for number in own], targets[fresh.fileno()].startswith("socket:")))
+
+
+def test_a_forked_process_lets_go_of_its_parents_stream_sockets_and_of_nothing_else(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    left, right = socket.socketpair()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as connected,
+        socket.socket(socket.AF_UNIX) as unix,
+        left,
+        right,
+        select.epoll() as epoll,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        (tmp_path / "file").open("w") as file,
+    ):
+        unix.bind(str(tmp_path / "socket"))
+        unix.listen()
+        own = [thing.fileno() for thing in (listening, connected, unix, left, epoll, datagrams, file)]
+        process = context.Process(target=_drop_and_tell, args=(sender, own))
+        process.start()
+        process.join(30)
+        targets, fresh_is_a_socket = receiver.recv()
+        assert targets[:5] == [os.devnull] * 5
+        assert targets[5].startswith("socket:"), "syslog is spoken to by datagrams"
+        assert targets[6] == str(tmp_path / "file")
+        assert fresh_is_a_socket
+        left.sendall(b"the parent's own are untouched")
+        assert right.recv(100) == b"the parent's own are untouched"

@@ -1,0 +1,150 @@
+"""What waits for one message, or for one actor's end: the other side of an ask (Akka's `PromiseActorRef`)."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from typing import TYPE_CHECKING, Any
+
+from actors.errors import AskTimeout
+from actors.messages import Failure
+from actors.ref import ActorRef
+from actors.system_messages import AskFailed, DeathWatchNotification, SystemMessage
+
+if TYPE_CHECKING:
+    from actors.node import Node
+
+AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
+
+
+class Promise:
+    """Waits for the first message that it is sent.
+
+    Args:
+        node: its node.
+        future: what is to hold the message.
+        recipient: who was asked.
+        what: the type of the question.
+        timeout_s: for how long to wait.
+    """
+
+    __slots__ = ("_future", "_node", "_timeout_s", "_what", "deadline", "recipient", "ref")
+
+    def __init__(self, node: Node, future: AnyFuture, recipient: ActorRef, what: str, timeout_s: float) -> None:
+        self._node = node
+        self._future = future
+        self._what = what
+        self._timeout_s = timeout_s
+        self.recipient = recipient
+        self.deadline = node.loop.time() + timeout_s
+        self.ref = node.promises.add(self)
+
+    def deliver(self, message: Any, sender: ActorRef | None) -> None:
+        """The reply. A second one, or one that comes too late, is a dead letter."""
+        if not self._node.promises.remove(self):
+            self._node.undeliverable(self.ref, message, sender)
+        elif type(message) is Failure:
+            self.fail(message.error)
+        else:
+            self._succeed(message)
+
+    def deliver_system(self, message: SystemMessage) -> None:
+        """The news that there will be no reply; of no use to anybody when there has been one."""
+        if isinstance(message, AskFailed) and self._node.promises.remove(self):
+            self.fail(message.error)
+
+    def expire(self) -> None:
+        """The time is over; the promise has been removed already."""
+        self.fail(
+            AskTimeout(f"{self.recipient.path} did not answer a message of type {self._what} in {self._timeout_s:g} s")
+        )
+
+    def _succeed(self, value: Any) -> None:
+        if not self._future.done():  # whoever asked may have cancelled
+            self._future.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no reply, because of *error*."""
+        if not self._future.done():
+            self._future.set_exception(error)
+
+
+class TerminationPromise(Promise):
+    """Waits for an actor's end (Akka's `gracefulStop`)."""
+
+    __slots__ = ()
+
+    def deliver_system(self, message: SystemMessage) -> None:
+        """The actor has stopped, or there was none."""
+        if isinstance(message, DeathWatchNotification):
+            if self._node.promises.remove(self):
+                self._succeed(True)
+        else:
+            super().deliver_system(message)
+
+    def expire(self) -> None:
+        """The time is over."""
+        self.fail(AskTimeout(f"{self.recipient.path} did not stop within {self._timeout_s:g} s"))
+
+
+class Promises:
+    """The promises of a node, by path, with one timer for all of them.
+
+    Args:
+        node: the node.
+        prefix: what their paths begin with, ``/temp/...``.
+        first: number of the first one.
+    """
+
+    def __init__(self, node: Node, prefix: str, first: int) -> None:
+        self._node = node
+        self._prefix = prefix
+        self._next = first
+        self._by_path: dict[str, Promise] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, promise: Promise) -> ActorRef:
+        """Wait; returns the ref to which the reply is to be sent."""
+        number = self._next
+        self._next = number + 1
+        path = f"{self._prefix}${number}"
+        self._by_path[path] = promise
+        if self._timer is None or promise.deadline < self._timer.when():
+            self._arm(promise.deadline)
+        return ActorRef(self._node, self._node.origin, path, number, promise)
+
+    def get(self, path: str) -> Promise | None:
+        """The promise at *path*, if it still waits."""
+        return self._by_path.get(path)
+
+    def remove(self, promise: Promise) -> bool:
+        """Wait no more; False when it did not."""
+        return self._by_path.pop(promise.ref.path, None) is not None
+
+    def all(self) -> list[Promise]:
+        """Those that wait."""
+        return list(self._by_path.values())
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._node.loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._node.loop.time()
+        for path, promise in list(self._by_path.items()):
+            if promise.deadline <= now:
+                del self._by_path[path]
+                promise.expire()
+        if self._by_path:
+            self._arm(min(promise.deadline for promise in self._by_path.values()))
+
+    def close(self, error: BaseException) -> None:
+        """No reply will come any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        promises, self._by_path = self._by_path, {}
+        for promise in promises.values():
+            promise.fail(error)

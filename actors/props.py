@@ -1,0 +1,229 @@
+"""Recipes for actors (Akka's `Props`): which class with which arguments, where it lives, which mailbox it has."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from actors.errors import ActorSystemError
+from actors.ref import ActorRef
+from actors.serialization import message
+
+if TYPE_CHECKING:
+    from actors.actor import Actor
+    from actors.mailbox import MailboxType
+    from actors.routing import RouterConfig
+
+
+class Placement(enum.Enum):
+    """Where an actor is to live."""
+
+    DEFAULT = "default"
+    """A child: its parent's process. A top-level actor: a process of its own."""
+    LOCAL = "local"
+    """The process of its parent; for a top-level actor that of the actor system."""
+    PINNED = "pinned"
+    """A process of its own."""
+    SHARED = "shared"
+    """The process that the system keeps for such actors; thousands may share it."""
+
+
+class Props:
+    """An immutable recipe; the methods return changed copies.
+
+    Args:
+        actor_class: the actor's class, or its import path ``module:Qualname``.
+        *args: arguments of its constructor; for an actor of another process they must be encodable.
+        **kwargs: the same, by name.
+
+    Raises:
+        TypeError: *actor_class* is neither a class derived from `Actor` nor an import path.
+    """
+
+    __slots__ = ("actor_class", "args", "deploy_to", "kwargs", "mailbox", "placement", "router", "throughput")
+
+    actor_class: type[Actor] | str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    placement: Placement
+    deploy_to: str | None
+    mailbox: MailboxType | None
+    router: RouterConfig | None
+    throughput: int | None
+
+    def __init__(self, actor_class: type[Actor] | str, *args: Any, **kwargs: Any) -> None:
+        if not (isinstance(actor_class, str) and ":" in actor_class):
+            _expect_actor(actor_class)
+        for field, value in (
+            ("actor_class", actor_class),
+            ("args", args),
+            ("kwargs", kwargs),
+            ("placement", Placement.DEFAULT),
+            ("deploy_to", None),
+            ("mailbox", None),
+            ("router", None),
+            ("throughput", None),
+        ):
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Props are immutable; use with_{name}() or its like to get changed ones")
+
+    def _with(self, **changes: Any) -> Props:
+        changed: Props = object.__new__(Props)
+        for field in Props.__slots__:
+            object.__setattr__(changed, field, changes.get(field, getattr(self, field)))
+        return changed
+
+    def with_mailbox(self, mailbox: MailboxType) -> Props:
+        """With another mailbox than the unbounded one; see `actors.mailbox`."""
+        return self._with(mailbox=mailbox)
+
+    def with_router(self, router: RouterConfig) -> Props:
+        """As a router, whose routees are made by these props (a `Pool`), or exist already (a `Group`)."""
+        return self._with(router=router)
+
+    def with_throughput(self, messages: int) -> Props:
+        """Handle at most this many messages in one turn, before others have theirs; default: the system's.
+
+        Raises:
+            ValueError: not a positive number.
+        """
+        if messages < 1:
+            raise ValueError(f"the throughput is a positive number of messages, not {messages}")
+        return self._with(throughput=messages)
+
+    def local(self) -> Props:
+        """To live in the process of its parent, or of the actor system."""
+        return self._with(placement=Placement.LOCAL, deploy_to=None)
+
+    def pinned(self) -> Props:
+        """To live in a process of its own."""
+        return self._with(placement=Placement.PINNED, deploy_to=None)
+
+    def shared(self) -> Props:
+        """To live in the process that the system keeps for such actors."""
+        return self._with(placement=Placement.SHARED, deploy_to=None)
+
+    def deploy(self, address: str) -> Props:
+        """To live in another actor system, ``akka.tcp://<system>@<host>:<port>``."""
+        return self._with(deploy_to=str(address))
+
+    @property
+    def class_path(self) -> str:
+        """The import path of the actor's class, ``module:Qualname``."""
+        if isinstance(self.actor_class, str):
+            return self.actor_class
+        return f"{self.actor_class.__module__}:{self.actor_class.__qualname__}"
+
+    def load_class(self) -> type[Actor]:
+        """The actor's class.
+
+        Raises:
+            ActorSystemError: it cannot be imported here.
+        """
+        return load_actor_class(self.actor_class) if isinstance(self.actor_class, str) else self.actor_class
+
+    def __repr__(self) -> str:
+        arguments = [
+            self.class_path,
+            *map(repr, self.args),
+            *(f"{key}={value!r}" for key, value in self.kwargs.items()),
+        ]
+        return f"Props({', '.join(arguments)})"
+
+
+@message
+class CreateOrder:
+    """What another process needs to know to make an actor. Plain data: code is named by import path, never sent.
+
+    Args:
+        path: path of the new actor.
+        uid: its incarnation.
+        parent: its parent, who supervises it.
+        class_path: import path of its class.
+        args: arguments of its constructor.
+        kwargs: the same, by name.
+        placement: value of a `Placement`.
+        deploy_to: address of the system that is to host it, or None.
+        mailbox: its mailbox, or None for the default.
+        router: how it routes, or None.
+        throughput: messages in one turn, or None for the default.
+    """
+
+    path: str
+    uid: int
+    parent: ActorRef
+    class_path: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    placement: str
+    deploy_to: str | None
+    mailbox: Any
+    router: Any
+    throughput: int | None
+
+    @classmethod
+    def of(cls, props: Props, path: str, uid: int, parent: ActorRef) -> CreateOrder:
+        """The order to make an actor by *props*.
+
+        Raises:
+            ActorSystemError: the class cannot be named by an import path.
+        """
+        if "<locals>" in props.class_path:
+            raise ActorSystemError(
+                f"{props.class_path} is defined inside a function, so that another process cannot import it; "
+                "move it to the top of its module, or place the actor with Props.local()"
+            )
+        return cls(
+            path,
+            uid,
+            parent,
+            props.class_path,
+            props.args,
+            props.kwargs,
+            props.placement.value,
+            props.deploy_to,
+            props.mailbox,
+            props.router,
+            props.throughput,
+        )
+
+    def props(self) -> Props:
+        """The recipe, as this process carries it out: its placement has been seen to."""
+        return Props(self.class_path, *self.args, **self.kwargs)._with(
+            mailbox=self.mailbox, router=self.router, throughput=self.throughput, placement=Placement.LOCAL
+        )
+
+
+def load_actor_class(path: str) -> type[Actor]:
+    """Import the class that *path* (``module:Qualname``) names.
+
+    Raises:
+        ActorSystemError: there is no such module or class here, or it is no actor's.
+    """
+    module_name, _, qualified = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for element in qualified.split("."):
+            found = getattr(found, element)
+    except (ImportError, AttributeError) as error:
+        remedy = (
+            "classes of __main__ are known only to processes forked after their definition: move it to a module"
+            if module_name == "__main__"
+            else "the module has to be importable in every process that hosts such actors"
+        )
+        raise ActorSystemError(f"the actor class {path} cannot be loaded here ({error}); {remedy}") from error
+    try:
+        return _expect_actor(found)
+    except TypeError as error:
+        raise ActorSystemError(str(error)) from error
+
+
+def _expect_actor(candidate: Any) -> type[Actor]:
+    from actors.actor import Actor  # here, because actors make Props
+
+    if not (isinstance(candidate, type) and issubclass(candidate, Actor)):
+        raise TypeError(f"{candidate!r} is no actor class: derive it from actors.Actor, or give 'module:Qualname'")
+    return candidate

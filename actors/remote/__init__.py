@@ -1,0 +1,1 @@
+"""Actors in several processes and systems: routing, creation, failure detection."""

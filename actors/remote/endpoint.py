@@ -1,0 +1,301 @@
+"""A process of an actor system as other processes reach it: the endpoint of the node gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.errors import EndpointStateError, Quarantined, SerializationError, WireError
+from actors.event_stream import Table
+from actors.promise import Promise
+from actors.props import CreateOrder
+from actors.ref import ActorRef
+from actors.remote.gateway import PATH, NodeGateway, NodeId, Route
+from actors.remote.guests import Guests
+from actors.remote.outgoing import StoppedParcel, SubscriptionsParcel
+from actors.remote.placing import Placing
+from actors.remote.remote import Remoting
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.gateway import rpc_sync, rpc_tell
+from actors.system_messages import DeathWatchNotification, SystemMessage, Terminate
+
+if TYPE_CHECKING:
+    from actors.node import Node
+
+log = logging.getLogger(__name__)
+
+ATTACHED_LIMIT = 4096
+SENDER_CACHE = 1024
+GRACE_S = 7.0
+"""Time allowed for the actors of a process that is to end, in seconds."""
+DRAIN_S = 2.0
+"""Time allowed then for what they have sent to leave; both together are less than `actors.host.STOP_DEADLINE_S`."""
+
+T = TypeVar("T")
+
+
+class NodeEndpoint(RpcEndpoint, NodeGateway):
+    """Takes what other nodes send.
+
+    Args:
+        remoting: the remoting of the node.
+        node: the node.
+    """
+
+    def __init__(self, remoting: Remoting, node: Node) -> None:
+        super().__init__(remoting.service, "node")
+        self._remoting = remoting
+        self._node = node
+        self._known: dict[int, NodeId] = {}
+        self._attached: dict[int, asyncio.Future[str]] = {}
+        self._senders: dict[str, ActorRef] = {}
+        self._last_left: asyncio.Future[None] | None = None
+        self._peers = remoting.peers
+        self._guests = Guests(node, remoting.me, remoting.peers)
+        self._accepts = remoting.peers.associations.accept_from
+        self._leaving: dict[str, asyncio.Future[None]] = {}
+        node.on_cell_stopped = self._cell_stopped
+        node.event_stream.on_change = self._subscriptions_changed
+        remoting.peers.on_down.append(self._node_down)
+
+    @property
+    def path(self) -> str:
+        """The node gateway is the system's own, not a user's actor."""
+        return PATH
+
+    # ------------------------------------------------------------------ associations
+
+    @rpc_sync
+    def associate(self, origin: NodeId) -> NodeId:
+        if not self._peers.heard_of(origin):
+            self._check(origin.uid)
+            self._check(origin.system_uid)
+        if len(self._known) >= ATTACHED_LIMIT:
+            self._forget(next(iter(self._known)))
+        self._known[origin.uid] = origin
+        return self._remoting.me
+
+    def _check(self, uid: int) -> None:
+        reason = self._peers.associations.reason(uid)
+        if reason is not None:
+            raise Quarantined(self._refusal(reason))
+
+    def _refusal(self, reason: str) -> str:
+        return (
+            f"{self._remoting.me} holds this process for dead ({reason}) and does not talk to it any more; "
+            "restart this actor system to be heard again"
+        )
+
+    @rpc_sync
+    def attach(self, origin: int) -> asyncio.Future[str]:
+        if origin not in self._known:
+            raise EndpointStateError("unknown node: associate first")
+        previous = self._attached.pop(origin, None)
+        if previous is not None and not previous.done():
+            previous.set_result("")
+        waiting: asyncio.Future[str] = self.service.loop.create_future()
+        self._attached[origin] = waiting
+        return waiting
+
+    def _forget(self, uid: int) -> None:
+        self._known.pop(uid, None)
+        waiting = self._attached.pop(uid, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result("")
+
+    def _node_down(self, uid: int, reason: str) -> None:
+        self._known.pop(uid, None)
+        waiting = self._attached.pop(uid, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(self._refusal(reason))
+
+    # ------------------------------------------------------------------ messages
+
+    @rpc_tell
+    def deliver(self, origin: int, path: str, uid: int, sender: str, payload: bytes) -> None:
+        if not self._accepts(origin):
+            return
+        who = (self._senders.get(sender) or self._sender(sender)) if sender else None
+        self._deliver(path, uid, self._node.serializer.loads(payload), who)
+
+    def _deliver(self, path: str, uid: int, message: Any, sender: ActorRef | None) -> None:
+        if path not in self._node.cells and self._is_relayed(path, uid):
+            # Whoever sent it was told of the actor before the root node was.
+            self._node.send(self._node.ref(path, uid), message, sender)
+        else:
+            self._node.deliver_text(path, uid, message, sender)
+            cell = self._node.cells.get(path)
+            if cell is not None and cell.mailbox.saturated:
+                caller = self.service.caller
+                if caller is not None:
+                    caller.hold()
+                    cell.mailbox.when_relieved(functools.partial(self.service.loop.call_soon, caller.release))
+
+    def _is_relayed(self, path: str, uid: int) -> bool:
+        return uid != 0 and self._remoting.has_created(self._node.ref(path, uid))
+
+    @rpc_tell
+    def deliver_system(self, origin: int, path: str, uid: int, payload: bytes) -> None:
+        if not self._accepts(origin):
+            return
+        message = self._node.serializer.loads(payload)
+        if not isinstance(message, SystemMessage):
+            raise WireError(f"{type(message).__name__} is no system message")
+        if isinstance(message, DeathWatchNotification):
+            self._remoting.forget(message.actor)
+        ref = self._node.ref(path, uid)
+        if path not in self._node.cells and self._is_relayed(path, uid):
+            self._node.send_system(ref, message)
+        else:
+            self._node.deliver_system(ref, message)
+
+    @rpc_sync
+    def ask(self, origin: int, path: str, uid: int, timeout_s: float, payload: bytes) -> asyncio.Future[bytes]:
+        self._check(origin)
+        message = self._node.serializer.loads(payload)
+        reply: asyncio.Future[bytes] = self.service.loop.create_future()
+        recipient = self._node.ref(path, uid)
+        promise = _WirePromise(self._node, reply, recipient, type(message).__qualname__, timeout_s)
+        self._deliver(path, uid, message, promise.ref)
+        return reply
+
+    def _sender(self, text: str) -> ActorRef:
+        if len(self._senders) >= SENDER_CACHE:
+            self._senders.clear()
+        ref = self._senders[text] = ActorRef.parse(text, self._node)
+        return ref
+
+    @rpc_sync
+    def graceful_stop(self, origin: int, path: str, uid: int, timeout_s: float) -> asyncio.Future[bool]:
+        self._check(origin)
+        return asyncio.ensure_future(self._node.graceful_stop(self._node.ref(path, uid), timeout_s))
+
+    # ------------------------------------------------------------------ where actors are, and their creation
+
+    @rpc_sync
+    def resolve(self, path: str, uid: int) -> asyncio.Future[Route]:
+        return self._promised(self._placing().resolve(path, uid))
+
+    @rpc_sync
+    def create(self, origin: NodeId, order: bytes) -> asyncio.Future[Route]:
+        self._check(origin.uid)
+        return self._promised(self._placing().create(origin, self._order(order)))
+
+    def _promised(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Not a coroutine handler: those are limited in number for each connection, and these wait for others."""
+        return self.service.loop.create_task(work)
+
+    def _placing(self) -> Placing:
+        if self._remoting.placing is None:
+            raise EndpointStateError(f"{self._remoting.me} is no root node")
+        return self._remoting.placing
+
+    def _order(self, payload: bytes) -> CreateOrder:
+        order = self._node.serializer.loads(payload)
+        if not isinstance(order, CreateOrder):
+            raise WireError(f"{type(order).__name__} is no order to create an actor")
+        return order
+
+    @rpc_sync
+    def host(self, creator: NodeId, order: bytes) -> asyncio.Future[None]:
+        return self._promised(self.host_here(creator, self._order(order)))
+
+    async def host_here(self, creator: NodeId, order: CreateOrder) -> None:
+        """Create an actor in this process for a parent in another; an earlier incarnation of it is stopped first.
+
+        Raises:
+            ActorSystemError: its class cannot be imported here.
+        """
+        while (earlier := self._node.cells.get(order.path)) is not None:
+            # Its parent's process has died, or it would not be made again: nobody waits for it any more.
+            gone = self._leaving.setdefault(order.path, self.service.loop.create_future())
+            earlier.deliver_system(Terminate())
+            await asyncio.shield(gone)
+        self._remoting.lives_with(order.parent, creator)
+        self._guests.arrived(order.path, order.uid, creator)
+        self._node.create_ordered(order)
+
+    def _cell_stopped(self, ref: ActorRef) -> None:
+        """An actor of this node has stopped for good."""
+        path, uid = ref.path, ref.uid
+        if self._last_left is not None and not self._node.cells and not self._last_left.done():
+            self._last_left.set_result(None)
+        gone = self._leaving.pop(path, None)
+        if gone is not None:
+            gone.set_result(None)
+        if not self._guests.left(path, uid):
+            return
+        if self._remoting.placing is not None:
+            self._remoting.placing.stopped(path, uid)
+        else:
+            me = self._remoting.me
+            self._peers.link(me.root_address).send(StoppedParcel(me.uid, path, uid))
+
+    @rpc_tell
+    def stopped(self, origin: int, path: str, uid: int) -> None:
+        self._placing().stopped(path, uid)
+
+    # ------------------------------------------------------------------ the system
+
+    @rpc_tell
+    def node_down(self, uid: int, reason: str) -> None:
+        self._peers.node_down(uid, reason)
+
+    @rpc_tell
+    def subscriptions(self, origin: int, payload: bytes) -> None:
+        table = {ref: frozenset(names) for ref, names in self._node.serializer.loads(payload)}
+        if self._remoting.placing is not None:
+            self._remoting.placing.subscribed(origin, table)
+        else:
+            self._node.event_stream.replace(table)
+
+    def _subscriptions_changed(self, table: Table) -> None:
+        """Somebody in this node has subscribed, or does not any more: the root node tells the others."""
+        me = self._remoting.me
+        if self._remoting.placing is not None:
+            self._remoting.placing.subscribed(me.uid, table)
+        else:
+            self._peers.link(me.root_address).send(SubscriptionsParcel(me.uid, self._node.serializer, table))
+
+    @rpc_tell
+    def terminate(self, origin: int) -> None:
+        log.info("an actor of this system has asked for its termination")
+        threading.Thread(target=self._node.system.terminate, name="actors-terminate", daemon=True).start()
+
+    async def on_stop(self) -> None:
+        """Stop the actors that live here: this process ends."""
+        node = self._node
+        self._guests.stop_all()
+        if node.root is None and node.cells:
+            self._last_left = self.service.loop.create_future()
+            try:
+                async with asyncio.timeout(GRACE_S):
+                    await self._last_left
+            except TimeoutError:
+                log.warning("actors of this process did not stop within %g s: their coroutines are cancelled", GRACE_S)
+                node.abort()
+        await self._remoting.drain(DRAIN_S)
+        for waiting in self._attached.values():
+            if not waiting.done():
+                waiting.set_result("")
+        node.close()
+        for _ in range(3):
+            await asyncio.sleep(0)  # tasks that were cancelled end
+
+
+class _WirePromise(Promise):
+    """Waits for the reply to an ask of another process, and encodes it."""
+
+    __slots__ = ()
+
+    def _succeed(self, value: Any) -> None:
+        if self._future.done():
+            return
+        try:
+            self._future.set_result(self._node.serializer.dumps(value))
+        except SerializationError as error:
+            self._future.set_exception(error)

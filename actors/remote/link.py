@@ -1,0 +1,305 @@
+"""The way from this node to one other: queues while it connects, keeps the order, says when the other one has died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from actors.address import ActorAddress
+from actors.errors import (
+    ActorError,
+    AskTimeout,
+    AuthenticationError,
+    EndpointStateError,
+    Quarantined,
+    RecipientTerminated,
+    RecipientUnreachable,
+    UnknownActor,
+    WireError,
+)
+from actors.remote.gateway import PATH, NodeGateway, NodeId
+from actors.rpc.service import RpcService
+
+if TYPE_CHECKING:
+    from actors.ref import ActorRef
+
+log = logging.getLogger(__name__)
+
+QUEUE_LIMIT = 10_000
+NEVER_S = 3e8
+"""Time allowed for the ask that is answered only when the other side refuses this one: ten years."""
+RETRY_S = 0.2
+ATTEMPTS = 3
+REFUSED_FOR_S = 5.0
+PROBE_TIMEOUT_S = 2.0
+
+
+class Parcel(Protocol):
+    """Something to be sent."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether it is the runtime's, and not to be refused because actors have sent too much."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it holds while it waits."""
+
+    def send(self, gateway: NodeGateway) -> None:
+        """Send it; the connection is there."""
+
+    def undeliverable(self, error: ActorError) -> None:
+        """It cannot be sent: tell whom it concerns."""
+
+
+class _Arrival:
+    """Not sent itself: somebody waits for the connection."""
+
+    urgent = True
+    size = 0
+
+    def __init__(self, future: asyncio.Future[NodeGateway]) -> None:
+        self._future = future
+
+    def send(self, gateway: NodeGateway) -> None:
+        if not self._future.done():
+            self._future.set_result(gateway)
+
+    def undeliverable(self, error: ActorError) -> None:
+        if not self._future.done():
+            self._future.set_exception(type(error)(str(error)))
+
+
+class Link:
+    """A connection to a node, made at first use and made anew when it broke, until that node is known to have died.
+
+    Args:
+        service: the RPC service of this process.
+        me: this node.
+        address: where the other node's process is reached.
+        on_up: called when the other node has been reached for the first time.
+        on_dead: called once with this link and the reason, when the other node has died or another one has its address.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        me: NodeId,
+        address: ActorAddress,
+        on_up: Callable[[Link], None],
+        on_dead: Callable[[Link, str], None],
+    ) -> None:
+        self.key = (address.host, address.port)
+        self.address = address.with_path(PATH)
+        self.gateway: NodeGateway = service.gateway(self.address, NodeGateway)
+        self.node: NodeId | None = None
+        self.watched: set[ActorRef] = set()
+        self.guests = 0
+        self.dead: str | None = None
+        self._attaching: NodeGateway = service.gateway(self.address, NodeGateway, timeout_s=NEVER_S)
+        self._service = service
+        self._me = me
+        self._capacity = service.config.outbox_size // 2
+        self._on_up = on_up
+        self._on_dead = on_dead
+        self._up = False
+        self._queue: deque[Parcel] = deque()
+        self._queued_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._refusal: ActorError | None = None
+        self._refused_until = 0.0
+
+    def send(self, parcel: Parcel) -> None:
+        """Send, or queue until the other node is reached; what cannot be sent is told so."""
+        if self._up and not self._queue:
+            if parcel.urgent or self.has_room:
+                parcel.send(self.gateway)
+            else:
+                parcel.undeliverable(self._full())
+            return
+        refusal = self._refused()
+        if refusal is not None:
+            parcel.undeliverable(refusal)
+            if self._refused_until == math.inf:
+                self.open()  # another incarnation may be there by now
+        elif not parcel.urgent and (len(self._queue) >= QUEUE_LIMIT or self._queued_bytes >= self._capacity):
+            waiting = f"{len(self._queue)} messages of {self._queued_bytes} bytes"
+            parcel.undeliverable(RecipientUnreachable(f"{waiting} wait already for the connection to {self.name}"))
+        else:
+            self._queue.append(parcel)
+            self._queued_bytes += parcel.size
+            self.open()
+
+    def suspect(self, reason: str) -> None:
+        """The node at that address is held for dead: nothing is sent before another incarnation of it has been seen."""
+        self._refusal = Quarantined(
+            f"{self.name} is in quarantine: {reason}; a new incarnation of it will be talked to"
+        )
+        self._refused_until = math.inf
+
+    def _refused(self) -> ActorError | None:
+        if self.dead is not None:
+            return self._its_end()
+        if self._refusal is not None and self._service.loop.time() < self._refused_until:
+            return self._refusal
+        return None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether what is sent now leaves now."""
+        return self._up
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more messages of actors may be sent: the rest of what may wait is for what the runtime has to say."""
+        return self._service.unsent(self.key) < self._capacity
+
+    def _full(self) -> RecipientUnreachable:
+        waiting = self._service.unsent(self.key)
+        return RecipientUnreachable(f"{self.name} is sent more than it takes: {waiting} bytes wait for it already")
+
+    @property
+    def name(self) -> str:
+        """The other node, for people."""
+        return str(self.address.with_path("/")) if self.node is None else str(self.node)
+
+    async def ready(self) -> NodeGateway:
+        """Wait until the other node is reached.
+
+        Raises:
+            RecipientUnreachable: it has died, or cannot be reached.
+            Quarantined: it wants to hear no more of this node.
+            AuthenticationError: it has another secret.
+        """
+        if not self._up or self._queue:
+            arrived: asyncio.Future[NodeGateway] = self._service.loop.create_future()
+            self.send(_Arrival(arrived))
+            return await arrived
+        return self.gateway
+
+    async def drained(self) -> None:
+        """Wait until what is queued has been sent; raises as `ready`."""
+        if self._queue:
+            await self.ready()
+
+    def open(self) -> None:
+        """Begin to connect, unless that is done or under way."""
+        if self._task is None and self.dead is None:
+            self._task = self._service.loop.create_task(self._run(), name=f"link to {self.address}")
+
+    async def _run(self) -> None:
+        """Connect, stay attached, connect again: until the other node is dead, or refuses, or nobody needs it."""
+        try:
+            while self.dead is None and await self._connect():
+                try:
+                    reason = await self._attaching.attach(self._me.uid)
+                except (RecipientUnreachable, EndpointStateError, UnknownActor, AskTimeout):
+                    self._up = False  # the connection broke; whether the node lives is found out by the next one
+                    if self.node is not None and self.node.system_uid == self._me.system_uid:
+                        # The root node sees its hosts end, and says so: the other side need not be disturbed.
+                        await asyncio.sleep(RETRY_S)
+                else:
+                    if reason:
+                        self._refuse(Quarantined(reason))
+                        return
+        except asyncio.CancelledError:
+            raise
+        except ActorError as error:
+            self._refuse(error)
+        finally:
+            self._task = None
+
+    async def _connect(self) -> bool:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                node = await self.gateway.associate(self._me)
+            except (Quarantined, AuthenticationError, WireError) as error:
+                self._refuse(error)
+                return False
+            except UnknownActor:
+                self.declare_dead("another program has its port")
+                return False
+            except (RecipientUnreachable, AskTimeout, EndpointStateError) as error:
+                if isinstance(error, RecipientUnreachable) and await self._is_port_closed():
+                    self.declare_dead("its port is closed")
+                    return False
+                if attempt == ATTEMPTS:
+                    self._refuse(RecipientUnreachable(str(error)))
+                    return False
+                await asyncio.sleep(RETRY_S * attempt)
+            else:
+                return self._arrived(node)
+        return False
+
+    def _arrived(self, node: NodeId) -> bool:
+        if self.node is not None and node.uid != self.node.uid:
+            self.declare_dead("another incarnation has its address")
+            return False
+        first, self.node = self.node is None, node
+        self._refusal = None
+        self._refused_until = 0.0
+        if first:
+            self._on_up(self)
+        if self.dead is not None:
+            return False
+        self._up = True
+        self._queued_bytes = 0
+        while self._queue:
+            self._queue.popleft().send(self.gateway)
+        return True
+
+    async def _is_port_closed(self) -> bool:
+        """Whether the machine answers, but nothing listens there: then there is no doubt that the process has ended."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(*self.key)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
+
+    def _refuse(self, error: ActorError) -> None:
+        """Give up for a while; what waits is handed back."""
+        if isinstance(error, Quarantined):
+            log.error("%s", error)
+        else:
+            log.warning("%s cannot be reached: %s", self.name, error)
+        self._up = False
+        if self._refused_until != math.inf:
+            self._refusal = error
+            self._refused_until = self._service.loop.time() + REFUSED_FOR_S
+        self._hand_back(error)
+
+    def _hand_back(self, error: ActorError) -> None:
+        waiting, self._queue = self._queue, deque()
+        self._queued_bytes = 0
+        for parcel in waiting:
+            parcel.undeliverable(error)
+
+    def declare_dead(self, reason: str) -> None:
+        """The other node has died: nothing is sent any more; idempotent."""
+        if self.dead is not None:
+            return
+        self.dead = reason
+        self._up = False
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        self._on_dead(self, reason)
+        self._hand_back(self._its_end())
+
+    def _its_end(self) -> RecipientTerminated:
+        return RecipientTerminated(f"{self.name} has ended: {self.dead}")
+
+    def close(self) -> None:
+        """Stop connecting."""
+        self.dead = self.dead or "the actor system was terminated"
+        self._up = False
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None

@@ -1,0 +1,277 @@
+"""The root node's part: where each actor is placed, in which process, and what happens when a process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+
+from actors.errors import ActorError, ActorSystemError, RecipientUnreachable
+from actors.event_stream import Table
+from actors.host import HostSpec
+from actors.props import CreateOrder, Placement
+from actors.remote.gateway import NodeGateway, NodeId, Route
+from actors.remote.hosts import Host, Hosts
+from actors.remote.link import Link
+from actors.remote.outgoing import NodeDownParcel, SubscriptionsParcel
+from actors.remote.remote import CREATION_TIMEOUT_S, Remoting
+from actors.remote.routes import RouteTable
+from actors.system import ProcessActorSystem
+
+log = logging.getLogger(__name__)
+
+EXPECTED_S = 1.0
+EXPECTED_LIMIT = 10_000
+GONE_LIMIT = 10_000
+
+
+class RootPlacing:
+    """Places actors in host processes, and knows where they are.
+
+    Args:
+        remoting: the root node's remoting.
+        processes: starts host processes.
+        make_spec: makes the order to start a host, given its name and uid.
+        host_here: creates an actor in this very process, for the node that is its first argument.
+        shared_hosts: how many processes share the actors that are to share one.
+    """
+
+    def __init__(
+        self,
+        remoting: Remoting,
+        processes: ProcessActorSystem,
+        make_spec: Callable[[str, int], HostSpec],
+        host_here: Callable[[NodeId, CreateOrder], Awaitable[None]],
+        shared_hosts: int,
+    ) -> None:
+        self._remoting = remoting
+        self._peers = remoting.peers
+        self._peers.on_host_silent = self._host_silent
+        self._loop = remoting.service.loop
+        self._make_spec = make_spec
+        self._host_here = host_here
+        self._table = RouteTable(remoting.me)
+        self._hosts = Hosts(self._loop, processes, self._host_ended)
+        self._creations: dict[tuple[str, int], asyncio.Future[None]] = {}
+        self._shared: list[asyncio.Task[Host] | None] = [None] * shared_hosts
+        self._shared_hosts: list[Host | None] = [None] * shared_hosts
+        self._load = [0] * shared_hosts
+        self._expected: dict[tuple[str, int], asyncio.Future[bool]] = {}
+        self._gone: dict[tuple[str, int], None] = {}
+        self._slot_of: dict[tuple[str, int], int] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._subscriptions: dict[int, Table] = {}
+        self._names = 0
+        self._closing = False
+
+    # ------------------------------------------------------------------ where actors are
+
+    async def resolve(self, path: str, uid: int) -> Route:
+        """Where *path* is hosted; waits while it, or what is above it, is being created."""
+        while True:
+            found = self._table.find(path, uid)
+            if not isinstance(found, Route):
+                await asyncio.shield(self._creations[found])
+            elif found.exact or not await self._is_on_its_way(path, uid, found):
+                return found
+
+    async def _is_on_its_way(self, path: str, uid: int, route: Route) -> bool:
+        """Whether the order to create an actor for another system has come, after somebody who has its ref already.
+
+        Within a system such a message is sent on by the process of the actor's parent; here there is none above it.
+        """
+        key = path, uid
+        if not (uid and path.startswith("/remote/") and route.node.uid == self._remoting.me.uid):
+            return False
+        if key in self._gone or path in self._remoting.node.cells or len(self._expected) >= EXPECTED_LIMIT:
+            return False
+        expected = self._expected.get(key)
+        if expected is None:
+            expected = self._expected[key] = self._loop.create_future()
+            self._loop.call_later(EXPECTED_S, self._expect_no_more, key)
+        return await asyncio.shield(expected)
+
+    def _expect_no_more(self, key: tuple[str, int]) -> None:
+        expected = self._expected.pop(key, None)
+        if expected is not None:
+            expected.set_result(False)
+
+    # ------------------------------------------------------------------ creation
+
+    async def create(self, creator: NodeId, order: CreateOrder) -> Route:
+        """Place and create an actor.
+
+        Raises:
+            ActorSystemError: its process cannot be started, or its class is not known there.
+            RecipientUnreachable: its process died meanwhile.
+        """
+        key = (order.path, order.uid)
+        self._table.begin(*key)
+        done = self._creations[key] = self._loop.create_future()
+        expected = self._expected.pop(key, None)
+        if expected is not None:
+            expected.set_result(True)
+        try:
+            node = await self._place(creator, order)
+            if not self._table.settle(*key, node):
+                raise ActorSystemError(f"another actor was created at {order.path} meanwhile")
+            return Route(node, exact=True)
+        except BaseException:
+            self._table.remove(*key)
+            self._unload(key)
+            raise
+        finally:
+            del self._creations[key]
+            done.set_result(None)
+
+    async def _place(self, creator: NodeId, order: CreateOrder) -> NodeId:
+        if self._closing:
+            raise ActorSystemError("the actor system is being terminated")
+        placement = Placement(order.placement)
+        if placement is Placement.LOCAL:
+            await self._host_here(creator, order)
+            return self._remoting.me
+        host = await (self._shared_host(order) if placement is Placement.SHARED else self._start(order.path, False))
+        try:
+            link = self._peers.link(host.address)
+            await link.ready()
+            gateway = self._remoting.service.gateway(link.address, NodeGateway, timeout_s=CREATION_TIMEOUT_S)
+            await gateway.host(creator, self._remoting.node.serializer.dumps(order))
+        except ActorError:
+            if not host.shared:
+                self._end(host)
+            raise
+        if link.node is None or link.dead is not None:
+            raise RecipientUnreachable(f"the process of {order.path} ended while it was created")
+        return link.node
+
+    async def _shared_host(self, order: CreateOrder) -> Host:
+        """The shared host with the fewest actors, started at its first use."""
+        slot = min(range(len(self._load)), key=self._load.__getitem__)
+        self._load[slot] += 1
+        self._slot_of[order.path, order.uid] = slot
+        start = self._shared[slot]
+        if start is None:
+            start = self._shared[slot] = self._loop.create_task(self._start(f"/shared-{slot}", True))
+        try:
+            host = await asyncio.shield(start)
+        except ActorError:
+            if self._shared[slot] is start:
+                self._shared[slot] = None  # the next one tries again
+            raise
+        if self._shared[slot] is start:
+            self._shared_hosts[slot] = host
+        return host
+
+    def _unload(self, key: tuple[str, int]) -> None:
+        slot = self._slot_of.pop(key, None)
+        if slot is not None:
+            self._load[slot] -= 1
+
+    async def _start(self, path: str, shared: bool) -> Host:
+        self._names += 1
+        name = f"{path.rpartition('/')[2]}-{self._names}"
+        host = Host(name, secrets.randbits(62) + 1, shared)
+        await self._hosts.start(host, self._make_spec(name, host.uid))
+        try:
+            if self._closing:
+                raise ActorSystemError("the actor system is being terminated")
+            link = self._peers.link(host.address)
+            await link.ready()
+        except ActorError:
+            self._end(host)
+            raise
+        if link.node is None:
+            raise RecipientUnreachable(f"{host.name} ended right after its start")
+        self._peers.heartbeats.watch(link.node)
+        self._tell_subscriptions(link)
+        temp = temp_path(host.uid)
+        self._table.begin(temp, host.uid)
+        self._table.settle(temp, host.uid, link.node)
+        return host
+
+    # ------------------------------------------------------------------ the event stream
+
+    def subscribed(self, origin: int, table: Table) -> None:
+        """The subscriptions that were made in a node of this system: all others are told."""
+        if table:
+            self._subscriptions[origin] = table
+        else:
+            self._subscriptions.pop(origin, None)
+        me = self._remoting.me.uid
+        if origin != me:
+            self._remoting.node.event_stream.replace(self._elsewhere(me))
+        for host in self._hosts:
+            if host.uid != origin:
+                self._tell_subscriptions(self._peers.link(host.address))
+
+    def _elsewhere(self, uid: int) -> Table:
+        tables = [table for origin, table in self._subscriptions.items() if origin != uid]
+        return {ref: names for table in tables for ref, names in table.items()}
+
+    def _tell_subscriptions(self, link: Link) -> None:
+        if link.node is not None:
+            me, serializer = self._remoting.me.uid, self._remoting.node.serializer
+            link.send(SubscriptionsParcel(me, serializer, self._elsewhere(link.node.uid)))
+
+    # ------------------------------------------------------------------ ends
+
+    def stopped(self, path: str, uid: int) -> None:
+        """An actor that was placed has stopped for good: its name is free, and a process that it had alone ends."""
+        self._unload((path, uid))
+        self._remember_gone((path, uid))
+        node = self._table.remove(path, uid)
+        host = None if node is None else self._hosts.get(node.uid)
+        if host is not None and not host.shared:
+            self._end(host)
+
+    def _end(self, host: Host) -> None:
+        task = self._loop.create_task(self._hosts.stop(host))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _host_ended(self, host: Host, reason: str) -> None:
+        for slot, known in enumerate(self._shared_hosts):
+            if known is host:
+                self._shared_hosts[slot] = self._shared[slot] = None
+        self.forget(host.uid)
+        if host.uid in self._subscriptions:
+            self.subscribed(host.uid, {})
+        self._peers.node_down(host.uid, reason)
+        for other in self._hosts:
+            if not other.ending:
+                self._peers.link(other.address).send(NodeDownParcel(host.uid, reason))
+
+    def forget(self, uid: int) -> None:
+        """A process has ended: what it hosted is nowhere."""
+        for key in self._table.drop_node(uid):
+            self._unload(key)
+            self._remember_gone(key)
+
+    def _remember_gone(self, key: tuple[str, int]) -> None:
+        if len(self._gone) >= GONE_LIMIT:
+            del self._gone[next(iter(self._gone))]
+        self._gone[key] = None
+
+    def _host_silent(self, uid: int, reason: str) -> None:
+        """A host does not answer: it is killed, so that what is said of it is true."""
+        host = self._hosts.get(uid)
+        if host is not None:
+            self._hosts.kill(host, reason)
+
+    async def close(self, deadline_s: float) -> None:
+        """End all hosts, in order."""
+        self._closing = True
+        await asyncio.gather(*self._ending, *(self._hosts.stop(host, deadline_s) for host in self._hosts))
+        self._hosts.close()
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """The host processes: pids by name."""
+        return {host.name: host.hosted.pid for host in self._hosts if host.hosted is not None}
+
+
+def temp_path(uid: int) -> str:
+    """Below which the asks of a host's actors are: by it replies find their way to that process."""
+    return f"/temp/{uid:x}"

@@ -1,0 +1,324 @@
+"""Routing logics (Akka's ``akka.routing``): which routees get a message. Pure; the actor is in `actors.router`.
+
+`RoundRobin` and its like are configurations that may travel to another process; `RoutingLogic.create` makes the
+`Selector` that keeps their state. `Pool` and `Group` say where the routees come from.
+"""
+
+from __future__ import annotations
+
+import abc
+import bisect
+import enum
+import hashlib
+import random
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from actors.mailbox import named
+from actors.selection import is_pattern, parse_selection
+from actors.serialization import import_object, message
+from actors.supervision import OneForOneStrategy, SupervisorStrategy, escalating_decider
+
+R = TypeVar("R", bound=Hashable)
+
+Sizes = Callable[[Any], int | None]
+"""How many messages wait for a routee, the one that it handles included; None when that is not known."""
+
+
+class Selector(abc.ABC, Generic[R]):
+    """Picks routees; keeps what a logic has to remember."""
+
+    @abc.abstractmethod
+    def select(self, message: Any, routees: tuple[R, ...]) -> Sequence[R]:
+        """Whom *message* goes to; nobody when there are no routees."""
+
+
+class RoutingLogic(abc.ABC):
+    """Base of the configurations."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def create(self, sizes: Sizes) -> Selector[Any]:
+        """A selector of this kind.
+
+        Args:
+            sizes: tells how full mailboxes are.
+        """
+
+
+@message
+class RoundRobin(RoutingLogic):
+    """To each routee in turn (Akka's ``RoundRobinRoutingLogic``)."""
+
+    def create(self, sizes: Sizes) -> Selector[Any]:
+        """See `RoutingLogic.create`."""
+        return _RoundRobin()
+
+
+@message
+class Random(RoutingLogic):
+    """To a routee at random (Akka's ``RandomRoutingLogic``).
+
+    Args:
+        seed: makes the choices repeatable.
+    """
+
+    seed: int | None = None
+
+    def create(self, sizes: Sizes) -> Selector[Any]:
+        """See `RoutingLogic.create`."""
+        return _Random(self.seed)
+
+
+@message
+class SmallestMailbox(RoutingLogic):
+    """To the routee with the fewest messages waiting (Akka's ``SmallestMailboxRoutingLogic``).
+
+    Among equals in turn. Routees of other processes, whose mailboxes cannot be seen, come last.
+    """
+
+    def create(self, sizes: Sizes) -> Selector[Any]:
+        """See `RoutingLogic.create`."""
+        return _SmallestMailbox(sizes)
+
+
+@message
+class BroadcastAll(RoutingLogic):
+    """To all routees (Akka's ``BroadcastRoutingLogic``)."""
+
+    def create(self, sizes: Sizes) -> Selector[Any]:
+        """See `RoutingLogic.create`."""
+        return _All()
+
+
+@message
+class ScatterGatherFirstCompleted(RoutingLogic):
+    """To all routees; the sender gets the first reply, the others are dropped.
+
+    Akka's ``ScatterGatherFirstCompletedRoutingLogic``.
+
+    Args:
+        within_s: seconds after which the sender gets ``Failure(AskTimeout)`` instead.
+
+    Raises:
+        ValueError: *within_s* is not more than 0.
+    """
+
+    within_s: float
+
+    def __post_init__(self) -> None:
+        if not self.within_s > 0:
+            raise ValueError(f"within_s is a time in seconds, more than 0, not {self.within_s!r}")
+
+    def create(self, sizes: Sizes) -> Selector[Any]:
+        """See `RoutingLogic.create`."""
+        return _All()
+
+
+@message
+class ConsistentHash(RoutingLogic):
+    """Messages with the same key to the same routee (Akka's ``ConsistentHashingRoutingLogic``).
+
+    When routees come or go, only the messages of those change places.
+
+    Args:
+        key: maps a message to its key (text, bytes, number, enum member, None, or a tuple of such), or the import path
+            ``module:name`` of such a function. One that cannot be named so (a lambda) serves in this process only.
+        virtual_nodes: how many places on the ring each routee has; more spread messages more evenly.
+
+    Raises:
+        ValueError: *virtual_nodes* is not a positive number, or *key* is no function.
+    """
+
+    key: str | Callable[[Any], Any]
+    virtual_nodes: int = 10
+
+    def __post_init__(self) -> None:
+        if type(self.virtual_nodes) is not int or self.virtual_nodes < 1:
+            raise ValueError(f"virtual_nodes is a positive number, not {self.virtual_nodes!r}")
+        object.__setattr__(self, "key", named(self.key))
+
+    def create(self, sizes: Sizes) -> Selector[Any]:
+        """See `RoutingLogic.create`.
+
+        Raises:
+            SerializationError: the key's import path cannot be imported here.
+        """
+        return _ConsistentHash(import_object(self.key) if isinstance(self.key, str) else self.key, self.virtual_nodes)
+
+
+class RouterConfig(abc.ABC):
+    """Base of `Pool` and `Group`."""
+
+    __slots__ = ()
+
+    logic: RoutingLogic
+
+
+@message
+class Pool(RouterConfig):
+    """A router that makes its routees itself, as children (Akka's ``Pool``).
+
+    It drops those that stop, and stops with the last of them.
+
+    Args:
+        size: how many at first, 1 or more.
+        logic: how messages are routed.
+        strategy: how it supervises them; default: failures escalate, as Akka has it, so that the router's own
+            supervisor decides: a restart is then one of all routees.
+
+    Raises:
+        ValueError: *size* is not a positive number, or an argument is of the wrong kind.
+    """
+
+    size: int
+    logic: RoutingLogic
+    strategy: SupervisorStrategy | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 1:
+            raise ValueError(f"the size of a pool is a positive number of routees, not {self.size!r}")
+        _expect_logic(self.logic)
+        if self.strategy is not None and not isinstance(self.strategy, SupervisorStrategy):
+            raise ValueError(f"the strategy of a pool is a SupervisorStrategy or None, not {self.strategy!r}")
+
+    @property
+    def supervisor_strategy(self) -> SupervisorStrategy:
+        """The strategy, or the default one."""
+        return OneForOneStrategy(escalating_decider) if self.strategy is None else self.strategy
+
+
+@message
+class Group(RouterConfig):
+    """A router for actors that exist already and go on without it (Akka's ``Group``).
+
+    Args:
+        paths: their paths, or full addresses; whichever incarnation lives there gets the messages.
+        logic: how messages are routed.
+
+    Raises:
+        ValueError: *paths* is no collection of actor paths without wildcards, or *logic* no logic.
+    """
+
+    paths: Iterable[str]
+    logic: RoutingLogic
+
+    def __post_init__(self) -> None:
+        paths = None if isinstance(self.paths, str) else tuple(self.paths)
+        if paths is None or not all(isinstance(path, str) for path in paths):
+            raise ValueError(f"the paths of a group are a list of texts, not {self.paths!r}")
+        for path in paths:
+            if any(is_pattern(element) for element in parse_selection(path).elements):
+                raise ValueError(f"the paths of a group name one actor each; {path!r} has wildcards")
+        object.__setattr__(self, "paths", paths)
+        _expect_logic(self.logic)
+
+
+def _expect_logic(logic: Any) -> None:
+    if not isinstance(logic, RoutingLogic):
+        raise ValueError(f"{logic!r} is no routing logic; give an instance, RoundRobin() for example")
+
+
+class _RoundRobin(Selector[R]):
+    def __init__(self) -> None:
+        self._next = 0
+
+    def select(self, message: Any, routees: tuple[R, ...]) -> Sequence[R]:
+        if not routees:
+            return ()
+        position = self._next % len(routees)
+        self._next = position + 1
+        return (routees[position],)
+
+
+class _Random(Selector[R]):
+    def __init__(self, seed: int | None) -> None:
+        self._random = random.Random(seed)  # noqa: S311  it spreads load, and guards nothing
+
+    def select(self, message: Any, routees: tuple[R, ...]) -> Sequence[R]:
+        return (self._random.choice(routees),) if routees else ()
+
+
+class _SmallestMailbox(Selector[R]):
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._next = 0
+
+    def select(self, message: Any, routees: tuple[R, ...]) -> Sequence[R]:
+        if not routees:
+            return ()
+        start = self._next % len(routees)
+        best, best_size = start, float("inf")
+        for offset in range(len(routees)):
+            position = (start + offset) % len(routees)
+            size = self._sizes(routees[position])
+            if size is not None and size < best_size:
+                best, best_size = position, size
+                if size == 0:
+                    break
+        self._next = best + 1
+        return (routees[best],)
+
+
+class _All(Selector[R]):
+    def select(self, message: Any, routees: tuple[R, ...]) -> Sequence[R]:
+        return routees
+
+
+class _ConsistentHash(Selector[R]):
+    def __init__(self, key: Callable[[Any], Any], virtual_nodes: int) -> None:
+        self._key = key
+        self._virtual_nodes = virtual_nodes
+        self._routees: tuple[R, ...] = ()
+        self._points: list[int] = []
+        self._owners: list[R] = []
+
+    def select(self, message: Any, routees: tuple[R, ...]) -> Sequence[R]:
+        if not routees:
+            return ()
+        if routees is not self._routees and routees != self._routees:
+            self._build(routees)
+        position = bisect.bisect_left(self._points, _point(key_bytes(self._key(message))))
+        return (self._owners[position % len(self._owners)],)
+
+    def _build(self, routees: tuple[R, ...]) -> None:
+        # By name, without the incarnation: whoever takes a routee's place takes its messages.
+        names = ((str(routee).partition("#")[0], routee) for routee in routees)
+        ring = sorted(
+            (
+                (_point(f"{name}#{number}".encode()), name, routee)
+                for name, routee in names
+                for number in range(self._virtual_nodes)
+            ),
+            key=lambda place: place[:2],
+        )
+        self._routees = routees
+        self._points = [point for point, _, _ in ring]
+        self._owners = [routee for _, _, routee in ring]
+
+
+def _point(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+def key_bytes(key: Any) -> bytes:
+    """A key as bytes that are the same in every process (unlike `hash`).
+
+    Raises:
+        TypeError: keys of that kind have no such form.
+    """
+    if isinstance(key, enum.Enum):
+        return f"e{type(key).__qualname__}.{key.name}".encode()
+    if key is None or isinstance(key, (int, float)):
+        return repr(key).encode()
+    if isinstance(key, bytes):
+        return b"b" + key
+    if isinstance(key, str):
+        return b"s" + key.encode("utf-8", "surrogatepass")
+    if isinstance(key, tuple):
+        parts = [key_bytes(part) for part in key]
+        return b"t" + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    raise TypeError(
+        f"a hash key is text, bytes, a number, an enum member, None or a tuple of such, not {type(key).__name__}"
+    )

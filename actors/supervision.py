@@ -1,0 +1,268 @@
+"""Supervision (Akka's ``FaultHandling``): what becomes of a child that has failed, how often, and how soon. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from actors.errors import ActorInitializationError, ActorKilled, DeathPactError
+from actors.mailbox import named
+from actors.serialization import import_object, import_path, message
+
+
+@message
+class Directive(enum.Enum):
+    """What a supervisor decides (Akka's ``SupervisorStrategy.Directive``)."""
+
+    RESUME = "resume"
+    """The child goes on with the state that it has; the message that failed is lost."""
+    RESTART = "restart"
+    """A new instance takes the child's place, with the same ref and mailbox; the message that failed is lost."""
+    STOP = "stop"
+    """The child is stopped for good."""
+    ESCALATE = "escalate"
+    """The supervisor fails itself, with the child's error; its own supervisor decides."""
+
+
+Decider = Callable[[BaseException], Directive]
+"""Decides by the error."""
+
+
+def default_decider(error: BaseException) -> Directive:
+    """Akka's default: what would fail again at once or was meant to end stops; exceptions restart; others escalate."""
+    if isinstance(error, (ActorInitializationError, ActorKilled, DeathPactError)):
+        return Directive.STOP
+    return Directive.RESTART if isinstance(error, Exception) else Directive.ESCALATE
+
+
+def stopping_decider(error: BaseException) -> Directive:
+    """Exceptions stop the child; others escalate."""
+    return Directive.STOP if isinstance(error, Exception) else Directive.ESCALATE
+
+
+def escalating_decider(error: BaseException) -> Directive:
+    """Everything is the supervisor's supervisor's to decide."""
+    return Directive.ESCALATE
+
+
+@message
+class Backoff:
+    """How long to wait before a restart: longer each time (Akka's ``BackoffSupervisor``).
+
+    Args:
+        min_s: wait before the first restart, in seconds.
+        max_s: no wait is longer, but for the jitter.
+        factor: by which each wait is longer than the one before.
+        jitter: a random part of up to this fraction is added, so that what failed together does not return together.
+        reset_after_s: seconds without a failure after which the waits begin anew; default: *min_s*, as Akka's.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    min_s: float
+    max_s: float
+    factor: float = 2.0
+    jitter: float = 0.2
+    reset_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_s <= self.max_s < math.inf:
+            raise ValueError(f"a back-off needs 0 < min_s <= max_s, not min_s={self.min_s!r} and max_s={self.max_s!r}")
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"the factor of a back-off is 1 or more, not {self.factor!r}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"the jitter of a back-off is a fraction from 0 to 1, not {self.jitter!r}")
+        if self.reset_after_s is not None and not self.reset_after_s > 0:
+            raise ValueError(f"reset_after_s is more than 0, or None for min_s, not {self.reset_after_s!r}")
+
+    def delay(self, restart_count: int, rng: random.Random) -> float:
+        """Seconds to wait before the next restart.
+
+        Args:
+            restart_count: how many restarts there have been since the waits last began anew.
+            rng: where the jitter comes from.
+        """
+        # The logarithm tells that the power would be over the limit before it is over what a float holds.
+        if restart_count * math.log(self.factor) >= math.log(self.max_s / self.min_s):
+            delay = self.max_s
+        else:
+            delay = self.min_s * self.factor**restart_count
+        return delay * (1.0 + self.jitter * rng.random())
+
+    @property
+    def reset_s(self) -> float:
+        """Seconds after a restart without another failure, after which the waits begin anew."""
+        return self.min_s if self.reset_after_s is None else self.reset_after_s
+
+
+class BackoffCounter:
+    """The waits of one child.
+
+    Args:
+        backoff: how they grow.
+    """
+
+    __slots__ = ("_backoff", "_count", "_restarts_at")
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._count = 0
+        self._restarts_at = -math.inf
+
+    def next_delay(self, now: float, rng: random.Random) -> float:
+        """The child has failed at *now* (monotonic seconds): how long to wait before its restart."""
+        if now - self._restarts_at >= self._backoff.reset_s:
+            self._count = 0
+        delay = self._backoff.delay(self._count, rng)
+        self._count += 1
+        self._restarts_at = now + delay
+        return delay
+
+
+class RestartWindow:
+    """Whether a child may be restarted once more (Akka's ``ChildRestartStats.requestRestartPermission``, case by case).
+
+    With a window alone Akka allows one restart in it. The window opens with the first request and stays open for
+    *within_s*; a request after its end opens another, and is the first in that.
+
+    Args:
+        max_retries: restarts allowed, in the window if there is one, else ever; None for no limit.
+        within_s: length of the window in seconds; None for no window.
+    """
+
+    __slots__ = ("_count", "_max_retries", "_window_start", "_within_s")
+
+    def __init__(self, max_retries: int | None, within_s: float | None) -> None:
+        self._max_retries = max_retries
+        self._within_s = within_s
+        self._count = 0
+        self._window_start: float | None = None
+
+    def restart_permissible(self, now: float) -> bool:
+        """Ask for a restart at *now* (monotonic seconds); it counts as one whatever the answer."""
+        if self._max_retries is not None and self._max_retries < 1:
+            return False
+        if self._within_s is not None:
+            return self._permissible_in_window(1 if self._max_retries is None else self._max_retries, now)
+        if self._max_retries is None:
+            return True
+        self._count += 1
+        return self._count <= self._max_retries
+
+    def _permissible_in_window(self, retries: int, now: float) -> bool:
+        assert self._within_s is not None
+        if self._window_start is None:
+            self._window_start = now
+        if now - self._window_start <= self._within_s:
+            self._count += 1
+            return self._count <= retries
+        self._count = 1
+        self._window_start = now
+        return True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SupervisorStrategy:
+    """How a supervisor treats children that fail: `OneForOneStrategy` or `AllForOneStrategy`.
+
+    Args:
+        decider: a function of the error, or a mapping from error types to directives, of which the most special one
+            that fits counts; an error that fits none escalates (as Akka has it). Default: `default_decider`. May be the
+            import path of a function; a strategy can travel when its function has one.
+        max_retries: restarts allowed before the child is stopped instead; None for no limit.
+        within_s: seconds in which so many are allowed, see `RestartWindow`; None: ever.
+        backoff: how long to wait before each restart; None: not at all.
+
+    Raises:
+        ValueError: an argument is out of range, or the decider is none.
+    """
+
+    all_for_one: ClassVar[bool] = False
+    """Whether what is decided for one child holds for all."""
+
+    decider: str | Decider | Mapping[Any, Directive] = default_decider
+    max_retries: int | None = None
+    within_s: float | None = None
+    backoff: Backoff | None = None
+    _decide: list[Decider] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.max_retries is not None and (type(self.max_retries) is not int or self.max_retries < 0):
+            raise ValueError(f"max_retries is a number of restarts, or None for no limit, not {self.max_retries!r}")
+        if self.within_s is not None and not 0 <= self.within_s < math.inf:
+            raise ValueError(f"within_s is a number of seconds, or None for no window, not {self.within_s!r}")
+        if self.backoff is not None and not isinstance(self.backoff, Backoff):
+            raise ValueError(f"backoff is a Backoff or None, not {self.backoff!r}")
+        decider = self.decider
+        object.__setattr__(self, "decider", _named_rules(decider) if isinstance(decider, Mapping) else named(decider))
+
+    def decide(self, error: BaseException) -> Directive:
+        """What is to become of the child that failed with *error*.
+
+        Raises:
+            SerializationError: the decider, or an error type of its mapping, cannot be imported here.
+            TypeError: the decider returned something else than a `Directive`.
+            Exception: whatever the decider itself raises.
+        """
+        if not self._decide:  # not when it is made: a strategy that arrives from elsewhere must not import things
+            self._decide.append(_compiled(self.decider))
+        directive = self._decide[0](error)
+        if not isinstance(directive, Directive):
+            raise TypeError(f"a decider returns a Directive, not {directive!r}; what it is not to decide it escalates")
+        return directive
+
+    def window(self) -> RestartWindow:
+        """The restart limit of one child."""
+        return RestartWindow(self.max_retries, self.within_s)
+
+
+@message
+class OneForOneStrategy(SupervisorStrategy):
+    """What is decided holds for the child that failed alone; arguments as for `SupervisorStrategy`."""
+
+
+@message
+class AllForOneStrategy(SupervisorStrategy):
+    """A restart or stop of one child is one of all; arguments as for `SupervisorStrategy`."""
+
+    all_for_one: ClassVar[bool] = True
+
+
+def stopping_strategy() -> OneForOneStrategy:
+    """Whoever fails is stopped (Akka's ``SupervisorStrategy.stoppingStrategy``)."""
+    return OneForOneStrategy(stopping_decider)
+
+
+def _named_rules(rules: Mapping[Any, Directive]) -> dict[Any, Directive]:
+    """The rules with the error types by import path, where they have one: so they can travel."""
+    for kind, directive in rules.items():
+        if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ValueError(
+                f"a decider's mapping is from exception types to directives; {kind!r} is no exception type"
+            )
+        if not isinstance(directive, Directive):
+            raise ValueError(
+                f"a decider's mapping is from exception types to directives; {directive!r} is no Directive"
+            )
+    return {
+        kind if isinstance(kind, str) else import_path(kind) or kind: directive for kind, directive in rules.items()
+    }
+
+
+def _compiled(decider: str | Decider | Mapping[Any, Directive]) -> Decider:
+    if isinstance(decider, str):
+        function: Decider = import_object(decider)
+        return function
+    if not isinstance(decider, Mapping):
+        return decider
+    rules = {import_object(kind) if isinstance(kind, str) else kind: each for kind, each in decider.items()}
+
+    def decide(error: BaseException) -> Directive:
+        return next((rules[kind] for kind in type(error).__mro__ if kind in rules), Directive.ESCALATE)
+
+    return decide

@@ -1,0 +1,127 @@
+"""A light client of a running actor system, for notebooks and scripts: no Thespian, no port, no actors of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Any
+
+from actors.address import ActorAddress
+from actors.errors import ActorSystemError, RecipientUnreachable
+from actors.loop_thread import LoopThread
+from actors.node import Node
+from actors.props import Props
+from actors.ref import ActorRef
+from actors.remote.gateway import NodeGateway, NodeId
+from actors.remote.remote import Remoting
+from actors.remote.watcher import HeartbeatConfig
+from actors.rpc.gateway import Ask
+from actors.rpc.security import load_secret
+from actors.rpc.service import RpcConfig, RpcService
+from actors.system_api import ActorSystemBase
+from actors.system_config import SystemConfig
+
+
+class ActorSystemClient(ActorSystemBase):
+    """Selects, tells and asks the actors of a system that runs elsewhere; made by `ActorSystem.connect`.
+
+    Replies come back over the connections that it makes. It has no actors, so that nobody can send to it, and nothing
+    can be watched by it. It survives a restart of the system at the same address.
+
+    Args:
+        address: the system's address, with or without a path.
+        secret_file: file with the system's secret.
+        config: settings.
+
+    Raises:
+        AddressError: *address* is none.
+        RecipientUnreachable: nothing listens there.
+        AuthenticationError: the secret is another one, or cannot be read.
+    """
+
+    def __init__(
+        self, address: str | ActorAddress, secret_file: Path | str, config: SystemConfig | None = None
+    ) -> None:
+        text = str(address).rstrip("/")
+        system = ActorAddress.parse(text if text.count("/") > 2 else f"{text}/user")
+        self._config = config or SystemConfig()
+        secret = load_secret(Path(secret_file))
+        self._thread = LoopThread(f"actors-client-{system.system}")
+        try:
+            self._thread.run(self._start(system, secret))
+        except BaseException:
+            self._thread.close()
+            raise
+
+    async def _start(self, system: ActorAddress, secret: bytes) -> None:
+        uid = secrets.randbits(62) + 1
+        config = self._config
+        rpc = RpcConfig(
+            system=system.system,
+            frame_size=config.frame_size,
+            ask_timeout_s=config.ask_timeout_s,
+            tls=config.tls,
+        )
+        self._service = service = RpcService(asyncio.get_running_loop(), secret, rpc)
+        me = NodeId(system.system, "", 0, uid, system.host, system.port, uid)
+        heartbeat: HeartbeatConfig = config.heartbeat
+        self._remoting = remoting = Remoting(service, me, heartbeat, config.pending_capacity)
+        self._node = Node(
+            service.loop,
+            system.system,
+            system,
+            uid,
+            settings=config,
+            remote=remoting,
+            root=False,
+            temp=f"client-{uid:x}",
+        )
+        remoting.bind(self._node)
+        self._node.system = self
+        try:
+            await remoting.peers.link(me.root_address).ready()
+        except RecipientUnreachable as error:
+            await self._close()
+            raise RecipientUnreachable(
+                f"no actor system can be reached at {system.with_path('/user')}: {error}"
+            ) from error
+        except BaseException:
+            await self._close()
+            raise
+
+    @property
+    def node(self) -> Node:
+        """The node of this process, which has no actors."""
+        return self._node
+
+    def _actor_of(self, props: Props, name: str | None) -> ActorRef:
+        raise ActorSystemError("a client has no actors of its own; make them in the process of the ActorSystem")
+
+    def graceful_stop(self, ref: ActorRef, timeout_s: float | None = None) -> Ask[bool]:
+        """Stop an actor once it has handled what is in its mailbox, and wait for its end; raises as `ActorSystem`'s."""
+        limit_s = self._config.ask_timeout_s if timeout_s is None else timeout_s
+        future = asyncio.run_coroutine_threadsafe(self._stop_gracefully(ref, limit_s), self._service.loop)
+        return Ask(future, self._service.loop, limit_s)
+
+    async def _stop_gracefully(self, ref: ActorRef, timeout_s: float) -> bool:
+        route = await self._remoting.resolve(ref)
+        gateway = self._service.gateway(route.node.address, NodeGateway, timeout_s=timeout_s + 1.0)
+        return await gateway.graceful_stop(self._node.uid, ref.path, ref.uid, timeout_s)
+
+    def terminate(self, timeout_s: float = 10.0) -> None:
+        """End the connection; the system goes on. Idempotent."""
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; idempotent."""
+        if not self._service.loop.is_closed():
+            self._thread.run(self._close())
+            self._thread.close()
+
+    async def _close(self) -> None:
+        self._node.close()
+        await self._service.close()
+
+    def __enter__(self) -> Any:
+        return self
