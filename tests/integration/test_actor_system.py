@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class GreeterGateway(RpcGateway):
 
     def die(self) -> None: ...
 
+    def hang(self) -> None: ...
+
 
 class Greeter(RpcEndpoint, GreeterGateway):
     def __init__(self, service: RpcService, name: str, greeting: str = "hello", stopped: str = "") -> None:
@@ -93,6 +96,10 @@ class Greeter(RpcEndpoint, GreeterGateway):
     @rpc_tell
     def die(self) -> None:
         os._exit(3)
+
+    @rpc_tell
+    def hang(self) -> None:
+        threading.Event().wait()
 
 
 async def make_greeter(service: RpcService, name: str, **arguments: Any) -> RpcEndpoint:
@@ -148,7 +155,7 @@ def drive(directory: Path) -> None:
                 system.stop(actors.pop(arguments[0]), arguments[1])
                 answer({})
             elif command == "shutdown":
-                system.shutdown()
+                system.shutdown(*arguments)
                 answer({})
         except ActorError as error:
             answer({"error": str(error), "type": type(error).__name__})
@@ -560,8 +567,32 @@ def test_shutdown_with_a_deaf_actor_ends_all_the_same(driver: Driver) -> None:
     below = [process for process in driver.processes() if process.pid != driver.process.pid]
     begin = time.monotonic()
     driver.command("shutdown")
-    assert time.monotonic() - begin < 25
+    assert time.monotonic() - begin < 5, "a suspended process cannot stop, and is not waited for"
     wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {list(filter(is_running, below))}")
+
+
+def test_shutdown_kills_what_does_not_stop_in_time_and_lets_the_others_stop(driver: Driver) -> None:
+    hangs = driver.start("hangs")
+    driver.start("orderly", stopped=str(driver.directory / "stopped"))
+    with calling(driver) as client:
+        greeter(client, hangs).hang()
+        wait_until(lambda: not answers(client, hangs), "the hang")
+    below = [process for process in driver.processes() if process.pid != driver.process.pid]
+    begin = time.monotonic()
+    driver.command("shutdown", 1.0)
+    assert 1 < time.monotonic() - begin < 6
+    assert (driver.directory / "stopped").exists()
+    assert "hangs (process" in driver.errors()
+    assert "orderly (process" not in driver.errors()
+    wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {list(filter(is_running, below))}")
+
+
+def answers(client: ActorClient, actor: Started) -> bool:
+    try:
+        greeter(client, actor, timeout_s=0.2).pid().result()
+    except ActorError:
+        return False
+    return True
 
 
 def test_shutdown_after_the_admin_was_killed(driver: Driver) -> None:

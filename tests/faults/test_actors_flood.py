@@ -1,0 +1,93 @@
+"""A fast sender over a slow recipient in another process: refused or slowed, never out of memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import psutil
+import pytest
+
+from actors import Actor, ActorRef, ActorSystem, BoundedMailbox, MailboxFull, Overflow, Props
+from tests.integration.actors_kit import await_count, until
+
+MEGABYTE = 1024 * 1024
+MESSAGES = 20_000
+CONTENT = bytes(20_000)
+"""400 MB in all."""
+
+
+class Slow(Actor):
+    """Takes its time until it is told to hurry; counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = -1
+        self.in_order = True
+
+    async def receive(self, message: Any) -> None:
+        match message:
+            case "count":
+                self.reply(self.count)
+            case "state":
+                self.reply((self.count, self.in_order))
+            case (int(number), bytes()):
+                self.in_order = self.in_order and number > self.last
+                self.last = number
+                self.count += 1
+                await asyncio.sleep(0.0001 if number % 50 else 0.005)
+
+
+class Flooder(Actor):
+    """Sends everything at once."""
+
+    def receive(self, message: Any) -> None:
+        if isinstance(message, ActorRef):
+            for number in range(MESSAGES):
+                message.tell((number, CONTENT))
+        self.reply(psutil.Process(os.getpid()).memory_info().rss)
+
+
+@pytest.mark.parametrize("overflow", [Overflow.BACKPRESSURE, Overflow.DROP_NEW])
+def test_memory_stays_bounded_on_both_sides(overflow: Overflow) -> None:
+    with ActorSystem("flood") as system:
+        slow = system.actor_of(Props(Slow).pinned().with_mailbox(BoundedMailbox(100, overflow)), "slow")
+        flooder = system.actor_of(Props(Flooder).pinned(), "flooder")
+        for ref in (slow, flooder):
+            ref.ask("count").result()
+        hosts = {name.split("-")[0]: psutil.Process(pid) for name, pid in system.processes.items()}
+        before = {name: host.memory_info().rss for name, host in hosts.items()}
+        after = flooder.ask(slow, 60).result()
+        assert after - before["flooder"] < 150 * MEGABYTE
+        most = 0
+
+        def settled() -> bool:
+            nonlocal most
+            most = max(most, hosts["slow"].memory_info().rss)
+            first = _count(slow)
+            return first > 0 and all(_count(slow) == first for _ in range(5))
+
+        until(settled)
+        assert most - before["slow"] < 100 * MEGABYTE
+        count, in_order = slow.ask("state").result()
+        assert in_order
+        assert 100 <= count < MESSAGES
+
+
+def _count(slow: ActorRef) -> int:
+    """How many messages it has got; -1 when it has no room for the question."""
+    try:
+        return int(slow.ask("count", 30).result())
+    except MailboxFull:
+        return -1
+
+
+def test_with_back_pressure_nothing_is_lost_below_what_may_wait() -> None:
+    with ActorSystem("pressure") as system:
+        slow = system.actor_of(Props(Slow).pinned().with_mailbox(BoundedMailbox(10, Overflow.BACKPRESSURE)), "slow")
+        slow.ask("count").result()
+        for number in range(1000):
+            slow.tell((number, CONTENT))
+        await_count(slow, 1000)
+        assert slow.ask("state").result() == (1000, True)
