@@ -11,14 +11,14 @@ env: $(STAMP)
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[java,redis-server,examples,test,dev]'
+	$(BIN)/pip install --quiet --editable '.[java,redis-server,examples,test,fuzz,dev]'
 	@touch $@
 
 demo: env
 	$(BIN)/python -m runtime.cluster demo
 
 test: check
-	$(BIN)/python -m pytest tests/contract tests/integration tests/faults
+	$(BIN)/python -m pytest tests/contract tests/fuzz tests/integration tests/faults
 
 check: env
 	$(BIN)/ruff format --check .
