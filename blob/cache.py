@@ -1,24 +1,28 @@
 """Local copies of blobs (Flink's `PermanentBlobCache` and `TransientBlobCache`).
 
 A blob is looked for in the cache's directory, then at the server, then in the store; whatever is found is verified
-and kept. Several processes may use one directory: a file appears in it whole or not at all.
+and kept. A file appears in the directory whole or not at all, so the copies outlive their process: the next one takes
+them over at its start by their names and sizes, and takes the digest of each when it is first asked for, not before (a
+start costs no reading); a copy that is damaged is dropped and fetched anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from blob.client import BlobClient
-from blob.contents import file_digest
-from blob.errors import BlobConnectionError, BlobNotFound, BlobStoreError
+from blob.errors import BlobConnectionError, BlobNotFound
+from blob.files import file_digest
 from blob.key import BlobKey, PermanentBlobKey, check_job_id
+from blob.residents import Entry, Residents
 from blob.single_flight import SingleFlight
 from blob.storage import BlobDirectory
-from blob.store import BlobStore, VoidBlobStore
+from blob.store import BlobStore, VoidBlobStore, fetch_verified
 
 _log = logging.getLogger(__name__)
 KEPT_CLIENTS = 4
@@ -28,22 +32,44 @@ class BlobCache:
     """A directory of local copies.
 
     Args:
-        directory: where they are; made when missing, may be shared with other caches.
+        directory: where they are; made when missing. Without *max_bytes* it may be shared with other caches.
         connect: makes a client of the server; called when a download needs one more.
         store: where permanent blobs are looked for when the server has none or cannot be reached.
+        max_bytes: most bytes to keep, None for no limit: when a download takes the cache beyond it, unreferenced copies
+            go, the least recently used first. Referenced are those of a job that is registered, or that `get_file` has
+            handed a path since it was last released, and those in `pinned`. A directory with a limit is for one cache
+            alone, since references of other processes are not known.
 
     Safe for use by several threads at once.
+
+    Raises:
+        BlobServerError: the directory is in use by a server, or by another cache and one of the two has a limit.
     """
 
-    def __init__(self, directory: Path, connect: Callable[[], BlobClient], store: BlobStore | None = None) -> None:
-        self._directory = BlobDirectory(directory, exclusive=False)
+    def __init__(
+        self,
+        directory: Path,
+        connect: Callable[[], BlobClient],
+        store: BlobStore | None = None,
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._directory = BlobDirectory(directory, exclusive=max_bytes is not None)
         self._connect = connect
         self._store = store or VoidBlobStore()
-        self._downloads: SingleFlight[tuple[str | None, BlobKey], Path] = SingleFlight()
+        self._downloads: SingleFlight[Entry, Path] = SingleFlight()
         self._lock = threading.Lock()
         self._idle: list[BlobClient] = []
-        self._references: dict[str, int] = {}
+        self._residents = Residents(max_bytes)
         self._closed = False
+        for job_id, key, status in sorted(self._directory.entries(), key=lambda entry: entry[2].st_mtime_ns):
+            self._residents.found((job_id, key), status.st_size)
+        self._evict()
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the copies that this cache knows of."""
+        return self._residents.total
 
     def close(self) -> None:
         """Close the connections; the copies stay for the next process."""
@@ -57,30 +83,43 @@ class BlobCache:
     def get_file(self, job_id: str | None, key: BlobKey) -> Path:
         """Return the path of a local copy, downloading it if need be: once, however many threads ask.
 
-        The file is nobody's to write; it stays until `release_job` (or `delete`, for a transient blob).
+        The file is nobody's to write. That of a job stays until `release_job`; one without a job may be evicted once
+        there are too many: use `pinned`, or `read`.
 
         Raises:
             BlobNotFound: neither the server nor the store has it.
             BlobConnectionError: the server cannot be reached and the store does not have it.
             BlobError: as the server or the store refused.
         """
-        path = self._directory.path(job_id, key)
-        if path.exists():
-            return path
-        return self._downloads.run((job_id, key), lambda: self._fetch(job_id, key, path))
+        if job_id is not None:
+            with self._lock:
+                self._residents.hold(job_id)
+        return self._get(job_id, key)
+
+    @contextlib.contextmanager
+    def pinned(self, job_id: str | None, key: BlobKey) -> Iterator[Path]:
+        """The path of a local copy, which stays as long as the ``with`` lasts; raises as `get_file`."""
+        with self._lock:
+            self._residents.pin((job_id, key))
+        try:
+            yield self._get(job_id, key)
+        finally:
+            with self._lock:
+                self._residents.unpin((job_id, key))
+            self._evict()
 
     def read(self, job_id: str | None, key: BlobKey) -> bytes:
         """Return a blob's content, which must fit into memory; raises as `get_file`."""
         while True:
-            try:
-                return self.get_file(job_id, key).read_bytes()
-            except FileNotFoundError:
-                # Deleted by another thread between the two; the next look says whether for good.
-                continue
+            with self.pinned(job_id, key) as path, contextlib.suppress(FileNotFoundError):
+                # Deleted by another thread between the two: the next look says whether for good.
+                return path.read_bytes()
 
     def delete(self, job_id: str | None, key: BlobKey) -> bool:
         """Delete the local copy of a blob; False if there was none."""
-        taken = self._directory.take(job_id, key)
+        with self._lock:
+            taken = self._directory.take(job_id, key)
+            self._residents.remove((job_id, key))
         if taken is not None:
             self._directory.dispose(taken)
         return taken is not None
@@ -89,7 +128,7 @@ class BlobCache:
         """Count one more user of a job's copies (Flink's ``registerJob``)."""
         check_job_id(job_id)
         with self._lock:
-            self._references[job_id] = self._references.get(job_id, 0) + 1
+            self._residents.register_job(job_id)
 
     def release_job(self, job_id: str) -> bool:
         """Count one user of a job's copies out; delete them if it was the last, or none was registered.
@@ -99,52 +138,88 @@ class BlobCache:
         """
         check_job_id(job_id)
         with self._lock:
-            left = self._references.pop(job_id, 1) - 1
-            if left > 0:
-                self._references[job_id] = left
+            if not self._residents.release_job(job_id):
                 return False
-        taken = self._directory.take_job(job_id)
+            taken = self._directory.take_job(job_id)
+            self._residents.forget_job(job_id)
         if taken is not None:
             self._directory.dispose(taken)
         return True
 
+    def _get(self, job_id: str | None, key: BlobKey) -> Path:
+        path, entry = self._directory.path(job_id, key), (job_id, key)
+        with self._lock:
+            if self._residents.is_verified(entry) and path.exists():
+                self._residents.use(entry)
+                return path
+        return self._downloads.run(entry, lambda: self._obtain(job_id, key, path))
+
+    def _obtain(self, job_id: str | None, key: BlobKey, path: Path) -> Path:
+        """Verify the copy that is there, or fetch one."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self._fetch(job_id, key, path)
+        try:
+            intact = file_digest(descriptor) == key.digest
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        if not intact:
+            _log.warning("%s is damaged and is fetched anew", path)
+            self.delete(job_id, key)
+            return self._fetch(job_id, key, path)
+        with self._lock:
+            self._residents.found((job_id, key), size)
+            self._residents.verified((job_id, key))
+            self._residents.use((job_id, key))
+        return path
+
     def _fetch(self, job_id: str | None, key: BlobKey, path: Path) -> Path:
-        if path.exists():
-            return path
         descriptor, temporary = self._directory.new_temporary()
         try:
             self._fill(job_id, key, descriptor, temporary)
             os.fsync(descriptor)
-            self._directory.commit(temporary, job_id, key)
+            size = os.fstat(descriptor).st_size
+            with self._lock:
+                self._directory.commit(temporary, job_id, key)
+                self._residents.add((job_id, key), size)
+                self._residents.pin((job_id, key))  # until whoever asked could have used it
             self._directory.sync(job_id)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
+        self._evict()
+        with self._lock:
+            self._residents.unpin((job_id, key))
         return path
+
+    def _evict(self) -> None:
+        with self._lock:
+            surplus = self._residents.surplus()
+            taken = [self._directory.take(*entry) for entry in surplus]
+            for entry in surplus:
+                self._residents.remove(entry)
+        for path in taken:
+            if path is not None:
+                self._directory.dispose(path)
 
     def _fill(self, job_id: str | None, key: BlobKey, descriptor: int, temporary: Path) -> None:
         try:
             client = self._borrow()
             try:
-                client.download(key, descriptor, job_id)
+                client.download(key, descriptor, job_id, durable=True)
             finally:
                 self._give_back(client)
             return
         except (BlobConnectionError, BlobNotFound) as error:
             if job_id is None or not isinstance(key, PermanentBlobKey):
                 raise
-            if not self._fill_from_store(job_id, key, descriptor, temporary):
+            if not fetch_verified(self._store, job_id, key, descriptor, temporary):
                 raise
             _log.info("fetched %s of job %s from the blob store: %s", key, job_id, error)
-
-    def _fill_from_store(self, job_id: str, key: PermanentBlobKey, descriptor: int, temporary: Path) -> bool:
-        if not self._store.get(job_id, key, temporary):
-            return False
-        if file_digest(descriptor) != key.digest:
-            raise BlobStoreError(f"the copy of {key} of job {job_id} in the blob store is damaged")
-        return True
 
     def _borrow(self) -> BlobClient:
         with self._lock:

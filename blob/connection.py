@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
+import ssl
 import threading
 import time
 from dataclasses import dataclass
 
 from actors.errors import AuthenticationError, WireError
 from actors.rpc.security import ServerHandshake
-from blob.channel import Channel, write_all
-from blob.contents import BlobContents, storage_failure
+from blob.channel import Channel
+from blob.contents import BlobContents
 from blob.errors import BlobConnectionError, BlobError, BlobProtocolError, BlobRequestRefused, DigestMismatch
+from blob.files import write_all
 from blob.key import DIGEST_SIZE, KEY_TYPES
 from blob.protocol import INLINE_CONTENT, REQUEST_SIZE, SERVICE, Operation, Request, Response, Status
+from blob.refusals import storage_failure
+from blob.tls_channel import TlsChannel
+from blob.uploads import Upload, UploadName
 
 _log = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT = 5.0
@@ -51,14 +55,24 @@ class Connection:
         secret: the cluster secret.
         contents: the blobs.
         timeout: seconds of silence, or between two requests, after which the client is dropped.
+        tls: what TLS is made of; None for none.
     """
 
-    def __init__(self, channel: Channel, peer: str, secret: bytes, contents: BlobContents, timeout: float) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        peer: str,
+        secret: bytes,
+        contents: BlobContents,
+        timeout: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._channel = channel
         self._peer = peer
         self._secret = secret
         self._contents = contents
         self._timeout = timeout
+        self._tls = tls
         self._state = threading.Lock()
         self._idle_since: float | None = time.monotonic()
         self._evicted = False
@@ -99,10 +113,15 @@ class Connection:
         handshake = ServerHandshake(self._secret, SERVICE)
         self._channel.set_timeout(HANDSHAKE_TIMEOUT)
         try:
+            if self._tls is not None:
+                self._channel = secured = TlsChannel.over(self._channel, self._tls, server_side=True)
+                secured.handshake()
             while not handshake.done:
                 self._channel.send(handshake.receive(self._channel.receive(handshake.expects)))
-        except (AuthenticationError, WireError) as error:
+        except (AuthenticationError, WireError, BlobProtocolError) as error:
             _log.warning("refused %s: %s", self._peer, error)
+            if handshake.refusal:
+                self._channel.send(handshake.refusal)
             return False
         self._channel.set_timeout(self._timeout)
         return True
@@ -154,7 +173,8 @@ class Connection:
                 self._channel.send(head + os.pread(descriptor, length, request.offset))
             else:
                 self._channel.send(head)
-                self._channel.send_file(descriptor, request.offset, length)
+                if self._channel.send_file(descriptor, request.offset, length) < length:
+                    raise BlobConnectionError(f"the file of {request.key} became shorter while it was sent")
         finally:
             os.close(descriptor)
         self.traffic.bytes_sent += length
@@ -163,7 +183,7 @@ class Connection:
     def _put(self, request: Request) -> None:
         inline = request.length <= INLINE_CONTENT
         try:
-            upload = self._contents.begin(request.blob_type, request.job_id, request.length)
+            upload = self._contents.begin(UploadName(request.blob_type, request.job_id, request.random, request.length))
         except BlobError as error:
             if inline:
                 self._channel.discard(request.length + DIGEST_SIZE)
@@ -172,7 +192,7 @@ class Connection:
         try:
             # Left before the refusal is sent: who reads that finds no trace of the upload.
             with upload:
-                digest = receive(request, upload.descriptor)
+                digest = receive(request, upload)
                 self._contents.commit(upload, KEY_TYPES[request.blob_type].create(digest, request.random))
         except BlobConnectionError:
             raise
@@ -183,27 +203,33 @@ class Connection:
         self._channel.send(Response(Status.OK, digest=digest).encode())
         return None
 
-    def _receive_inline(self, request: Request, descriptor: int) -> bytes:
+    def _receive_inline(self, request: Request, upload: Upload) -> bytes:
         data = memoryview(self._channel.receive(request.length + DIGEST_SIZE))
         content = data[: request.length]
+        upload.hasher.update(content)
         try:
-            write_all(descriptor, content)
+            write_all(upload.descriptor, content)
         except OSError as error:
             raise storage_failure(error) from error
-        return _verified(hashlib.sha256(content).digest(), bytes(data[request.length :]))
+        return _verified(upload.hasher.digest(), bytes(data[request.length :]))
 
-    def _receive_streamed(self, request: Request, descriptor: int) -> bytes:
-        hasher = hashlib.sha256()
-        self._channel.send(Response(Status.CONTINUE).encode())
+    def _receive_streamed(self, request: Request, upload: Upload) -> bytes:
+        channel, start = self._channel, upload.received
+        channel.unread = request.length - start
         try:
-            self._channel.receive_to_file(descriptor, request.length, hasher)
-        except BlobError:
+            # How much of it is here already, of an earlier attempt: the client goes on from there.
+            channel.send(Response(Status.CONTINUE, length=start).encode())
+            channel.receive_to_file(upload.descriptor, channel.unread, upload.hasher, durable=True)
+            declared = channel.receive(DIGEST_SIZE)
+        except BlobConnectionError:
+            upload.received = request.length - channel.unread
+            self._contents.park(upload)
             raise
         except OSError as error:
             # Read on to the end, or the client would meet a broken connection instead of the reason.
-            self._channel.discard(self._channel.unread + DIGEST_SIZE)
+            channel.discard(channel.unread + DIGEST_SIZE)
             raise storage_failure(error) from error
-        return _verified(hasher.digest(), self._channel.receive(DIGEST_SIZE))
+        return _verified(upload.hasher.digest(), declared)
 
     def _delete(self, request: Request) -> None:
         try:

@@ -1,50 +1,34 @@
 """What a blob server holds, and what may be done with it: the part of the server that knows no sockets.
 
-Used by all connections' threads at once. Two locks of microseconds guard the accounts; everything slow (copying,
-syncing, removing) happens outside them. A blob needs no read or write lock of its own: it is never rewritten, a GET
-that has opened it delivers it whole even if it is deleted meanwhile, and one that comes later finds nothing.
+Used by all connections' threads at once. Each blob has a read-write lock, and each job: an upload's copying to the
+store and appearing is one step for whoever deletes, and so is a recovery from the store; a job is deleted when nothing
+of it is in such a step. A GET holds the read lock only until the file is open: it then delivers the blob whole even if
+that is deleted meanwhile, for a blob is never rewritten. A lock of microseconds guards the accounts; nothing slow
+(copying, syncing, removing) happens inside that one.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from types import TracebackType
 
-from blob.errors import BlobError, BlobNotFound, BlobRequestRefused, BlobServerError, BlobStoreError, NoSpaceLeft
+from blob.errors import BlobError, BlobRequestRefused
+from blob.files import file_digest
 from blob.key import BlobKey, BlobType, TransientBlobKey
 from blob.limits import ExpiryTable, StorageBudget
+from blob.locks import KeyedLocks
+from blob.refusals import not_found, require_job, storage_failure
 from blob.single_flight import SingleFlight
 from blob.storage import BlobDirectory
-from blob.store import BlobStore
+from blob.store import BlobStore, fetch_verified
+from blob.uploads import ParkedUploads, Upload, UploadName
 
 _log = logging.getLogger(__name__)
-
-
-class Upload:
-    """An upload under way: a context manager that leaves no trace unless `BlobContents.commit` was called."""
-
-    def __init__(self, contents: BlobContents, job_id: str | None, length: int) -> None:
-        self._contents = contents
-        self.job_id = job_id
-        self.length = length
-        self.committed = False
-        self.descriptor, self.temporary = contents.directory.new_temporary()
-
-    def __enter__(self) -> Upload:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os.close(self.descriptor)
-        if not self.committed:
-            self.temporary.unlink()
-            self._contents.abandon(self)
+_Entry = tuple[str | None, BlobKey]
 
 
 class BlobContents:
@@ -55,6 +39,8 @@ class BlobContents:
         store: where permanent ones are copied to and recovered from.
         budget: how much may be held.
         transient_ttl: seconds after its last use at which a transient blob is deleted.
+        orphan_age: seconds after the last use of any of its blobs at which a job that nobody knows may be deleted.
+        resume_window: seconds for which an interrupted upload may go on where it broke; 0 for not at all.
         clock: seconds, monotonic.
     """
 
@@ -64,6 +50,8 @@ class BlobContents:
         store: BlobStore,
         budget: StorageBudget,
         transient_ttl: float,
+        orphan_age: float = 3600.0,
+        resume_window: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory = directory
@@ -71,10 +59,14 @@ class BlobContents:
         self._budget = budget
         self._clock = clock
         self._lock = threading.Lock()
-        self._expiry: ExpiryTable[tuple[str | None, BlobKey]] = ExpiryTable(transient_ttl)
-        self._recoveries: SingleFlight[tuple[str, BlobKey], None] = SingleFlight()
-        for job_id, key, size in directory.entries():
-            budget.add(job_id, size)
+        self._blobs: KeyedLocks[_Entry] = KeyedLocks()
+        self._job_locks: KeyedLocks[str | None] = KeyedLocks()
+        self._expiry: ExpiryTable[_Entry] = ExpiryTable(transient_ttl)
+        self._job_uses: ExpiryTable[str] = ExpiryTable(orphan_age)
+        self._parked = ParkedUploads(resume_window)
+        self._recoveries: SingleFlight[_Entry, None] = SingleFlight()
+        for job_id, key, status in directory.entries():
+            budget.add(job_id, status.st_size)
             self._touch(job_id, key)
 
     @property
@@ -82,21 +74,34 @@ class BlobContents:
         """Bytes held, uploads under way included."""
         return self._budget.total
 
-    def begin(self, blob_type: BlobType, job_id: str | None, length: int) -> Upload:
-        """Admit an upload of *length* bytes; use the result in a ``with`` and `commit` it.
+    @property
+    def parked_uploads(self) -> int:
+        """Interrupted uploads that may still go on."""
+        return len(self._parked)
+
+    @property
+    def owners(self) -> int:
+        """Jobs that hold something, the blobs without a job counted as one."""
+        return self._budget.owners
+
+    def begin(self, name: UploadName) -> Upload:
+        """Admit an upload, or go on with an interrupted one; use the result in a ``with`` and `commit` it.
 
         Raises:
             BlobRequestRefused: a permanent blob without a job.
             QuotaExceeded, NoSpaceLeft: it is too large for now.
         """
-        _require_job(blob_type, job_id)
+        require_job(name.blob_type, name.job_id)
         with self._lock:
-            self._budget.reserve(job_id, length, self.directory.free_bytes())
+            self._touch_job(name.job_id)
+            if (parked := self._parked.resume(name)) is not None:
+                return parked
+            self._budget.reserve(name.job_id, name.length, self.directory.free_bytes())
         try:
-            return Upload(self, job_id, length)
+            return Upload(name, *self.directory.new_temporary(), self._abandon)
         except OSError as error:
             with self._lock:
-                self._budget.abort(job_id, length)
+                self._budget.abort(name.job_id, name.length)
             raise storage_failure(error) from error
 
     def commit(self, upload: Upload, key: BlobKey) -> None:
@@ -106,27 +111,37 @@ class BlobContents:
             BlobStoreError: the store failed; nothing is visible.
             NoSpaceLeft, BlobServerError: the disk failed.
         """
+        job_id = upload.name.job_id
         try:
             os.fsync(upload.descriptor)
-            if upload.job_id is not None and key.blob_type is BlobType.PERMANENT:
-                self._store.put(upload.temporary, upload.job_id, key)
-            with self._lock:
-                replaced = self.directory.commit(upload.temporary, upload.job_id, key)
-                upload.committed = True
-                self._budget.commit(upload.length)
-                if replaced:
-                    self._budget.remove(upload.job_id, upload.length)
-                self._touch(upload.job_id, key)
-            self.directory.sync(upload.job_id)
+            with self._job_locks.shared(job_id), self._blobs.exclusive((job_id, key)):
+                if job_id is not None and key.blob_type is BlobType.PERMANENT:
+                    self._store.put(upload.temporary, job_id, key)
+                with self._lock:
+                    replaced = self.directory.commit(upload.temporary, job_id, key)
+                    upload.committed = True
+                    self._budget.commit(upload.name.length)
+                    if replaced:
+                        self._budget.remove(job_id, upload.name.length)
+                    self._touch(job_id, key)
+            if key.blob_type is BlobType.PERMANENT:
+                # A transient blob's name may be lost with the machine's power: never its content, while it has a name.
+                self.directory.sync(job_id)
         except BlobError:
             raise
         except OSError as error:
             raise storage_failure(error) from error
 
-    def abandon(self, upload: Upload) -> None:
-        """Count out an upload that failed."""
+    def park(self, upload: Upload) -> None:
+        """Keep what came of an upload whose connection broke, for as long as its client may try again."""
         with self._lock:
-            self._budget.abort(upload.job_id, upload.length)
+            others = self._parked.park(upload, self._clock())
+        for other in others:
+            other.end()
+
+    def _abandon(self, upload: Upload) -> None:
+        with self._lock:
+            self._budget.abort(upload.name.job_id, upload.name.length)
 
     def open(self, job_id: str | None, key: BlobKey, *, verify: bool = False) -> tuple[int, int]:
         """Return a descriptor of the blob's file, to be closed by the caller, and its size.
@@ -137,22 +152,34 @@ class BlobContents:
             BlobNotFound: there is no such blob.
             BlobStoreError: the store failed, or its copy is damaged.
         """
-        _require_job(key.blob_type, job_id)
+        require_job(key.blob_type, job_id)
         path = self.directory.path(job_id, key)
         if verify:
             self._drop_if_damaged(job_id, key, path)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with self._blobs.shared((job_id, key)):
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             if job_id is None or key.blob_type is BlobType.TRANSIENT:
-                raise BlobNotFound(_not_found(job_id, key)) from None
+                raise not_found(job_id, key) from None
             job = job_id
-            self._recoveries.run((job, key), lambda: self._recover(job, key, path))
+            self._recoveries.run((job, key), lambda: self._recover(job, key))
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if key.blob_type is BlobType.TRANSIENT:
-            with self._lock:
-                self._touch(job_id, key)
+        with self._lock:
+            self._touch(job_id, key)
         return descriptor, os.fstat(descriptor).st_size
+
+    def size_of(self, job_id: str | None, key: BlobKey) -> int | None:
+        """Bytes of a blob that is in the directory; None if it is not, though it may be in the store."""
+        try:
+            return self.directory.path(job_id, key).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def use_job(self, job_id: str) -> None:
+        """Count as a use of all of a job's blobs: it was submitted, or recovered."""
+        with self._lock:
+            self._touch_job(job_id)
 
     def delete(self, job_id: str | None, key: BlobKey) -> bool:
         """Delete a transient blob; False if there was none.
@@ -162,32 +189,91 @@ class BlobContents:
         """
         if not isinstance(key, TransientBlobKey):
             raise BlobRequestRefused(f"{key} is permanent: it is deleted with its job, not by itself")
-        with self._lock:
+        with self._blobs.exclusive((job_id, key)), self._lock:
             taken = self.directory.take(job_id, key)
             self._expiry.forget((job_id, key))
         return self._dispose(job_id, taken)
 
     def delete_job(self, job_id: str, *, from_store: bool = True) -> bool:
         """Delete every blob of a job, here and, unless told otherwise, in the store; False if none was here."""
+        with self._job_locks.exclusive(job_id):
+            return self._delete_job(job_id, from_store=from_store)
+
+    def _delete_job(self, job_id: str, *, from_store: bool = True) -> bool:
         with self._lock:
             taken = self.directory.take_job(job_id)
+            interrupted = self._parked.take(lambda name, _: name.job_id == job_id)
+            self._job_uses.forget(job_id)
+        for upload in interrupted:
+            upload.end()
         found = self._dispose(job_id, taken)
         if from_store:
             self._store.delete_all(job_id)
         return found
 
+    def sweep(self, live_jobs: Collection[str]) -> list[str]:
+        """Delete the jobs, here and in the store, that were uploaded and never submitted, or ended and were left over.
+
+        Never one of *live_jobs*, nor one of which any blob was put, got or recovered, or which was named to `use_job`,
+        within the orphan age; what this server first hears of it has just been used.
+
+        Args:
+            live_jobs: those that run, are being recovered, or are kept after their end.
+
+        Returns:
+            The ids of the jobs deleted.
+
+        Raises:
+            BlobStoreError: the store failed.
+        """
+        stored = self._store.jobs()
+        now = self._clock()
+        with self._lock:
+            for job_id in stored:
+                self._job_uses.note(job_id, now)
+            for job_id in live_jobs:
+                self._job_uses.touch(job_id, now)
+            candidates = [job_id for job_id in self._job_uses.expired(now) if job_id not in live_jobs]
+        deleted = []
+        for job_id in candidates:
+            with self._job_locks.exclusive(job_id):
+                with self._lock:
+                    orphaned = self._job_uses.is_expired(job_id, self._clock())
+                if orphaned and (self._delete_job(job_id) or job_id in stored):
+                    deleted.append(job_id)
+        return deleted
+
     def delete_expired(self) -> int:
-        """Delete the transient blobs whose time to live is over; return how many that were."""
+        """Delete the transient blobs whose time to live is over, and interrupted uploads; return how many blobs."""
         with self._lock:
             expired = self._expiry.expired(self._clock())
-            taken = [(job_id, self.directory.take(job_id, key)) for job_id, key in expired]
-            for entry in expired:
+            interrupted = self._parked.expired(self._clock())
+        for upload in interrupted:
+            upload.end()
+        count = 0
+        for entry in expired:
+            with self._blobs.exclusive(entry), self._lock:
+                if not self._expiry.is_expired(entry, self._clock()):
+                    continue  # used meanwhile
+                taken = self.directory.take(*entry)
                 self._expiry.forget(entry)
-        return sum(self._dispose(job_id, path) for job_id, path in taken)
+            count += self._dispose(entry[0], taken)
+        return count
+
+    def close(self) -> None:
+        """Give up the interrupted uploads, and the directory."""
+        for upload in self._parked.take(lambda _name, _since: True):
+            upload.end()
+        self.directory.close()
 
     def _touch(self, job_id: str | None, key: BlobKey) -> None:
         if key.blob_type is BlobType.TRANSIENT:
             self._expiry.touch((job_id, key), self._clock())
+        self._touch_job(job_id)
+
+    def _touch_job(self, job_id: str | None) -> None:
+        if job_id is not None:
+            self._job_uses.touch(job_id, self._clock())
 
     def _dispose(self, job_id: str | None, taken: Path | None) -> bool:
         if taken is None:
@@ -197,63 +283,35 @@ class BlobContents:
             self._budget.remove(job_id, size)
         return True
 
-    def _recover(self, job_id: str, key: BlobKey, path: Path) -> None:
-        if path.exists():
-            return
-        descriptor, temporary = self.directory.new_temporary()
-        try:
-            if not self._store.get(job_id, key, temporary):
-                raise BlobNotFound(_not_found(job_id, key))
-            if file_digest(descriptor) != key.digest:
-                raise BlobStoreError(f"the copy of {key} of job {job_id} in the blob store is damaged")
-            os.fsync(descriptor)
-            size = os.fstat(descriptor).st_size
-            with self._lock:
-                # Without asking the quotas: it was admitted when it was uploaded.
-                if not self.directory.commit(temporary, job_id, key):
+    def _recover(self, job_id: str, key: BlobKey) -> None:
+        with self._job_locks.shared(job_id), self._blobs.exclusive((job_id, key)):
+            if self.directory.path(job_id, key).exists():
+                return
+            descriptor, temporary = self.directory.new_temporary()
+            try:
+                if not fetch_verified(self._store, job_id, key, descriptor, temporary):
+                    raise not_found(job_id, key)
+                os.fsync(descriptor)
+                size = os.fstat(descriptor).st_size
+                with self._lock:
+                    # Without asking the quotas: it was admitted when it was uploaded.
+                    self.directory.commit(temporary, job_id, key)
                     self._budget.add(job_id, size)
-            _log.info("recovered %s of job %s from the blob store (%d bytes)", key, job_id, size)
-        except BaseException:
-            temporary.unlink()
-            raise
-        finally:
-            os.close(descriptor)
+            except BaseException:
+                temporary.unlink()
+                raise
+            finally:
+                os.close(descriptor)
+        _log.info("recovered %s of job %s from the blob store (%d bytes)", key, job_id, size)
 
     def _drop_if_damaged(self, job_id: str | None, key: BlobKey, path: Path) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with path.open("rb") as file:
+                damaged = file_digest(file.fileno()) != key.digest
         except FileNotFoundError:
             return
-        try:
-            damaged = file_digest(descriptor) != key.digest
-        finally:
-            os.close(descriptor)
         if damaged:
             _log.error("%s is damaged and is dropped", path)
-            with self._lock:
+            with self._blobs.exclusive((job_id, key)), self._lock:
                 taken = self.directory.take(job_id, key)
             self._dispose(job_id, taken)
-
-
-def file_digest(descriptor: int) -> bytes:
-    """The SHA-256 digest of an open file's content."""
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        file.seek(0)
-        return hashlib.file_digest(file, "sha256").digest()
-
-
-def storage_failure(error: OSError) -> BlobError:
-    """The error to answer when the server's own disk failed."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpaceLeft("the blob server's disk is full; free some space, or move the blob directory")
-    return BlobServerError(f"the blob server cannot use its directory: {error}")
-
-
-def _require_job(blob_type: BlobType, job_id: str | None) -> None:
-    if blob_type is BlobType.PERMANENT and job_id is None:
-        raise BlobRequestRefused("a permanent blob belongs to a job: give its job id")
-
-
-def _not_found(job_id: str | None, key: BlobKey) -> str:
-    owner = "without a job" if job_id is None else f"of job {job_id}"
-    return f"there is no blob {key} {owner}: it was never uploaded, was deleted, or its time to live is over"

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import rpc, rpc_sync
+from actors.rpc.gateway import FencingToken, rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress, BlobServerGateway
-from blob.server import BlobServer, BlobServerOptions
-from blob.store import FileSystemBlobStore
+from blob.key import BlobKey
+from blob.server import BlobServer
+from blob.settings import BlobServerOptions, BlobServerStats
+from blob.stores import create_blob_store
+from conf.secret import SecretStr
 
 
 class BlobServerEndpoint(RpcEndpoint, BlobServerGateway):
@@ -37,21 +40,49 @@ class BlobServerEndpoint(RpcEndpoint, BlobServerGateway):
     def request_address(self) -> BlobAddress:
         return BlobAddress(*self._server.address)
 
+    @rpc_sync
+    def request_metrics(self) -> BlobServerStats:
+        return self._server.stats()
+
+    @rpc_sync
+    def lookup(self, job_id: str | None, key: str) -> int | None:
+        return self._server.size_of(job_id, BlobKey.parse(key))
+
+    @rpc_sync
+    def use_job(self, job_id: str) -> None:
+        self._server.use_job(job_id)
+
     @rpc
-    async def cleanup_job(self, job_id: str) -> None:
-        await self._server.delete_job(job_id)
+    async def cleanup_job(self, job_id: str, leader: FencingToken) -> None:
+        await self._server.delete_job(job_id, token=leader)
+
+    @rpc
+    async def sweep_orphans(self, live_jobs: list[str], leader: FencingToken) -> list[str]:
+        return await self._server.sweep(live_jobs, leader)
 
 
 async def create(
-    service: RpcService, name: str, *, directory: str, store: str, host: str, port: int, options: dict[str, Any]
+    service: RpcService,
+    name: str,
+    *,
+    directory: str,
+    store: str | SecretStr,
+    host: str,
+    port: int,
+    options: dict[str, Any],
 ) -> BlobServerEndpoint:
-    """Factory for the actor's host; *options* are the fields of `BlobServerOptions`."""
+    """Factory for the actor's host: *store* is a path or URL, *options* are the fields of `BlobServerOptions`.
+
+    Blobs travel by TLS when the messages of *service* do, with the same certificates.
+    """
+    tls = service.config.tls
     server = BlobServer(
         Path(directory),
         service.secret,
         host=host,
         port=port,
-        store=FileSystemBlobStore(Path(store)),
+        store=create_blob_store(store.reveal() if isinstance(store, SecretStr) else store),
         options=BlobServerOptions(**options),
+        tls=None if tls is None else tls.contexts()[0],
     )
     return BlobServerEndpoint(service, name, server)

@@ -26,6 +26,11 @@ class StorageBudget:
         self._held: dict[str | None, int] = {}
         self.total = 0
 
+    @property
+    def owners(self) -> int:
+        """How many jobs hold something, the blobs without a job counted as one."""
+        return len(self._held)
+
     def held(self, job_id: str | None) -> int:
         """Bytes held by a job, uploads under way included."""
         return self._held.get(job_id, 0)
@@ -95,6 +100,15 @@ class ExpiryTable(Generic[K]):
         # Out and in again, so that the dict is ordered by last use and expired() looks only at its head.
         self._last_use.pop(entry, None)
         self._last_use[entry] = now
+
+    def note(self, entry: K, now: float) -> None:
+        """Note that *entry* is there; as used at *now* if nothing was known of it."""
+        self._last_use.setdefault(entry, now)
+
+    def is_expired(self, entry: K, now: float) -> bool:
+        """Whether the entry's time is over; it is that of one that nothing is known of."""
+        last_use = self._last_use.get(entry)
+        return last_use is None or now - last_use >= self._time_to_live
 
     def forget(self, entry: K) -> None:
         """The entry is gone."""

@@ -2,9 +2,9 @@
 
 After the handshake of `actors.rpc.security` (service ``"blob"``) a connection carries one request after another:
 
-    PUT     request(length)            ->
-            content over 64 KiB only:  <- CONTINUE, or the refusal
-            content, digest(32)        ->
+    PUT     request(random, length)    ->
+            content over 64 KiB only:  <- CONTINUE(length = bytes held already), or the refusal
+            content[held:], digest(32) ->
                                        <- OK(digest), or the refusal
     GET     request(key, offset)       ->
                                        <- OK(length) content[offset:], or the refusal
@@ -13,7 +13,8 @@ After the handshake of `actors.rpc.security` (service ``"blob"``) a connection c
 
 Requests and responses have a fixed size, so a peer never makes the other side allocate; names never travel as text, so
 ``../`` or NUL cannot be said. A large PUT waits for CONTINUE (as HTTP's ``Expect: 100-continue``) in order that a
-refusal costs no upload. A refusal carries a readable detail of at most 1,024 bytes and leaves the connection usable,
+refusal costs no upload, and that one which broke goes on where it broke: its type, job, random part and length name it.
+A refusal carries a readable detail of at most 1,024 bytes and leaves the connection usable,
 except BAD_REQUEST, after which the server closes it. The operations are those of Flink's `BlobServerProtocol`.
 """
 
@@ -170,7 +171,8 @@ class Response:
 
     Args:
         status: OK, CONTINUE, or the kind of refusal.
-        length: bytes of content that follow a GET's OK; blobs deleted by a DELETE.
+        length: bytes of content that follow a GET's OK; bytes held of an interrupted PUT, in CONTINUE; blobs deleted by
+            a DELETE.
         digest: the digest that the server computed, PUT only.
         detail: text of a refusal.
     """

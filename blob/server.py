@@ -9,63 +9,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import select
 import socket
-import threading
-import time
-from dataclasses import dataclass, replace
+import ssl
+from collections.abc import Collection
 from pathlib import Path
 
+from actors.rpc.gateway import FencingToken
+from blob.acceptor import Acceptor
 from blob.channel import Channel
-from blob.connection import Connection, Traffic
+from blob.connection import Connection
 from blob.contents import BlobContents
 from blob.errors import BlobServerError
+from blob.fence import Fence
 from blob.key import BlobKey, check_job_id
 from blob.limits import StorageBudget
+from blob.settings import BlobServerOptions, BlobServerStats
 from blob.storage import BlobDirectory
 from blob.store import BlobStore, VoidBlobStore
 
 _log = logging.getLogger(__name__)
-EVICTABLE_AFTER = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class BlobServerOptions:
-    """The server's limits.
-
-    Args:
-        max_connections: connections served at once; further ones wait until one ends or has idled for a second.
-        backlog: connections that may wait.
-        timeout: seconds without a byte, or between two requests, after which a client is dropped.
-        transient_ttl: seconds after its last use at which a transient blob is deleted.
-        cleanup_interval: seconds between two looks for such.
-        max_bytes: most bytes held in all; None for no limit.
-        max_bytes_per_job: most bytes held of one job; None for no limit.
-        disk_reserve: bytes that stay free on the disk.
-    """
-
-    max_connections: int = 50
-    backlog: int = 1000
-    timeout: float = 30.0
-    transient_ttl: float = 3600.0
-    cleanup_interval: float = 60.0
-    max_bytes: int | None = None
-    max_bytes_per_job: int | None = None
-    disk_reserve: int = 256 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class BlobServerStats:
-    """Figures since the start of the server, and of now: *connections* and *total_bytes* (with uploads under way)."""
-
-    connections: int
-    total_bytes: int
-    puts: int
-    gets: int
-    deletes: int
-    refusals: int
-    bytes_received: int
-    bytes_sent: int
 
 
 class BlobServer:
@@ -78,6 +40,7 @@ class BlobServer:
         port: port to listen on, 0 for any free one.
         store: where permanent blobs are copied to; none by default.
         options: the limits.
+        tls: what TLS is made of; None for none.
     """
 
     def __init__(
@@ -89,6 +52,7 @@ class BlobServer:
         port: int = 0,
         store: BlobStore | None = None,
         options: BlobServerOptions | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._root = directory
         self._secret = secret
@@ -96,21 +60,18 @@ class BlobServer:
         self._port = port
         self._store = store or VoidBlobStore()
         self._options = options or BlobServerOptions()
-        self._listener: socket.socket | None = None
+        self._tls = tls
         self._contents: BlobContents | None = None
-        self._acceptor: threading.Thread | None = None
+        self._fence: Fence | None = None
+        self._acceptor: Acceptor | None = None
         self._cleaner: asyncio.Task[None] | None = None
-        self._changed = threading.Condition()
-        self._connections: dict[Connection, threading.Thread] = {}
-        self._traffic = Traffic()
-        self._closing = False
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port that the server listens on."""
-        if self._listener is None:
+        if self._acceptor is None:
             raise BlobServerError("the blob server is not running")
-        host, port = self._listener.getsockname()[:2]
+        host, port = self._acceptor.listener.getsockname()[:2]
         return host, port
 
     async def start(self) -> None:
@@ -134,35 +95,88 @@ class BlobServer:
         """Delete a transient blob; False if there was none. Raises BlobRequestRefused for a permanent one."""
         return await asyncio.to_thread(self._running().delete, job_id, key)
 
-    async def delete_job(self, job_id: str, *, from_store: bool = True) -> bool:
+    async def delete_job(self, job_id: str, *, from_store: bool = True, token: FencingToken | None = None) -> bool:
         """Delete every blob of a job (Flink's ``globalCleanup``; its ``localCleanup`` with *from_store* false).
+
+        Args:
+            job_id: the job.
+            from_store: whether to delete in the store as well.
+            token: the leadership that says so; None when nobody but the caller can lead.
 
         Returns:
             Whether the server had any.
 
         Raises:
-            BlobStoreError: the store failed; the local ones are gone then.
+            FencingError: there has been a later leadership; nothing is deleted.
+            BlobStoreError: the store failed; the local ones may be gone then.
         """
         check_job_id(job_id)
-        contents = self._running()
-        return await asyncio.to_thread(lambda: contents.delete_job(job_id, from_store=from_store))
+        contents, fence = self._running(), self._fence
+
+        def delete() -> bool:
+            if token is not None and fence is not None:
+                fence.pass_through(token)
+            return contents.delete_job(job_id, from_store=from_store)
+
+        return await asyncio.to_thread(delete)
+
+    async def sweep(self, live_jobs: Collection[str], token: FencingToken) -> list[str]:
+        """Delete the blobs of jobs that nobody knows: uploaded and never submitted, or left over (Flink has no such).
+
+        A job is spared for as long as any of its blobs was used, or `use_job` named it, within the orphan age; the
+        time before this server's start does not count.
+
+        Args:
+            live_jobs: the jobs of that leadership: running, being recovered, or kept after their end.
+            token: the leadership.
+
+        Returns:
+            The jobs whose blobs were deleted.
+
+        Raises:
+            FencingError: there has been a later leadership; nothing is deleted.
+            BlobStoreError: the store failed.
+        """
+        for job_id in live_jobs:
+            check_job_id(job_id)
+        contents, fence = self._running(), self._fence
+        assert fence is not None
+
+        def sweep() -> list[str]:
+            fence.pass_through(token)
+            return contents.sweep(live_jobs)
+
+        deleted = await asyncio.to_thread(sweep)
+        if deleted:
+            _log.info("swept the blobs of %d jobs that nobody knows: %s", len(deleted), ", ".join(deleted))
+        return deleted
+
+    def use_job(self, job_id: str) -> None:
+        """Spare a job's blobs for another orphan age: it is being submitted. Raises InvalidBlobKey."""
+        check_job_id(job_id)
+        self._running().use_job(job_id)
+
+    def size_of(self, job_id: str | None, key: BlobKey) -> int | None:
+        """Bytes of a blob in the server's directory; None if it is not there (it may be in the store)."""
+        return self._running().size_of(job_id, key)
 
     def stats(self) -> BlobServerStats:
         """The server's figures."""
-        with self._changed:
-            done = replace(self._traffic)
-            for connection in self._connections:
-                done.add(connection.traffic)
-            return BlobServerStats(
-                connections=len(self._connections),
-                total_bytes=self._running().total_bytes,
-                puts=done.puts,
-                gets=done.gets,
-                deletes=done.deletes,
-                refusals=done.refusals,
-                bytes_received=done.bytes_received,
-                bytes_sent=done.bytes_sent,
-            )
+        contents, acceptor = self._running(), self._acceptor
+        assert acceptor is not None
+        connections, done = acceptor.traffic()
+        return BlobServerStats(
+            connections=connections,
+            total_bytes=contents.total_bytes,
+            owners=contents.owners,
+            parked_uploads=contents.parked_uploads,
+            puts=done.puts,
+            gets=done.gets,
+            deletes=done.deletes,
+            refusals=done.refusals,
+            bytes_received=done.bytes_received,
+            bytes_sent=done.bytes_sent,
+        )
 
     def _running(self) -> BlobContents:
         if self._contents is None:
@@ -179,37 +193,34 @@ class BlobServer:
             raise BlobServerError(f"cannot use {self._root} as the blob directory: {error.strerror}") from error
         try:
             budget = StorageBudget(options.max_bytes, options.max_bytes_per_job, options.disk_reserve)
-            self._contents = BlobContents(directory, self._store, budget, options.transient_ttl)
-            self._listener = socket.create_server((self._host, self._port), backlog=options.backlog)
+            self._fence = Fence(self._root / "fence", self._store)
+            self._contents = BlobContents(
+                directory, self._store, budget, options.transient_ttl, options.orphan_age, options.resume_window
+            )
+            listener = socket.create_server((self._host, self._port), backlog=options.backlog)
         except OSError as error:
             directory.close()
             self._contents = None
             taken = "the port is taken; stop what listens there, or choose another blob.server.port"
             reason = taken if error.errno == errno.EADDRINUSE else error.strerror
             raise BlobServerError(f"the blob server cannot listen on {self._host}:{self._port}: {reason}") from error
-        self._closing = False
-        self._acceptor = threading.Thread(target=self._accept_all, name="blob-acceptor", daemon=True)
-        self._acceptor.start()
+        except BaseException:
+            directory.close()
+            raise
+        contents = self._contents
+
+        def serve(channel: Channel, peer: str) -> Connection:
+            return Connection(channel, peer, self._secret, contents, options.timeout, self._tls)
+
+        self._acceptor = Acceptor(listener, serve, options.max_connections, options.timeout)
         _log.info("blob server on %s:%d, %d bytes in %s", *self.address, budget.total, self._root)
 
     def _shut(self) -> None:
-        if self._contents is None or self._listener is None or self._acceptor is None:
+        if self._contents is None or self._acceptor is None:
             return
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        # Wakes the acceptor, which close() alone would not.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join()
-        with self._changed:
-            open_connections = list(self._connections.items())
-        for connection, _ in open_connections:
-            connection.shutdown()
-        for _, thread in open_connections:
-            thread.join()
-        self._listener.close()
-        self._contents.directory.close()
-        self._listener = self._contents = self._acceptor = None
+        self._acceptor.close()
+        self._contents.close()
+        self._acceptor = self._contents = self._fence = None
 
     async def _clean(self) -> None:
         while True:
@@ -221,58 +232,3 @@ class BlobServer:
             else:
                 if count:
                     _log.info("deleted %d transient blobs whose time to live was over", count)
-
-    def _accept_all(self) -> None:
-        listener = self._listener
-        assert listener is not None
-        waiting = select.poll()
-        waiting.register(listener, select.POLLIN)
-        while True:
-            # Only when somebody waits is it worth to take an idle client's place.
-            waiting.poll()
-            if not self._wait_for_place():
-                return
-            try:
-                accepted, peer = listener.accept()
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                if self._closing:
-                    return
-                _log.error("cannot accept a blob connection: %s; trying again", error)
-                time.sleep(0.1)
-                continue
-            self._begin(accepted, f"{peer[0]}:{peer[1]}")
-
-    def _begin(self, accepted: socket.socket, peer: str) -> None:
-        try:
-            channel = Channel(accepted, self._options.timeout)
-            connection = Connection(channel, peer, self._secret, self._running(), self._options.timeout)
-            thread = threading.Thread(target=self._serve, args=(connection,), name=f"blob-{peer}", daemon=True)
-            with self._changed:
-                thread.start()
-                self._connections[connection] = thread
-        except (OSError, RuntimeError) as error:
-            # The client left already, or the machine has no thread left; neither is a reason to stop accepting.
-            _log.error("cannot serve %s: %s", peer, error)
-            accepted.close()
-
-    def _serve(self, connection: Connection) -> None:
-        connection.run()
-        with self._changed:
-            del self._connections[connection]
-            self._traffic.add(connection.traffic)
-            self._changed.notify_all()
-
-    def _wait_for_place(self) -> bool:
-        with self._changed:
-            while not self._closing and len(self._connections) >= self._options.max_connections:
-                idle = [(since, c) for c in self._connections if (since := c.idle_since) is not None]
-                since, connection = min(idle, key=lambda pair: pair[0], default=(None, None))
-                if since is None or connection is None:
-                    self._changed.wait(EVICTABLE_AFTER)
-                elif (left := since + EVICTABLE_AFTER - time.monotonic()) > 0:
-                    self._changed.wait(left)
-                elif connection.evict():
-                    self._changed.wait(EVICTABLE_AFTER)
-            return not self._closing

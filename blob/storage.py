@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blob.errors import BlobServerError, InvalidBlobKey
+from blob.files import sync_directory
 from blob.key import BlobKey, check_job_id
 
 NO_JOB = "no_job"
@@ -30,6 +31,16 @@ LOCK_WAIT = 2.0
 def job_directory_name(job_id: str | None) -> str:
     """Name of the directory of a job's blobs; raises InvalidBlobKey for a text that is no job id."""
     return NO_JOB if check_job_id(job_id) is None else f"job_{job_id}"
+
+
+def job_of_directory(name: str) -> str | None:
+    """The job whose blobs the directory of this name holds; None for any other directory."""
+    if not name.startswith("job_"):
+        return None
+    try:
+        return check_job_id(name.removeprefix("job_"))
+    except InvalidBlobKey:
+        return None
 
 
 def blob_file_name(key: BlobKey) -> str:
@@ -80,7 +91,8 @@ class BlobDirectory:
                         return
             if exclusive or time.monotonic() > deadline:
                 raise BlobServerError(
-                    f"the blob directory {self.root} is in use by a blob server; stop it, or choose another directory"
+                    f"the blob directory {self.root} is in use by a blob server or by a cache of limited size; stop "
+                    "that, or choose another directory"
                 )
             # Another cache sweeps at this moment, or a server has the directory: only waiting tells them apart.
             time.sleep(0.01)
@@ -155,24 +167,20 @@ class BlobDirectory:
             return None
         return trash
 
-    def entries(self) -> Iterator[tuple[str | None, BlobKey, int]]:
-        """Every blob: job id, key, size in bytes. Files that are not blobs are passed over."""
+    def entries(self) -> Iterator[tuple[str | None, BlobKey, os.stat_result]]:
+        """Every blob: job id, key, and what `os.stat` says of its file. Files that are not blobs are passed over."""
         for directory in self.root.iterdir():
-            if directory.name == NO_JOB:
-                job_id = None
-            elif directory.name.startswith("job_"):
-                job_id = directory.name[len("job_") :]
-            else:
+            job_id = job_of_directory(directory.name)
+            if job_id is None and directory.name != NO_JOB:
                 continue
             try:
-                check_job_id(job_id)
                 files = list(os.scandir(directory))
-            except (InvalidBlobKey, FileNotFoundError):
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             for file in files:
                 # Gone between scandir and stat, or not ours: either way not a blob to count.
                 with contextlib.suppress(InvalidBlobKey, FileNotFoundError):
-                    yield job_id, BlobKey.parse(file.name.removeprefix("blob_")), file.stat().st_size
+                    yield job_id, BlobKey.parse(file.name.removeprefix("blob_")), file.stat()
 
     def free_bytes(self) -> int:
         """Bytes that an ordinary user may still write on this file system."""
@@ -185,12 +193,3 @@ class BlobDirectory:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

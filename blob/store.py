@@ -1,20 +1,17 @@
-"""Where permanent blobs survive their server (Flink's `BlobStore`): nowhere, or in a file system.
+"""Where permanent blobs survive their server (Flink's `BlobStore`): nowhere, in a local directory, or at a URL.
 
-A store is used from several threads at once. Its layout is that of the server's directory, `job_<id>/blob_<key>`.
+A store is used from several threads at once. Its layout is that of the server's directory, `job_<id>/blob_<key>`, and a
+file `fence` beside the jobs' directories.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 from abc import ABC, abstractmethod
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from blob.errors import BlobStoreError
+from blob.files import file_digest
 from blob.key import BlobKey
-from blob.storage import blob_file_name, job_directory_name, sync_directory
 
 
 class BlobStore(ABC):
@@ -28,7 +25,7 @@ class BlobStore(ABC):
     def get(self, job_id: str, key: BlobKey, local: Path) -> bool:
         """Copy a blob to the file *local*, which is overwritten; False when there is no such blob.
 
-        The content is not verified here: the caller compares its digest.
+        The content is not verified here: see `fetch_verified`.
         """
 
     @abstractmethod
@@ -38,6 +35,18 @@ class BlobStore(ABC):
     @abstractmethod
     def delete_all(self, job_id: str) -> None:
         """Delete all blobs of a job."""
+
+    @abstractmethod
+    def jobs(self) -> set[str]:
+        """The ids of the jobs that have something here."""
+
+    @abstractmethod
+    def read_mark(self) -> bytes | None:
+        """What `write_mark` wrote last; None when it never did."""
+
+    @abstractmethod
+    def write_mark(self, data: bytes) -> None:
+        """Keep some bytes for all servers that use this store (see `blob.fence`)."""
 
 
 class VoidBlobStore(BlobStore):
@@ -58,111 +67,26 @@ class VoidBlobStore(BlobStore):
     def delete_all(self, job_id: str) -> None:
         """Delete nothing."""
 
+    def jobs(self) -> set[str]:
+        """No jobs."""
+        return set()
 
-class FileSystemBlobStore(BlobStore):
-    """Keeps blobs under a directory, which all masters of the cluster can reach (Flink's `FileSystemBlobStore`).
+    def read_mark(self) -> bytes | None:
+        """No mark."""
+        return None
 
-    Args:
-        root: the directory; made with the first blob.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def put(self, local: Path, job_id: str, key: BlobKey) -> bool:
-        """Copy a file in: to a temporary name, synced, then renamed."""
-        target = self._path(job_id, key)
-        # The name begins with no "blob_": a half-written copy is never taken for a blob.
-        temporary = target.with_name(f"temp-{secrets.token_hex(8)}")
-        try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                with local.open("rb") as reader:
-                    _copy(reader.fileno(), temporary, durable=True)
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
-            sync_directory(target.parent)
-        except OSError as error:
-            raise self._failure("write", target, error) from error
-        return True
-
-    def get(self, job_id: str, key: BlobKey, local: Path) -> bool:
-        """Copy a blob out."""
-        source = self._path(job_id, key)
-        try:
-            reader = source.open("rb")
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise self._failure("read", source, error) from error
-        with reader:
-            try:
-                _copy(reader.fileno(), local, durable=False)
-            except OSError as error:
-                raise self._failure("read", source, error) from error
-        return True
-
-    def delete(self, job_id: str, key: BlobKey) -> bool:
-        """Delete one blob."""
-        target = self._path(job_id, key)
-        try:
-            target.unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise self._failure("delete", target, error) from error
-        return True
-
-    def delete_all(self, job_id: str) -> None:
-        """Delete the job's directory."""
-        directory = self._root / job_directory_name(job_id)
-        try:
-            shutil.rmtree(directory)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._failure("delete", directory, error) from error
-
-    def _path(self, job_id: str, key: BlobKey) -> Path:
-        return self._root / job_directory_name(job_id) / blob_file_name(key)
-
-    @staticmethod
-    def _failure(verb: str, path: Path, error: OSError) -> BlobStoreError:
-        return BlobStoreError(
-            f"cannot {verb} {path} in the blob store: {error.strerror or error}; check that the storage is reachable, "
-            "writable and not full"
-        )
+    def write_mark(self, data: bytes) -> None:
+        """Keep no mark."""
 
 
-def create_blob_store(url: str | None) -> BlobStore:
-    """The store at *url*: None or "" for none, an absolute path, or a ``file://`` URL.
+def fetch_verified(store: BlobStore, job_id: str, key: BlobKey, descriptor: int, local: Path) -> bool:
+    """Copy a blob from *store* to the file *local*, open as *descriptor*; False when the store does not have it.
 
     Raises:
-        BlobStoreError: a relative path, or a scheme that no store exists for.
+        BlobStoreError: the store failed, or its copy is damaged.
     """
-    if not url:
-        return VoidBlobStore()
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        path = Path(unquote(parts.path))
-    elif parts.scheme == "":
-        path = Path(url)
-    else:
-        raise BlobStoreError(f"no blob store for {url!r}; give an absolute path or a file:// URL")
-    if not path.is_absolute():
-        raise BlobStoreError(f"the blob store {url!r} is a relative path; give an absolute one")
-    return FileSystemBlobStore(path)
-
-
-def _copy(source: int, target: Path, *, durable: bool) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        offset = 0
-        while copied := os.sendfile(descriptor, source, offset, 1 << 20):
-            offset += copied
-        if durable:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if not store.get(job_id, key, local):
+        return False
+    if file_digest(descriptor) != key.digest:
+        raise BlobStoreError(f"the copy of {key} of job {job_id} in the blob store is damaged")
+    return True

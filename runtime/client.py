@@ -62,6 +62,7 @@ class ClusterClient:
         self._secret = secret
         self._patience_s = patience_s
         self._inline_limit = inline_limit
+        self._tls = None if rpc is None else rpc.tls
         self._actors = ActorClient(secret, rpc)
         self._dispatcher: DispatcherGateway | None = None
 
@@ -112,7 +113,8 @@ class ClusterClient:
     @contextlib.contextmanager
     def _blobs(self) -> Iterator[BlobClient]:
         address = self._ask(lambda dispatcher: dispatcher.get_blob_server().result())
-        with BlobClient((address.host, address.port), self._secret) as client:
+        tls = None if self._tls is None else self._tls.contexts()[1]
+        with BlobClient((address.host, address.port), self._secret, tls=tls) as client:
             yield client
 
     def list_jobs(self) -> list[JobDetails]:

@@ -25,12 +25,11 @@ from blob.gateway import BlobAddress, BlobServerGateway
 from conf.options import (
     BlobOptions,
     ClusterOptions,
-    HighAvailabilityOptions,
     JobManagerOptions,
     TaskManagerOptions,
 )
 from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
-from runtime.environment.context import ComponentContext, open_ha_services
+from runtime.environment.context import ComponentContext, blob_store_url, open_ha_services
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterStatus, ProcessView
@@ -138,7 +137,7 @@ class Master(RpcEndpoint, MasterGateway):
         spec = self._context.host_spec(BLOB_SERVER, "blob.endpoint:create")
         arguments = {
             "directory": str(directory.blob),
-            "store": str(get(HighAvailabilityOptions.STORAGE_DIR) / get(ClusterOptions.ID) / "blob"),
+            "store": blob_store_url(self._context.configuration),
             "host": get(JobManagerOptions.RPC_ADDRESS),
             "port": port,
             "options": {
@@ -146,6 +145,10 @@ class Master(RpcEndpoint, MasterGateway):
                 "transient_ttl": get(BlobOptions.CLEANUP_TTL),
                 "cleanup_interval": get(BlobOptions.CLEANUP_INTERVAL),
                 "disk_reserve": get(BlobOptions.DISK_RESERVE),
+                "orphan_age": get(BlobOptions.CLEANUP_TTL),
+                "timeout": get(BlobOptions.SERVER_SOCKET_TIMEOUT),
+                "max_bytes": get(BlobOptions.SERVER_MAX_SIZE),
+                "max_bytes_per_job": get(BlobOptions.JOB_MAX_SIZE),
             },
         }
         return HostSpec(spec.name, spec.factory, arguments, spec.rpc, spec.secret_file, spec.log)

@@ -30,6 +30,7 @@ from conf.options import (
 )
 from runtime.client import ClusterClient
 from runtime.cluster.preflight import require, standard_checks
+from runtime.environment.context import tls_config
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 
@@ -197,7 +198,7 @@ def connect(configuration: Configuration) -> ClusterClient:
     return ClusterClient(
         descriptor.system_address,
         load_or_create_secret(running.get(SecurityOptions.SECRET_FILE)),
-        rpc=RpcConfig(socket_dir=Path(descriptor.socket_dir), frame_size=frame_size),
+        rpc=RpcConfig(socket_dir=Path(descriptor.socket_dir), frame_size=frame_size, tls=tls_config(running)),
         inline_limit=min(running.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
         patience_s=configuration.get(ClientOptions.TIMEOUT),
     )

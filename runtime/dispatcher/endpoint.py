@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import rpc, rpc_sync
+from actors.rpc.gateway import FencingToken, rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
 from blob.gateway import PATH as BLOB_SERVER_PATH
@@ -209,7 +209,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         try:
             await self._master.stop_job_master(job_id)
             listing = await self._receptionist.find(BLOB_SERVER_PATH)
-            await self.service.gateway(listing.address, BlobServerGateway).cleanup_job(job_id)
+            leader = FencingToken(term.epoch, term.session)
+            await self.service.gateway(listing.address, BlobServerGateway).cleanup_job(job_id, leader)
         except ActorError as error:
             self.log.warning("job %s is not cleaned up wholly, the next leader goes on with it: %s", job_id, error)
             return
@@ -221,7 +222,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return
         for job_id in self._archive.expire(time.time_ns() // 1_000_000):
             self.spawn(self._forget(job_id, term), f"forgetting job {job_id}")
-        self.schedule(EXPIRY_INTERVAL_S, self._expire)
+        self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     async def _forget(self, job_id: JobID, term: LeaderTerm) -> None:
         await self._ha.running_jobs_registry().forget(job_id, term)

@@ -15,6 +15,7 @@ from actors.host import HostSpec
 from actors.logs import LogConfig
 from actors.receptionist import PATH as RECEPTIONIST_PATH
 from actors.rpc.service import RpcConfig
+from actors.rpc.tls import TlsConfig
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
@@ -27,6 +28,7 @@ from conf.options import (
     RpcOptions,
     SecurityOptions,
 )
+from conf.secret import SecretStr
 from runtime.environment.directory import ClusterDirectory
 from runtime.ha.services import HighAvailabilityServices, RedisHaServices
 
@@ -103,18 +105,38 @@ def rpc_config(configuration: Configuration, directory: ClusterDirectory, *, por
         frame_size=configuration.get(RpcOptions.FRAME_SIZE),
         ask_timeout_s=configuration.get(RpcOptions.ASK_TIMEOUT),
         connect_timeout_s=configuration.get(RpcOptions.CONNECT_TIMEOUT),
+        tls=tls_config(configuration),
     )
+
+
+def tls_config(configuration: Configuration) -> TlsConfig | None:
+    """The certificates for TLS between processes; None where it is off."""
+    certificate = configuration.get(SecurityOptions.SSL_CERTIFICATE)
+    key = configuration.get(SecurityOptions.SSL_KEY)
+    ca = configuration.get(SecurityOptions.SSL_CA)
+    if not configuration.get(SecurityOptions.SSL_ENABLED) or certificate is None or key is None or ca is None:
+        return None  # on without its files it cannot be: the configuration does not allow that
+    return TlsConfig(certificate, key, ca)
+
+
+def blob_store_url(configuration: Configuration) -> SecretStr:
+    """Where permanent blobs are kept beside the BlobServer: a URL, or a path."""
+    get = configuration.get
+    path = get(HighAvailabilityOptions.STORAGE_DIR) / get(ClusterOptions.ID) / "blob"
+    return get(BlobOptions.STORE_URL) or SecretStr(str(path), str(path))
 
 
 def blob_client(
     configuration: Configuration, address: BlobAddress | Callable[[], tuple[str, int]], secret: bytes
 ) -> BlobClient:
     """A client of the cluster's BlobServer, with the patience that the configuration gives it."""
+    tls = tls_config(configuration)
     return BlobClient(
         (address.host, address.port) if isinstance(address, BlobAddress) else address,
         secret,
         timeout=configuration.get(BlobOptions.SOCKET_TIMEOUT),
         retries=configuration.get(BlobOptions.FETCH_RETRIES),
+        tls=None if tls is None else tls.contexts()[1],
     )
 
 

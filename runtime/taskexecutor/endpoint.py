@@ -17,17 +17,16 @@ from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from blob.offload import MaybeOffloaded, resolve
-from blob.store import FileSystemBlobStore
+from blob.stores import create_blob_store
 from conf.configuration import Configuration
 from conf.options import (
-    ClusterOptions,
+    BlobOptions,
     HeartbeatOptions,
-    HighAvailabilityOptions,
     JobOptions,
     SparkOptions,
     TaskManagerOptions,
 )
-from runtime.environment.context import ComponentContext, blob_client, wait_for_process
+from runtime.environment.context import ComponentContext, blob_client, blob_store_url, wait_for_process
 from runtime.gateways.errors import GatewayError
 from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration, TaskLog
 from runtime.gateways.resource_manager import ResourceManagerGateway
@@ -132,7 +131,12 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def on_start(self) -> None:
         await self._driver.reset()  # what a killed predecessor's tasks left running
         zygote = await Zygote.start(self._directory / "zygote.log")
-        cache = BlobCache(self._directory / "blob", self._new_blob_client, FileSystemBlobStore(self._store_dir()))
+        cache = BlobCache(
+            self._directory / "blob",
+            self._new_blob_client,
+            create_blob_store(blob_store_url(self._configuration).reveal()),
+            max_bytes=self._configuration.get(BlobOptions.CACHE_MAX_SIZE),
+        )
         self._services = TaskServices(
             self._driver, zygote, cache, self._configuration.get(JobOptions.CANCELLATION_TIMEOUT)
         )
@@ -143,7 +147,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.spawn(self._die_with("zygote", zygote.pid), "watching the zygote")
         if self._warm_up:
             self.spawn(warm_up(self._driver, zygote, self._directory / "warm-up"), "warming the Spark driver")
-        self.schedule(EXPIRY_INTERVAL_S, self._expire)
+        self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     async def on_stop(self) -> None:
         self._job_heartbeats.stop()
@@ -160,10 +164,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._client.close()
         await self._ha.close()
         await self._driver.close()
-
-    def _store_dir(self) -> Path:
-        get = self._configuration.get
-        return get(HighAvailabilityOptions.STORAGE_DIR) / get(ClusterOptions.ID) / "blob"
 
     def _new_blob_client(self) -> BlobClient:
         def address() -> tuple[str, int]:
@@ -205,7 +205,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _expire(self) -> None:
         retention_s = self._configuration.get(JobOptions.LOGS_RETENTION)
         self.spawn(self.run_blocking(self._attempts.expire, retention_s), "removing old logs")
-        self.schedule(EXPIRY_INTERVAL_S, self._expire)
+        self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     # ----------------------------------------------------- the ResourceManager
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -14,14 +16,20 @@ from typing import Any, TypeVar
 from actors.rpc.security import authenticate_client_socket
 from blob.client import BlobClient
 from blob.protocol import RESPONSE_SIZE, SERVICE, Response
-from blob.server import BlobServer, BlobServerOptions
+from blob.server import BlobServer
+from blob.settings import BlobServerOptions
 from blob.store import BlobStore
 
 T = TypeVar("T")
 SECRET = b"the secret of this test cluster"
 JOB = "0123456789abcdef" * 2
 OTHER_JOB = "f" * 32
-OPTIONS = BlobServerOptions(disk_reserve=0)
+OPTIONS = BlobServerOptions(disk_reserve=0, resume_window=0.0)
+
+
+def digest_of(data: bytes) -> bytes:
+    """The digest that a key has."""
+    return hashlib.sha256(data).digest()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -36,13 +44,18 @@ class Served:
     """A running server on an event loop of its own; a context manager."""
 
     def __init__(
-        self, directory: Path, store: BlobStore | None = None, options: BlobServerOptions = OPTIONS, port: int = 0
+        self,
+        directory: Path,
+        store: BlobStore | None = None,
+        options: BlobServerOptions = OPTIONS,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.directory = directory
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.server = BlobServer(directory, SECRET, store=store, options=options, port=port)
+        self.server = BlobServer(directory, SECRET, store=store, options=options, port=port, tls=tls)
         try:
             self.do(self.server.start())
         except BaseException:
@@ -72,15 +85,17 @@ class Served:
         return sorted(
             str(path.relative_to(self.directory))
             for path in self.directory.rglob("*")
-            if path.is_file() and path.name != "lock"
+            if path.is_file() and path.name not in ("lock", "fence")
         )
 
 
 class RawPeer:
     """An authenticated connection for frames that no client would send."""
 
-    def __init__(self, address: tuple[str, int], secret: bytes = SECRET) -> None:
+    def __init__(self, address: tuple[str, int], secret: bytes = SECRET, tls: ssl.SSLContext | None = None) -> None:
         self.sock = socket.create_connection(address, timeout=10)
+        if tls is not None:
+            self.sock = tls.wrap_socket(self.sock)
         authenticate_client_socket(self.sock, secret, SERVICE)
 
     def __enter__(self) -> RawPeer:
@@ -112,3 +127,60 @@ def is_closed(sock: socket.socket) -> bool:
         while sock.recv(65536):
             pass
     return True
+
+
+class CuttingProxy:
+    """Passes connections on to a server and cuts each of the first *cuts* after so many bytes, down or upstream."""
+
+    def __init__(self, target: tuple[str, int], cuts: int, after: int, *, upstream: bool = False) -> None:
+        self._target = target
+        self._cuts = cuts
+        self._after = after
+        self._upstream = upstream
+        self.connections = 0
+        self.bytes_to_client = 0
+        self.bytes_to_server = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listener.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            cut = self._after if self.connections <= self._cuts else None
+            threading.Thread(target=self._serve, args=(client, cut), daemon=True).start()
+            del client
+
+    def _serve(self, client: socket.socket, cut: int | None) -> None:
+        # Closed at the end, not only shut down: a peer that neither reads nor resets would hold the client up.
+        with client, socket.create_connection(self._target) as server:
+            threads = [
+                threading.Thread(target=self._pass_on, args=(client, server, False, cut if self._upstream else None)),
+                threading.Thread(target=self._pass_on, args=(server, client, True, None if self._upstream else cut)),
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, down: bool, limit: int | None) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while (limit is None or passed < limit) and (data := source.recv(65536)):
+                sink.sendall(data)
+                passed += len(data)
+                if down:
+                    self.bytes_to_client += len(data)
+                else:
+                    self.bytes_to_server += len(data)
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()

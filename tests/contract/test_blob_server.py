@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import errno
-import hashlib
 import multiprocessing
 import os
 import random
 import signal
 import socket
+import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 
-import blob.channel
+import blob.acceptor
 import blob.connection
+from blob.client import BlobClient
 from blob.errors import (
     BlobAuthenticationError,
     BlobNotFound,
@@ -27,11 +29,11 @@ from blob.errors import (
     NoSpaceLeft,
     QuotaExceeded,
 )
+from blob.file_store import FileSystemBlobStore
 from blob.key import BlobType, PermanentBlobKey, TransientBlobKey
 from blob.protocol import INLINE_CONTENT, REQUEST_SIZE, Operation, Request, Status
-from blob.server import BlobServerOptions
-from blob.store import FileSystemBlobStore
-from tests.contract.blob_harness import JOB, OTHER_JOB, SECRET, RawPeer, Served, is_closed, wait_until
+from blob.settings import BlobServerOptions
+from tests.contract.blob_harness import JOB, OTHER_JOB, SECRET, RawPeer, Served, digest_of, is_closed, wait_until
 
 LARGE = random.Random(1).randbytes(6 * 1024 * 1024 + 17)
 TRANSIENT_PUT = Request(Operation.PUT, BlobType.TRANSIENT, None, bytes(16), length=len(LARGE))
@@ -42,10 +44,6 @@ def drip(peer: RawPeer, seconds: float) -> None:
     while time.monotonic() < deadline:
         peer.send(b"x")
         time.sleep(0.01)
-
-
-def digest_of(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
 
 
 @pytest.mark.parametrize("size", [0, 1, INLINE_CONTENT, INLINE_CONTENT + 1, len(LARGE)])
@@ -116,8 +114,7 @@ def test_what_the_types_forbid_is_refused_and_the_connection_goes_on(tmp_path: P
 
 def test_a_wrong_secret_is_refused_by_both_sides(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Served(tmp_path) as served:
-        stranger = served.client()
-        stranger._secret = b"another secret altogether"
+        stranger = BlobClient(served.server.address, b"another secret altogether", retries=0)
         with pytest.raises(BlobAuthenticationError, match="does not hold this cluster's secret"):
             stranger.put_bytes(b"x", TransientBlobKey)
         with socket.create_connection(served.server.address) as sock:
@@ -223,7 +220,8 @@ def test_a_silent_and_a_dripping_client_are_dropped(tmp_path: Path, monkeypatch:
         wait_until(lambda: served.files() == [])
 
 
-def test_the_connection_over_the_limit_waits(tmp_path: Path) -> None:
+def test_the_connection_over_the_limit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blob.acceptor, "EVICTABLE_AFTER", 0.02)
     options = BlobServerOptions(max_connections=2, disk_reserve=0)
     with Served(tmp_path, options=options) as served, ThreadPoolExecutor(1) as pool:
         busy = [RawPeer(served.server.address) for _ in range(2)]
@@ -232,7 +230,7 @@ def test_the_connection_over_the_limit_waits(tmp_path: Path) -> None:
             peer.response()
         waiting = pool.submit(served.client().put_bytes, b"x", TransientBlobKey)
         with pytest.raises(TimeoutError):
-            waiting.result(1.5)
+            waiting.result(0.2)
         assert served.server.stats().connections == 2
         busy[0].send(LARGE + digest_of(LARGE))
         assert busy[0].response()[0].status is Status.OK
@@ -241,7 +239,22 @@ def test_the_connection_over_the_limit_waits(tmp_path: Path) -> None:
         busy[1].sock.close()
 
 
-def test_an_idle_client_gives_its_place_and_comes_back(tmp_path: Path) -> None:
+def test_fifty_are_served_and_the_fifty_first_waits(tmp_path: Path) -> None:
+    with Served(tmp_path) as served, contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        busy = [stack.enter_context(RawPeer(served.server.address)) for _ in range(50)]
+        for peer in busy:
+            peer.send(TRANSIENT_PUT.encode())
+            peer.response()
+        waiting = pool.submit(served.client().put_bytes, b"x", TransientBlobKey)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.1)
+        assert served.server.stats().connections == 50
+        busy[0].sock.close()
+        assert isinstance(waiting.result(10), TransientBlobKey)
+
+
+def test_an_idle_client_gives_its_place_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blob.acceptor, "EVICTABLE_AFTER", 0.02)
     options = BlobServerOptions(max_connections=1, disk_reserve=0)
     with Served(tmp_path, options=options) as served, served.client() as one, served.client() as two:
         key = one.put_bytes(b"x", TransientBlobKey)
@@ -275,25 +288,66 @@ def test_the_reserve_of_the_disk(tmp_path: Path) -> None:
         assert served.files() == []
 
 
-@pytest.mark.parametrize("module", [blob.channel, blob.connection])
-def test_a_disk_that_fills_up_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
-    data = LARGE if module is blob.channel else b"small"
-    written = 0
+@pytest.mark.parametrize(
+    ("writes", "data"),
+    [
+        ("blob.files.Pipe.empty", LARGE),
+        ("blob.channel.write_all", LARGE[:2_000_000]),
+        ("blob.connection.write_all", b"x"),
+    ],
+)
+def test_a_disk_that_fills_up_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: str, data: bytes) -> None:
+    received = 0
 
-    def fill_up(descriptor: int, piece: memoryview) -> None:
-        nonlocal written
-        written += len(piece)
-        if written > len(data) // 2:
+    def fill_up(*arguments: Any) -> None:
+        nonlocal received
+        received += arguments[-1] if isinstance(arguments[-1], int) else len(arguments[-1])
+        if received > len(data) // 2:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with Served(tmp_path) as served, served.client(retries=0) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(module, "write_all", fill_up)
+            patch.setattr(writes, fill_up)
             with pytest.raises(NoSpaceLeft, match="disk is full"):
                 client.put_bytes(data, TransientBlobKey)
         assert served.files() == []
         client.put_bytes(data, TransientBlobKey)
         assert served.server.stats().total_bytes == len(data)
+
+
+def test_a_file_system_that_cannot_splice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splice = os.splice
+
+    def refuse(source: int, target: int, size: int) -> int:
+        if stat.S_ISREG(os.fstat(target).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return splice(source, target, size)
+
+    monkeypatch.setattr(os, "splice", refuse)
+    with Served(tmp_path) as served, served.client() as client:
+        assert client.get_bytes(client.put_bytes(LARGE, TransientBlobKey)) == LARGE
+
+
+def test_a_file_that_shrinks_while_it_is_sent(tmp_path: Path) -> None:
+    with Served(tmp_path) as served, RawPeer(served.server.address) as peer, served.client() as client:
+        data = LARGE * 4
+        key = client.put_bytes(data, TransientBlobKey)
+        peer.send(Request.of_key(Operation.GET, None, key).encode())
+        assert peer.response()[0].length == len(data)
+        os.truncate(tmp_path / "no_job" / f"blob_{key}", len(data) // 2)
+        assert is_closed(peer.sock)
+
+
+def test_more_uploads_at_once_than_threads_that_hash(tmp_path: Path) -> None:
+    def put(number: int) -> bool:
+        data = random.Random(number).randbytes(5_000_000)
+        with served.client() as client:
+            key = client.put_bytes(data, TransientBlobKey)
+            client.get_to_file(key, tmp_path / f"copy-{number}")
+        return (tmp_path / f"copy-{number}").read_bytes() == data
+
+    with Served(tmp_path / "blob") as served, ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(put, range(12)))
 
 
 def test_a_get_that_began_survives_the_delete(tmp_path: Path) -> None:
@@ -309,18 +363,12 @@ def test_a_get_that_began_survives_the_delete(tmp_path: Path) -> None:
         assert first + peer.receive(len(data) - 1000) == data
 
 
-def test_transient_blobs_expire_after_their_last_use_and_permanent_ones_do_not(tmp_path: Path) -> None:
-    options = BlobServerOptions(transient_ttl=0.5, cleanup_interval=0.05, disk_reserve=0)
+def test_transient_blobs_expire_and_permanent_ones_do_not(tmp_path: Path) -> None:
+    options = BlobServerOptions(transient_ttl=0.1, cleanup_interval=0.02, disk_reserve=0)
     with Served(tmp_path, options=options) as served, served.client() as client:
-        forgotten = client.put_bytes(b"forgotten", TransientBlobKey, JOB)
-        used = client.put_bytes(b"used", TransientBlobKey)
+        client.put_bytes(b"forgotten", TransientBlobKey, JOB)
+        client.put_bytes(b"forgotten too", TransientBlobKey)
         permanent = client.put_bytes(b"permanent", PermanentBlobKey, JOB)
-
-        def forgotten_is_gone() -> bool:
-            assert client.get_bytes(used) == b"used"
-            return f"job_{JOB}/blob_{forgotten}" not in served.files()
-
-        wait_until(forgotten_is_gone)
         wait_until(lambda: served.files() == [f"job_{JOB}/blob_{permanent}"])
         assert client.get_bytes(permanent, JOB) == b"permanent"
         assert served.server.stats().total_bytes == len(b"permanent")

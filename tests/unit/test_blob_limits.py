@@ -74,6 +74,14 @@ def test_entries_expire_after_their_last_use() -> None:
     assert table.expired(15.0) == ["a"]
 
 
+def test_what_is_noted_is_as_if_used_unless_it_is_known() -> None:
+    table: ExpiryTable[str] = ExpiryTable(10.0)
+    table.touch("a", 0.0)
+    table.note("a", 5.0)
+    table.note("b", 5.0)
+    assert [table.is_expired(entry, 10.0) for entry in ("a", "b", "unknown")] == [True, False, True]
+
+
 def test_one_flight_for_all_who_ask() -> None:
     flights: SingleFlight[str, object] = SingleFlight()
     started, finish = threading.Event(), threading.Event()

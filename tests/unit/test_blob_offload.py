@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from pathlib import Path
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cattrs.preconf.msgpack import make_converter
 
-from blob.errors import BlobStoreError, InvalidBlobKey
-from blob.key import BlobKey, PermanentBlobKey
-from blob.offload import Inline, MaybeOffloaded, Offloaded, offload_if_larger, resolve
-from blob.store import FileSystemBlobStore, VoidBlobStore, create_blob_store
+from blob.errors import BlobConnectionError, BlobNotFound, InvalidBlobKey
+from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
+from blob.offload import Inline, Key, MaybeOffloaded, MessageOffload, Offloaded, offload_if_larger, resolve, take
 
 JOB = "b" * 32
 
@@ -19,14 +20,36 @@ class Blobs:
 
     def __init__(self) -> None:
         self.held: dict[tuple[str | None, str], bytes] = {}
+        self.uploads = 0
+        self.reachable = True
 
-    def put_bytes(self, data: bytes, key_type: type[PermanentBlobKey], job_id: str | None = None) -> PermanentBlobKey:
+    def put_bytes(self, data: bytes, key_type: type[Key], job_id: str | None = None) -> Key:
+        if not self.reachable:
+            raise BlobConnectionError("nobody there")
+        self.uploads += 1
         key = key_type.create(hashlib.sha256(data).digest())
         self.held[job_id, key] = data
         return key
 
     def read(self, job_id: str | None, key: BlobKey) -> bytes:
+        if (job_id, key) not in self.held:
+            raise BlobNotFound(key)
         return self.held[job_id, key]
+
+    def get_bytes(self, key: BlobKey, job_id: str | None = None) -> bytes:
+        return self.read(job_id, key)
+
+    def delete(self, key: TransientBlobKey, job_id: str | None = None) -> bool:
+        if not self.reachable:
+            raise BlobConnectionError("nobody there")
+        return self.held.pop((job_id, key), None) is not None
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def test_only_what_is_over_the_limit_is_uploaded() -> None:
@@ -52,63 +75,109 @@ def test_a_key_that_is_none_is_refused() -> None:
         resolve(Offloaded("../../etc/passwd", JOB, 1), Blobs())
 
 
-@pytest.mark.parametrize("url", ["/some/where", "file:///some/where", "file://localhost/some/where"])
-def test_a_store_by_url(url: str) -> None:
-    assert isinstance(create_blob_store(url), FileSystemBlobStore)
+def test_below_the_limit_nothing_changes() -> None:
+    blobs = Blobs()
+    offload = MessageOffload(blobs, 5, JOB)
+    with offload.kept(b"12345"), offload.delivery(b"12345") as message:
+        assert message == Inline(b"12345")
+        assert take(message, blobs) == b"12345"
+    assert blobs.uploads == 0
 
 
-@pytest.mark.parametrize("url", ["relative/path", "file:relative", "s3://bucket/x", "file://elsewhere/x"])
-def test_no_store_by_url(url: str) -> None:
-    with pytest.raises(BlobStoreError, match="give an absolute"):
-        create_blob_store(url)
+def test_one_upload_however_many_receivers_deleted_after_the_last() -> None:
+    blobs = Blobs()
+    offload = MessageOffload(blobs, 5, JOB)
+    with contextlib.ExitStack() as stack:
+        messages = [stack.enter_context(offload.delivery(b"123456")) for _ in range(3)]
+        assert len(set(messages)) == 1
+        with offload.delivery(b"other content") as other:
+            assert other != messages[0]
+        assert [resolve(message, blobs) for message in messages] == [b"123456"] * 3
+        assert (blobs.uploads, len(blobs.held)) == (2, 1)
+        with pytest.raises(ValueError, match="as if it failed"), offload.delivery(b"123456"):
+            raise ValueError("as if it failed")
+        assert len(blobs.held) == 1
+    assert blobs.held == {}
 
 
-@pytest.mark.parametrize("url", [None, ""])
-def test_the_void_store_keeps_nothing(url: str | None, tmp_path: Path) -> None:
-    store = create_blob_store(url)
-    assert isinstance(store, VoidBlobStore)
-    key = PermanentBlobKey.create(b"d" * 32)
-    local = tmp_path / "file"
-    local.write_bytes(b"content")
-    assert not store.put(local, JOB, key)
-    assert not store.get(JOB, key, local)
-    assert not store.delete(JOB, key)
-    store.delete_all(JOB)
+def test_what_is_kept_is_reused_by_a_redeployment() -> None:
+    blobs = Blobs()
+    offload = MessageOffload(blobs, 5, JOB)
+    with offload.kept(b"123456"):
+        for _ in range(3):
+            with offload.delivery(b"123456") as message:
+                assert resolve(message, blobs) == b"123456"
+        assert (blobs.uploads, len(blobs.held)) == (1, 1)
+    assert blobs.held == {}
 
 
-def test_the_file_system_store(tmp_path: Path) -> None:
-    store = FileSystemBlobStore(tmp_path / "deep" / "store")
-    key, other = PermanentBlobKey.create(b"d" * 32), PermanentBlobKey.create(b"e" * 32)
-    local, copy = tmp_path / "file", tmp_path / "copy"
-    local.write_bytes(b"content")
-    assert not store.get(JOB, key, copy)
-    assert store.put(local, JOB, key)
-    assert store.put(local, JOB, key)
-    assert store.put(local, JOB, other)
-    assert store.get(JOB, key, copy)
-    assert copy.read_bytes() == b"content"
-    names = {str(p.relative_to(tmp_path / "deep" / "store")) for p in tmp_path.glob("deep/store/*/*")}
-    assert names == {f"job_{JOB}/blob_{key}", f"job_{JOB}/blob_{other}"}
-    modes = {p.stat().st_mode & 0o777 for p in tmp_path.glob("deep/store/*/*")}
-    assert (modes, (tmp_path / f"deep/store/job_{JOB}").stat().st_mode & 0o777) == ({0o600}, 0o700)
-    assert store.delete(JOB, key)
-    assert not store.delete(JOB, key)
-    store.delete_all(JOB)
-    store.delete_all(JOB)
-    assert not store.get(JOB, other, copy)
+def test_the_deadline() -> None:
+    blobs, clock = Blobs(), Clock()
+    offload = MessageOffload(blobs, 5, JOB, lifetime_s=10.0, clock=clock)
+    with offload.kept(b"123456"):
+        with offload.delivery(b"123456") as first:
+            clock.now = 6.0
+            with offload.delivery(b"123456") as second:
+                # It would not live long enough to be fetched for sure.
+                assert second != first
+                assert [resolve(message, blobs) for message in (first, second)] == [b"123456"] * 2
+            clock.now = 10.0
+            offload.expire()
+            with pytest.raises(BlobNotFound):
+                resolve(first, blobs)
+        assert len(blobs.held) == 0  # the second's last delivery is over, and only the first one was kept
+    with offload.delivery(b"abcdef"):
+        assert len(blobs.held) == 1
+    assert blobs.held == {}
 
 
-def test_a_store_that_cannot_be_used_says_so(tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("a file, not a directory")
-    store = FileSystemBlobStore(tmp_path / "store")
-    key = PermanentBlobKey.create(b"d" * 32)
-    local = tmp_path / "file"
-    local.write_bytes(b"content")
-    for use in (
-        lambda: store.put(local, JOB, key),
-        lambda: store.get(JOB, key, local),
-        lambda: store.delete(JOB, key),
-        lambda: store.delete_all(JOB),
-    ):
-        with pytest.raises(BlobStoreError, match="check that the storage is reachable"):
-            use()
+def test_a_lost_blob_is_uploaded_again() -> None:
+    blobs = Blobs()
+    offload = MessageOffload(blobs, 5, JOB)
+    with offload.kept(b"123456"):
+        with offload.delivery(b"123456") as message:
+            blobs.held.clear()
+            with pytest.raises(BlobNotFound):
+                resolve(message, blobs)
+            offload.lost(message)
+        with offload.delivery(b"123456") as message:
+            assert resolve(message, blobs) == b"123456"
+    assert blobs.held == {}
+
+
+def test_a_server_that_is_gone() -> None:
+    blobs = Blobs()
+    offload = MessageOffload(blobs, 5, JOB)
+    with offload.delivery(b"123456"):
+        blobs.reachable = False
+    with pytest.raises(BlobConnectionError), offload.delivery(b"abcdef"):
+        pass
+    blobs.reachable = True
+    with offload.delivery(b"abcdef") as message:
+        assert resolve(message, blobs) == b"abcdef"
+        offload.close()
+    assert len(blobs.held) == 1  # what could not be deleted goes when its time to live is over
+
+
+def test_a_result_is_taken_by_its_only_receiver() -> None:
+    blobs = Blobs()
+    permanent = offload_if_larger(b"123456", 5, blobs, JOB)
+    transient = Offloaded(blobs.put_bytes(b"result", TransientBlobKey, JOB), JOB, 6)
+    assert take(transient, blobs) == b"result"
+    assert take(permanent, blobs) == b"123456"
+    assert len(blobs.held) == 1
+
+
+def test_threads_that_deliver_the_same_content_at_once() -> None:
+    blobs = Blobs()
+    offload = MessageOffload(blobs, 5, JOB)
+    together = threading.Barrier(8)
+
+    def deliver(_: int) -> bool:
+        with offload.delivery(b"123456") as message:
+            together.wait(10)
+            return resolve(message, blobs) == b"123456"
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(deliver, range(8)))
+    assert (blobs.uploads, blobs.held) == (1, {})

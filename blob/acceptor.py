@@ -1,0 +1,118 @@
+"""Accepts the connections of a blob server: so many at a time, the others wait."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from blob.channel import Channel
+from blob.connection import Connection, Traffic
+
+_log = logging.getLogger(__name__)
+EVICTABLE_AFTER = 1.0
+
+
+class Acceptor:
+    """Serves every connection in a thread of its own.
+
+    Args:
+        listener: the listening socket; closed with the acceptor.
+        serve: makes a connection of a channel and the name of its peer.
+        maximum: connections served at once; further ones wait until one ends or has idled for a second.
+        timeout: seconds without a byte after which a client is dropped.
+    """
+
+    def __init__(
+        self, listener: socket.socket, serve: Callable[[Channel, str], Connection], maximum: int, timeout: float
+    ) -> None:
+        self.listener = listener
+        self._connect = serve
+        self._maximum = maximum
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._connections: dict[Connection, threading.Thread] = {}
+        self._traffic = Traffic()
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept_all, name="blob-acceptor", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Break off all connections; returns when their threads have ended."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        # Wakes the thread, which close() alone would not.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        with self._changed:
+            open_connections = list(self._connections.items())
+        for connection, _ in open_connections:
+            connection.shutdown()
+        for _, thread in open_connections:
+            thread.join()
+        self.listener.close()
+
+    def traffic(self) -> tuple[int, Traffic]:
+        """How many connections there are, and what all that ever were have moved."""
+        with self._changed:
+            done = replace(self._traffic)
+            for connection in self._connections:
+                done.add(connection.traffic)
+            return len(self._connections), done
+
+    def _accept_all(self) -> None:
+        waiting = select.poll()
+        waiting.register(self.listener, select.POLLIN)
+        while True:
+            # Only when somebody waits is it worth to take an idle client's place.
+            waiting.poll()
+            if not self._wait_for_place():
+                return
+            try:
+                accepted, peer = self.listener.accept()
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if self._closing:
+                    return
+                _log.error("cannot accept a blob connection: %s; trying again", error)
+                time.sleep(0.1)
+                continue
+            self._begin(accepted, f"{peer[0]}:{peer[1]}")
+
+    def _begin(self, accepted: socket.socket, peer: str) -> None:
+        try:
+            connection = self._connect(Channel(accepted, self._timeout), peer)
+            thread = threading.Thread(target=self._serve, args=(connection,), name=f"blob-{peer}", daemon=True)
+            with self._changed:
+                thread.start()
+                self._connections[connection] = thread
+        except (OSError, RuntimeError) as error:
+            # The client left already, or the machine has no thread left; neither is a reason to stop accepting.
+            _log.error("cannot serve %s: %s", peer, error)
+            accepted.close()
+
+    def _serve(self, connection: Connection) -> None:
+        connection.run()
+        with self._changed:
+            del self._connections[connection]
+            self._traffic.add(connection.traffic)
+            self._changed.notify_all()
+
+    def _wait_for_place(self) -> bool:
+        with self._changed:
+            while not self._closing and len(self._connections) >= self._maximum:
+                idle = [(since, c) for c in self._connections if (since := c.idle_since) is not None]
+                since, connection = min(idle, key=lambda pair: pair[0], default=(None, None))
+                if since is None or connection is None:
+                    self._changed.wait(EVICTABLE_AFTER)
+                elif (left := since + EVICTABLE_AFTER - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                elif connection.evict():
+                    self._changed.wait(EVICTABLE_AFTER)
+            return not self._closing

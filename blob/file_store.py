@@ -1,0 +1,140 @@
+"""The BlobStore in a directory (Flink's `FileSystemBlobStore`), beside that of any fsspec file system.
+
+fsspec has a local file system too. This one is kept because what it acknowledges is on the disk, name and all: fsspec's
+does no ``fsync``, of the file or of the directory, and leaves the modes to the umask; and ``sendfile`` copies without
+the bytes coming into the process.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from blob.errors import BlobStoreError
+from blob.files import sync_directory, write_durably
+from blob.key import BlobKey
+from blob.storage import blob_file_name, job_directory_name, job_of_directory
+from blob.store import BlobStore
+
+MARK = "fence"
+_SENDFILE_CHUNK = 4 * 1024 * 1024
+
+
+class FileSystemBlobStore(BlobStore):
+    """Keeps blobs under a directory, which all masters of the cluster can reach.
+
+    Args:
+        root: the directory; made with the first blob.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, local: Path, job_id: str, key: BlobKey) -> bool:
+        """Copy a file in: to a temporary name, synced, then renamed."""
+        target = self._path(job_id, key)
+        # The name begins with no "blob_": a half-written copy is never taken for a blob.
+        temporary = target.with_name(f"temp-{secrets.token_hex(8)}")
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            try:
+                with local.open("rb") as reader:
+                    _copy(reader.fileno(), temporary, durable=True)
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_directory(target.parent)
+        except OSError as error:
+            raise self._failure("write", target, error) from error
+        return True
+
+    def get(self, job_id: str, key: BlobKey, local: Path) -> bool:
+        """Copy a blob out."""
+        source = self._path(job_id, key)
+        try:
+            reader = source.open("rb")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._failure("read", source, error) from error
+        with reader:
+            try:
+                _copy(reader.fileno(), local, durable=False)
+            except OSError as error:
+                raise self._failure("read", source, error) from error
+        return True
+
+    def delete(self, job_id: str, key: BlobKey) -> bool:
+        """Delete one blob."""
+        target = self._path(job_id, key)
+        try:
+            target.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._failure("delete", target, error) from error
+        return True
+
+    def delete_all(self, job_id: str) -> None:
+        """Delete the job's directory."""
+        directory = self._root / job_directory_name(job_id)
+        try:
+            shutil.rmtree(directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._failure("delete", directory, error) from error
+
+    def jobs(self) -> set[str]:
+        """The jobs that have a directory."""
+        try:
+            names = [path.name for path in self._root.iterdir()]
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise self._failure("list", self._root, error) from error
+        return {job_id for name in names if (job_id := job_of_directory(name)) is not None}
+
+    def read_mark(self) -> bytes | None:
+        """Read the mark."""
+        path = self._root / MARK
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failure("read", path, error) from error
+
+    def write_mark(self, data: bytes) -> None:
+        """Write the mark, durably."""
+        path = self._root / MARK
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_durably(path, data)
+        except OSError as error:
+            raise self._failure("write", path, error) from error
+
+    def _path(self, job_id: str, key: BlobKey) -> Path:
+        return self._root / job_directory_name(job_id) / blob_file_name(key)
+
+    @staticmethod
+    def _failure(verb: str, path: Path, error: OSError) -> BlobStoreError:
+        return BlobStoreError(
+            f"cannot {verb} {path} in the blob store: {error.strerror or error}; check that the storage is reachable, "
+            "writable and not full"
+        )
+
+
+def _copy(source: int, target: Path, *, durable: bool) -> None:
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        offset = 0
+        while copied := os.sendfile(descriptor, source, offset, _SENDFILE_CHUNK):
+            offset += copied
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+"""A client's one connection to a blob server: made when needed, kept, made anew when it breaks."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from actors.errors import AuthenticationError, WireError
+from actors.rpc.security import PROOF_SIZE, ClientHandshake
+from blob.channel import Channel
+from blob.errors import BlobAuthenticationError, BlobConnectionError, BlobError, BlobProtocolError
+from blob.protocol import RESPONSE_SIZE, SERVICE, Response, Status
+from blob.tls_channel import TlsChannel
+
+T = TypeVar("T")
+Address = tuple[str, int]
+MAXIMUM_BACKOFF = 2.0
+
+
+class Link:
+    """The connection of one client; a lock lets one thread at a time through.
+
+    Args:
+        address, secret, timeout, patience, retries, backoff, tls: as for `blob.client.BlobClient`.
+    """
+
+    def __init__(
+        self,
+        address: Address | Callable[[], Address],
+        secret: bytes,
+        *,
+        timeout: float,
+        patience: float,
+        retries: int,
+        backoff: float,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._address = address
+        self._secret = secret
+        self._timeout = timeout
+        self._patience = patience
+        self._retries = retries
+        self._backoff = backoff
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._channel: Channel | None = None
+        self._owner = 0
+        self._refusal: BlobError | None = None
+
+    def close(self) -> None:
+        """Close the connection; a later call makes a new one."""
+        with self._lock:
+            self._drop()
+
+    def run(self, attempt: Callable[[Channel], T]) -> T:
+        """Return what *attempt* does with the connection; it is called again, with a new one, when that breaks.
+
+        Raises:
+            BlobConnectionError: the retries are used up.
+            BlobAuthenticationError: one side does not hold the cluster secret, or a certificate of the cluster.
+        """
+        with self._lock:
+            failures = 0
+            while True:
+                kept = self._channel is not None and self._owner == os.getpid()
+                try:
+                    return attempt(self._connected())
+                except BlobConnectionError as error:
+                    self._drop()
+                    # A kept connection that the server closed meanwhile is no failure: it may do so when it idles.
+                    if kept:
+                        continue
+                    failures += 1
+                    if failures > self._retries:
+                        raise type(error)(f"gave up after {failures} attempts: {error}") from error
+                    limit = min(self._backoff * 2 ** (failures - 1), MAXIMUM_BACKOFF)
+                    time.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 (spreads retries, hides nothing)
+                except BaseException as error:
+                    # After a refusal the connection is in step; after anything else who knows where it stands.
+                    if error is not self._refusal or isinstance(error, BlobProtocolError):
+                        self._drop()
+                    self._refusal = None
+                    raise
+
+    def _connected(self) -> Channel:
+        if self._channel is not None:
+            if self._owner == os.getpid():
+                return self._channel
+            # Forked: the connection is the parent's.
+            self._drop()
+        host, port = self._address() if callable(self._address) else self._address
+        try:
+            sock = socket.create_connection((host, port), timeout=self._timeout)
+        except OSError as error:
+            raise BlobConnectionError(
+                f"cannot reach the blob server at {host}:{port}: {error.strerror or error}"
+            ) from error
+        channel = Channel(sock, self._timeout)
+        try:
+            if self._tls is not None:
+                channel = secured = TlsChannel.over(channel, self._tls, server_side=False)
+                secured.set_timeout(max(self._patience, self._timeout))  # a busy server lets its clients wait
+                secured.handshake()
+                secured.set_timeout(self._timeout)
+            self._authenticate(channel, f"{host}:{port}")
+        except BaseException:
+            channel.close()
+            raise
+        self._channel = channel
+        self._owner = os.getpid()
+        return channel
+
+    def _authenticate(self, channel: Channel, peer: str) -> None:
+        handshake = ClientHandshake(self._secret, SERVICE)
+        channel.send(handshake.hello())
+        proof = channel.receive(PROOF_SIZE, self._patience)
+        try:
+            channel.send(handshake.receive(proof))
+        except AuthenticationError as error:
+            raise BlobAuthenticationError(f"the blob server at {peer}: {error}") from error
+        except WireError as error:
+            raise BlobProtocolError(f"what listens at {peer} is no blob server of this version: {error}") from error
+
+    def response(self, channel: Channel, expected: Status) -> Response:
+        """Receive the response that is due; raises the refusal that came instead."""
+        response, detail_size = Response.decode(channel.receive(RESPONSE_SIZE, self._patience))
+        if response.status is expected:
+            return response
+        if response.status in (Status.OK, Status.CONTINUE):
+            raise BlobProtocolError(f"the server answered {response.status.name} where {expected.name} was due")
+        self._refusal = response.error(channel.receive(detail_size) if detail_size else b"")
+        raise self._refusal
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None

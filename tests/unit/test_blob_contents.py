@@ -1,0 +1,234 @@
+"""The server's blobs with a clock of the test's: what is deleted when, and what never is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blob.contents import BlobContents
+from blob.errors import BlobNotFound
+from blob.file_store import FileSystemBlobStore
+from blob.key import KEY_TYPES, BlobKey, BlobType
+from blob.limits import StorageBudget
+from blob.storage import BlobDirectory
+from blob.store import BlobStore, VoidBlobStore
+from blob.uploads import UploadName
+
+AGE = 100.0
+JOBS = [character * 32 for character in "abc"]
+LIVE, DEAD, OTHER = JOBS
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Contents(BlobContents):
+    """As the server's, and with shorthands."""
+
+    def __init__(self, root: Path, store: BlobStore, clock: Clock) -> None:
+        super().__init__(
+            BlobDirectory(root, exclusive=True), store, StorageBudget(), AGE, AGE, resume_window=10.0, clock=clock
+        )
+
+    def put(self, data: bytes, job_id: str | None, blob_type: BlobType = BlobType.PERMANENT) -> BlobKey:
+        name = UploadName(blob_type, job_id, os.urandom(16), len(data))
+        key = KEY_TYPES[blob_type].create(hashlib.sha256(data).digest(), name.random)
+        with self.begin(name) as upload:
+            os.write(upload.descriptor, data)
+            self.commit(upload, key)
+        return key
+
+    def get(self, job_id: str | None, key: BlobKey) -> bytes:
+        descriptor, size = self.open(job_id, key)
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read()
+        assert len(data) == size
+        return data
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def contents(tmp_path: Path, clock: Clock) -> Iterator[Contents]:
+    made = Contents(tmp_path / "blob", FileSystemBlobStore(tmp_path / "store"), clock)
+    yield made
+    made.close()
+
+
+def test_a_transient_blob_lives_from_its_last_use(contents: Contents, clock: Clock) -> None:
+    forgotten, used = (contents.put(b"x", None, BlobType.TRANSIENT) for _ in range(2))
+    kept = contents.put(b"x", LIVE)
+    clock.now = 60.0
+    contents.get(None, used)
+    clock.now = AGE
+    assert contents.delete_expired() == 1
+    assert contents.get(None, used) == b"x"
+    with pytest.raises(BlobNotFound):
+        contents.get(None, forgotten)
+    clock.now = 5 * AGE
+    assert contents.delete_expired() == 1
+    assert contents.get(LIVE, kept) == b"x"
+
+
+def test_a_job_uploaded_and_never_submitted_is_swept_at_its_age(contents: Contents, clock: Clock) -> None:
+    dead, live = contents.put(b"x", DEAD), contents.put(b"x", LIVE)
+    contents.put(b"x", DEAD, BlobType.TRANSIENT)
+    clock.now = AGE - 1
+    assert contents.sweep([LIVE]) == []
+    clock.now = AGE
+    assert contents.sweep([LIVE]) == [DEAD]
+    assert contents.get(LIVE, live) == b"x"
+    with pytest.raises(BlobNotFound):
+        contents.get(DEAD, dead)
+    assert contents.total_bytes == 1
+    assert contents.sweep([LIVE]) == []
+
+
+def test_what_is_used_between_the_leaders_look_and_the_sweep_is_spared(contents: Contents, clock: Clock) -> None:
+    key, other = contents.put(b"x", DEAD), contents.put(b"y", OTHER)
+    clock.now = 2 * AGE
+    # The leader said that neither was alive; both are submitted at this moment.
+    contents.get(DEAD, key)
+    contents.use_job(OTHER)
+    assert contents.sweep([]) == []
+    clock.now += AGE
+    assert contents.sweep([OTHER]) == [DEAD]
+    assert contents.get(OTHER, other) == b"y"
+
+
+def test_what_only_the_store_has_is_swept_at_its_age_from_now(tmp_path: Path, clock: Clock) -> None:
+    store = FileSystemBlobStore(tmp_path / "store")
+    before = Contents(tmp_path / "one", store, clock)
+    key, live = before.put(b"x", DEAD), before.put(b"x", LIVE)
+    before.close()
+    clock.now = 1000 * AGE
+    after = Contents(tmp_path / "two", store, clock)
+    assert after.sweep([LIVE]) == []
+    clock.now += AGE
+    assert after.sweep([LIVE]) == [DEAD]
+    assert store.jobs() == {LIVE}
+    assert after.get(LIVE, live) == b"x"
+    with pytest.raises(BlobNotFound):
+        after.get(DEAD, key)
+    after.close()
+
+
+def test_a_restarted_server_begins_the_ages_anew(tmp_path: Path, clock: Clock) -> None:
+    before = Contents(tmp_path / "blob", VoidBlobStore(), clock)
+    before.put(b"x", DEAD)
+    before.close()
+    clock.now = 1000 * AGE
+    after = Contents(tmp_path / "blob", VoidBlobStore(), clock)
+    assert after.sweep([]) == []
+    clock.now += AGE
+    assert after.sweep([]) == [DEAD]
+    after.close()
+
+
+def test_the_end_of_a_job_ends_its_interrupted_uploads(contents: Contents, clock: Clock) -> None:
+    for job_id in (DEAD, LIVE):
+        with contents.begin(UploadName(BlobType.PERMANENT, job_id, bytes(16), 10_000_000)) as upload:
+            upload.received = 5_000_000
+            contents.park(upload)
+    assert (contents.parked_uploads, contents.total_bytes) == (2, 20_000_000)
+    contents.delete_job(DEAD)
+    assert (contents.parked_uploads, contents.total_bytes) == (1, 10_000_000)
+    clock.now = 10.0
+    contents.delete_expired()
+    assert (contents.parked_uploads, contents.total_bytes) == (0, 0)
+    assert list((contents.directory.root / "incoming").iterdir()) == []
+
+
+def test_a_job_is_not_deleted_in_the_middle_of_a_put(tmp_path: Path, clock: Clock) -> None:
+    copying, go_on = threading.Event(), threading.Event()
+
+    class SlowStore(FileSystemBlobStore):
+        def put(self, local: Path, job_id: str, key: BlobKey) -> bool:
+            copying.set()
+            assert go_on.wait(10)
+            return super().put(local, job_id, key)
+
+    store = SlowStore(tmp_path / "store")
+    contents = Contents(tmp_path / "blob", store, clock)
+    with ThreadPoolExecutor(2) as pool:
+        put = pool.submit(contents.put, b"x", DEAD)
+        assert copying.wait(10)
+        deletion = pool.submit(contents.delete_job, DEAD)
+        go_on.set()
+        put.result(10)
+        assert deletion.result(10)
+    # Without the lock the copy could have come into the store after the job had been deleted there.
+    assert (store.jobs(), contents.total_bytes) == (set(), 0)
+    contents.close()
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["put", "get", "submit", "submit unknown to a sweep"]), st.sampled_from(JOBS)),
+    st.tuples(st.just("wait"), st.sampled_from([1.0, AGE / 2, AGE])),
+    st.tuples(st.sampled_from(["sweep", "restart", "restart elsewhere"]), st.just("")),
+)
+
+
+@given(st.lists(STEPS, max_size=25))
+def test_nothing_of_a_running_job_is_ever_touched(steps: list[tuple[str, str | float]]) -> None:
+    """A leader may know late of a submission (its list is from before it), but not of the life of a job."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root, clock, servers = Path(scratch), Clock(), 1
+        store = FileSystemBlobStore(root / "store")
+        contents = Contents(root / "blob-1", store, clock)
+        blobs: dict[str, list[BlobKey]] = {job_id: [] for job_id in JOBS}
+        live: set[str] = set()
+        for action, argument in steps:
+            job_id, known = str(argument), set(live)
+            match action:
+                case "put":
+                    blobs[job_id].append(contents.put(b"x", job_id))
+                case "get" if job_id in live:
+                    assert is_whole(contents, job_id, blobs)
+                case "submit" | "submit unknown to a sweep" if is_whole(contents, job_id, blobs):
+                    contents.use_job(job_id)
+                    live.add(job_id)
+                    if action != "submit":
+                        contents.sweep(known)
+                case "wait":
+                    clock.now += float(argument)
+                case "sweep":
+                    contents.sweep(live)
+                case "restart" | "restart elsewhere":
+                    contents.close()
+                    servers += action != "restart"
+                    contents = Contents(root / f"blob-{servers}", store, clock)
+            assert store.jobs() >= live
+        assert all(is_whole(contents, job_id, blobs) for job_id in live)
+        # What a server has never heard of gets its age from the first sweep on.
+        for _ in range(2):
+            clock.now += AGE
+            contents.sweep(live)
+        assert store.jobs() == live
+        contents.close()
+
+
+def is_whole(contents: Contents, job_id: str, blobs: dict[str, list[BlobKey]]) -> bool:
+    """Whether all of a job's blobs are there; if not (they were swept), its client has to upload all of them again."""
+    try:
+        for key in blobs[job_id]:
+            contents.get(job_id, key)
+    except BlobNotFound:
+        blobs[job_id].clear()
+    return bool(blobs[job_id])
