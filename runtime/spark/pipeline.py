@@ -21,6 +21,7 @@ from typing import Any, cast
 import pyspark.cloudpickle
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from .carried_path import carry_path
 from .context import VertexContext
 from .control import Cancellation, TaskControl
 from .errors import VertexFunctionError, VertexResultError
@@ -52,6 +53,9 @@ def _open_session(spec: TaskSpec, endpoint: ConnectEndpoint) -> SparkSession:
     files = [path for path in spec.py_files if Path(path).is_file()]
     if files:
         spark.addArtifacts(*files, pyfile=True)
+    directories = [path for path in spec.py_files if Path(path).is_dir()]
+    if directories:
+        carry_path(directories)
     return spark
 
 

@@ -595,6 +595,44 @@ async def test_two_versions_of_a_py_file(vehicle: Vehicle) -> None:
     await until(ended, "the end of the Python daemons that served one job")
 
 
+async def test_a_directory_on_the_path_reaches_the_python_workers(vehicle: Vehicle) -> None:
+    """As installed packages do: two jobs, two versions of one package, at the same time."""
+    flow = """
+        import pandas as pd
+        from pyspark.sql import functions as F
+        def in_worker(_):
+            import installed
+            return installed.VERSION
+        @F.pandas_udf("long")
+        def in_pandas(column: pd.Series) -> pd.Series:
+            import installed
+            return column * 0 + installed.VERSION
+        def show(ctx):
+            import installed
+            frame = ctx.spark.range(1).select(F.udf(in_worker, "long")("id"), in_pandas("id"))
+            print(installed.VERSION, *frame.collect()[0])
+    """
+    script = """
+        from pyspark.sql import SparkSession
+        import installed
+        def in_worker(_):
+            import installed
+            return installed.VERSION
+        print(installed.VERSION, SparkSession.builder.getOrCreate().sparkContext.range(1).map(in_worker).collect()[0])
+    """
+    tasks = []
+    for version in ("1", "2"):
+        site = vehicle.file("installed/__init__.py", f"VERSION = {version}\n").parent.parent
+        tasks.append(
+            await vehicle.pipeline(
+                vehicle.file("flow.py", flow), VertexSpec("a", "show", "show"), py_files=(str(site),)
+            )
+        )
+        tasks.append(await vehicle.script(script, py_files=(str(site),)))
+    outcomes = await asyncio.gather(*(vehicle.outcome(task) for task in tasks))
+    assert [outcome.stdout for outcome in outcomes] == ["1 1 1\n", "1 1\n", "2 2 2\n", "2 2\n"], outcomes
+
+
 def daemon_pids(vehicle: Vehicle) -> list[int]:
     return [child.pid for child in psutil.Process(vehicle.driver.info.pid).children()]
 

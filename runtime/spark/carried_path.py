@@ -1,0 +1,48 @@
+"""Lets the Python workers of a Connect session import from directories on this machine.
+
+Connect hands its workers files (`addArtifacts`), but no directories, and a zipped one cannot hold native extensions. So
+the directories travel in front of each function: unpickling it in a worker first puts them onto the worker's path. The
+workers of a session with files of its own serve that session alone, so nobody else sees them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pyspark.cloudpickle
+from pyspark.serializers import CloudPickleSerializer
+
+
+class _Carried:
+    """A pickled value behind the directories that it needs."""
+
+    def __init__(self, directories: tuple[str, ...], data: bytes) -> None:
+        self._directories = directories
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (self._directories, self._data)
+
+
+def _unpack(directories: tuple[str, ...], data: bytes) -> Any:
+    missing = [path for path in directories if path not in sys.path]
+    sys.path[1:1] = missing
+    return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
+
+
+def carry_path(directories: Sequence[str]) -> None:
+    """From now on all functions that this process sends to Spark bring *directories* along."""
+    dump: Any = CloudPickleSerializer.dumps
+    carried = tuple(directories)
+    register: Any = pyspark.cloudpickle.register_pickle_by_value
+    register(sys.modules[__name__])  # a worker need not have this package
+
+    def dumps(serializer: Any, value: Any) -> bytes:
+        packed: bytes = dump(serializer, _Carried(carried, dump(serializer, value)))
+        return packed
+
+    patched: Any = CloudPickleSerializer
+    patched.dumps = dumps
