@@ -208,6 +208,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         await self._ha.job_graph_store().remove(job_id, term)
         try:
             await self._master.stop_job_master(job_id)
+            await self._ha.execution_store().remove(job_id, term)
             listing = await self._receptionist.find(BLOB_SERVER_PATH)
             await self.service.gateway(listing.address, BlobServerGateway).cleanup_job(job_id)
         except ActorError as error:

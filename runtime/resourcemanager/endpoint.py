@@ -196,6 +196,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         known = self._jobs.get(job_id)
         if known is not None and known.leader.token > job_master.token:
             raise UnknownJobManagerError(f"a later leader of job {job_id} is registered")
+        if known is not None and known.leader.token < job_master.token:
+            self._slots.unregister_job(job_id)  # its successor asks for what it needs
         gateway = self.service.gateway(job_master.address, JobMasterGateway, job_master.token)
         self._jobs[job_id] = _Job(job_master, gateway)
         if self._job_heartbeats is not None:

@@ -86,6 +86,29 @@ class JobConnections:
                 connection.offering.cancel()
             await connection.follower.stop()
 
+    def master_lost(self, job_id: JobID) -> FencingToken | None:
+        """The job's JobMaster is silent: it has to be registered with anew. Returns its token, None if there is none"""
+        connection = self._jobs.get(job_id)
+        if connection is None:
+            return None
+        connection.registered = False
+        return connection.token
+
+    def master_heard(self, job_id: JobID) -> None:
+        """Some JobMaster of the job speaks: if it is the one that was taken for lost, register with it again."""
+        connection = self._jobs.get(job_id)
+        if (
+            connection is not None
+            and not connection.registered
+            and (connection.offering is None or connection.offering.done())
+        ):
+            self.offer(job_id)
+
+    def is_lost(self, job_id: JobID, token: FencingToken) -> bool:
+        """Whether no JobMaster has been registered with since `master_lost`."""
+        connection = self._jobs.get(job_id)
+        return connection is not None and connection.token == token and not connection.registered
+
     def _leader_changed(self, job_id: JobID, gateway: JobMasterGateway | None) -> None:
         connection = self._jobs.get(job_id)
         if connection is None or gateway is None or connection.follower.leader is None:
@@ -118,7 +141,8 @@ class JobConnections:
             token = connection.token
             try:
                 if not connection.registered:
-                    await connection.gateway.register_task_manager(endpoint.registration)
+                    report = endpoint.report_of(job_id)
+                    await connection.gateway.register_task_manager(endpoint.registration, report)
                     connection.registered = connection.token == token
                     self._on_connected(job_id)
                 offers = endpoint.slots.offers(job_id)
