@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
 from actors.rpc.endpoint import RpcEndpoint
@@ -229,6 +230,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             try:
                 success = await gateway.register_task_executor(self.registration)
                 self._blob, self._instance_id = success.blob, success.instance_id
+                self._receptionist = receptionist_of(self.service, ActorAddress.parse(success.system))
                 await gateway.send_slot_report(success.instance_id, self.slots.report())
             except (ActorError, GatewayError) as error:
                 self.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
