@@ -14,7 +14,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-BENCHMARKS = {"rpc": "tests.bench.rpc", "submit": "tests.bench.submit"}
+BENCHMARKS = {"failover": "tests.bench.failover", "rpc": "tests.bench.rpc", "submit": "tests.bench.submit"}
 
 
 def main() -> int:
