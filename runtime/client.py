@@ -16,8 +16,9 @@ from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreach
 from actors.rpc.gateway import RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
+from blob.errors import BlobConnectionError, BlobServerError
 from blob.key import PermanentBlobKey, TransientBlobKey
-from blob.offload import offload_if_larger
+from blob.offload import MaybeOffloaded, offload_if_larger
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError
 from runtime.gateways.master import MasterGateway
@@ -131,15 +132,26 @@ class ClusterClient:
         """
         files = [(main, ArtifactRole.MAIN)]
         files += [(path, ArtifactRole.PY_FILE) for path in py_files]
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                message = self._upload(graph, files)
+                break
+            except (BlobConnectionError, BlobServerError):
+                # The BlobServer is being replaced, or another master's serves from now on.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
+        return self._ask(lambda dispatcher: dispatcher.submit_job(message).result())
+
+    def _upload(self, graph: JobGraph, files: Iterable[tuple[Path, ArtifactRole]]) -> MaybeOffloaded:
         with self._blobs() as blobs:
             artifacts = [
                 Artifact(path.name, role, str(blobs.put_file(path, PermanentBlobKey, graph.job_id)))
                 for path, role in files
             ]
-            message = offload_if_larger(
-                encode(graph.with_artifacts(*artifacts)), self._inline_limit, blobs, graph.job_id
-            )
-        return self._ask(lambda dispatcher: dispatcher.submit_job(message).result())
+            data = encode(graph.with_artifacts(*artifacts))
+            return offload_if_larger(data, self._inline_limit, blobs, graph.job_id)
 
     @contextlib.contextmanager
     def _blobs(self) -> Iterator[BlobClient]:

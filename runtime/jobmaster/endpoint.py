@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from actors.errors import ActorError, RecipientUnreachable, WireError
+from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import Ask, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
@@ -22,9 +22,9 @@ from conf.configuration import Configuration
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
 from runtime.environment.context import ComponentContext
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError
+from runtime.gateways.errors import JobNotReachableError, SlotNotAllocatedError
 from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import TaskExecutorRegistration
+from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.errors import JobAlreadyDoneError, StateCorruptedError
 from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
@@ -197,7 +197,14 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._check(term)
 
     def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Ask[list[ExecutionAttemptID]]]:
-        return lambda: gateway.heartbeat_from_job_manager(self._job_id)
+        def ask() -> Ask[list[ExecutionAttemptID]]:
+            if self.fencing_token is None:
+                raise FencingError(f"{self.path} does not lead")
+            return gateway.heartbeat_from_job_manager(
+                self._job_id, LeaderAddress(str(self.address), self.fencing_token)
+            )
+
+        return ask
 
     async def step_back(self) -> None:
         """Leave the job to the next leader."""
@@ -280,6 +287,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             return
         try:
             await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token, journal.written)
+        except SlotNotAllocatedError as error:
+            allocation_id = instruction.slot.allocation_id
+            self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
         except JobNotReachableError as error:
             self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
         except RecipientUnreachable as error:
@@ -292,18 +302,22 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 self._do(self._graph.task_failed(descriptor.attempt_id, info, _now()))
 
     async def _finish(self, instruction: JobReachedTerminal) -> None:
-        graph = self._graph
-        if graph is None or not instruction.status.is_globally_terminal:
+        graph, journal = self._graph, self._journal
+        if graph is None or journal is None or not instruction.status.is_globally_terminal:
             return
+        try:
+            # Before anything of it is given up: a successor that did not know of the end would look for what is gone.
+            await journal.written()
+        except JobNotReachableError as error:
+            self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
+            return
+        journal.complete()  # the Dispatcher removes what was written
         self.log.info("job %s is %s", self._job_id, instruction.status.value)
         self._do(self._pool.close())
         self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
         self._resource_manager.job_over(instruction.status.value)
         await self.run_blocking(_remove_tree, self._results_dir.parent)
         archived = graph.archive()
-        if self._journal is not None:
-            await self._journal.written()
-            self._journal.close()  # what is told now needs no successor, and the Dispatcher removes what was written
         while self._graph is graph:
             try:
                 dispatcher = await self._dispatcher.get()
@@ -410,7 +424,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     async def _written(self) -> None:
         """Return when what was done so far is known to any successor."""
-        if self._journal is not None and not self._require_graph().status.is_globally_terminal:
+        if self._journal is not None:
             await self._journal.written()
 
     @rpc_sync

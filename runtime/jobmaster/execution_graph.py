@@ -12,7 +12,7 @@ nothing of it runs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
@@ -339,10 +339,13 @@ class ExecutionGraph:
         missing = [
             task
             for task in self._tasks.values()
-            if task.current.was_seen_at(resource_id) and task.current.attempt_id not in held
+            if task.current.was_seen_at(resource_id)
+            and not task.current.is_expected_at(resource_id)
+            and task.current.attempt_id not in held
         ]
         unknown = [attempt_id for attempt_id in sorted(held) if self._current_task(attempt_id) is None]
         instructions: list[Instruction] = [CancelTask(attempt_id, resource_id) for attempt_id in unknown]
+        instructions += self._without_the_awaited(resource_id, held, at)
         if missing:
             error = ErrorInfo(
                 FailureKind.RUNTIME, "TaskVanishedException", f"TaskExecutor {resource_id} no longer knows the task"
@@ -369,16 +372,23 @@ class ExecutionGraph:
                 instructions.append(CancelTask(attempt_id, resource_id))
             elif task is not None:
                 instructions += self.task_state_reported(report.state, Instant(at.monotonic_s, report.since_ms))
-        for task in self._tasks.values():
-            if task.current.attempt_id not in held and task.current.is_expected_at(resource_id):
-                instructions += self._never_deployed(task, at)
-        return instructions + self._settle(at)
+        return instructions + self._without_the_awaited(resource_id, held, at) + self._settle(at)
 
-    def _never_deployed(self, task: Task, at: Instant) -> list[Instruction]:
-        instructions = self._end(task, ExecutionState.CANCELED, at)
-        if self._status in _ACTIVE and not task.restarting:
-            self._new_attempt(task, at)
-        return instructions
+    def _without_the_awaited(
+        self, resource_id: ResourceID, held: Container[ExecutionAttemptID], at: Instant
+    ) -> list[Instruction]:
+        """What was to be deployed there by a former JobMaster and is not held."""
+        awaited = [
+            task
+            for task in self._tasks.values()
+            if task.current.attempt_id not in held and task.current.is_expected_at(resource_id)
+        ]
+        instructions: list[Instruction] = []
+        for task in awaited:
+            instructions += self._end(task, ExecutionState.CANCELED, at)
+            if self._status in _ACTIVE and not task.restarting:
+                self._new_attempt(task, at)
+        return instructions + (self._settle(at) if awaited else [])
 
     # ------------------------------------------------------------------ scheduling
 

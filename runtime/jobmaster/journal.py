@@ -36,6 +36,7 @@ class ExecutionJournal:
         self._next: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._complete = False
 
     async def written(self) -> None:
         """Return when everything that has happened so far is written down.
@@ -43,6 +44,8 @@ class ExecutionJournal:
         Raises:
             JobNotReachableError: the leadership is over, another JobMaster has the job.
         """
+        if self._complete:
+            return
         if self._closed:
             raise JobNotReachableError(f"job {self._job_id} has another JobMaster; look it up again")
         if self._next is None:
@@ -52,6 +55,10 @@ class ExecutionJournal:
         if self._task is None or self._task.done():
             self._task = self._endpoint.spawn(self._write(), "writing the state of the execution")
         await asyncio.shield(written)
+
+    def complete(self) -> None:
+        """The end of the job is written down: nothing more is, and nobody needs to wait any more."""
+        self._complete = True
 
     def close(self) -> None:
         """Write no more; whoever waits is told to look for the next JobMaster."""

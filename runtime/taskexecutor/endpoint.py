@@ -302,9 +302,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return JobReport(tuple(running + ended), tuple(self.slots.offers(job_id)))
 
     @rpc_sync
-    def heartbeat_from_job_manager(self, job_id: JobID) -> list[ExecutionAttemptID]:
-        self._job_heartbeats.received(job_id)
-        self._connections.master_heard(job_id)
+    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> list[ExecutionAttemptID]:
+        if self._connections.master_heard(job_id, job_master):
+            self._job_heartbeats.received(job_id)
         return [report.state.attempt_id for report in self.report_of(job_id).executions]
 
     @rpc_tell

@@ -94,15 +94,20 @@ class JobConnections:
         connection.registered = False
         return connection.token
 
-    def master_heard(self, job_id: JobID) -> None:
-        """Some JobMaster of the job speaks: if it is the one that was taken for lost, register with it again."""
+    def master_heard(self, job_id: JobID, leader: LeaderAddress) -> bool:
+        """A JobMaster speaks: one that is new, or was taken for lost, is registered with; a former one is ignored.
+
+        Returns:
+            whether it is the job's present JobMaster, as far as is known.
+        """
         connection = self._jobs.get(job_id)
-        if (
-            connection is not None
-            and not connection.registered
-            and (connection.offering is None or connection.offering.done())
+        if connection is None or leader.token < connection.token:
+            return False
+        if self._switch(connection, leader) or (
+            not connection.registered and (connection.offering is None or connection.offering.done())
         ):
             self.offer(job_id)
+        return True
 
     def is_lost(self, job_id: JobID, token: FencingToken) -> bool:
         """Whether no JobMaster has been registered with since `master_lost`."""

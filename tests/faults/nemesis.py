@@ -154,6 +154,10 @@ class Nemesis:
         self._random = random.Random(seed)
         self.done: Counter[str] = Counter()
 
+    def pause(self) -> None:
+        """Let the cluster be, for a while."""
+        threading.Event().wait(self._random.uniform(0.5, 4.0))
+
     def harm(self) -> None:
         """Do one thing."""
         deeds = {
@@ -230,6 +234,9 @@ class Result:
             "deeds": dict(self.deeds),
             "operations": dict(outcomes),
             "jobs": dict(Counter(last.status for last in self.history.last.values())),
+            "unknown because": dict(
+                Counter(item.value[:160] for item in self.history.operations if item.outcome is Outcome.UNKNOWN)
+            ),
             "executions": len(self.history.executions),
             "leaderships": len(self.history.leaderships),
             "problems": self.problems,
@@ -251,7 +258,7 @@ def run(directory: Path, seconds: float, seed: int) -> Result:
             customer.start()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            threading.Event().wait(random.Random(seed).uniform(1.0, 4.0))
+            nemesis.pause()
             with contextlib.suppress(ActorError):  # it meets nobody: somebody else was harmed a moment ago
                 nemesis.harm()
         stop.set()
