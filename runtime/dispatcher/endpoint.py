@@ -48,6 +48,7 @@ from runtime.leadership import LeaderEndpoint
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 DETAILS_TIMEOUT_S = 2.0
+STARTS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -96,6 +97,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._log_dir = log_dir
         self._jobs: dict[JobID, _Job] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
+        # A thousand recovered jobs must not keep the master from answering, nor time out in its queue.
+        self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
 
     # --------------------------------------------------------------- leadership
@@ -184,7 +187,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def _start_job_master(self, job_id: JobID) -> None:
         while job_id in self._jobs:
             try:
-                await self._master.start_job_master(job_id)
+                async with self._starting:
+                    await self._master.start_job_master(job_id)
             except ActorError as error:
                 self.log.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
                 await asyncio.sleep(RETRY_S)
