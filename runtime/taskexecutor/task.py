@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,22 @@ class Task:
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
+        await self._blame_a_lost_driver()
         self._enter(self._final_state(status))
+
+    async def _blame_a_lost_driver(self) -> None:
+        """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""
+        failure, driver = self._failure, self._services.driver
+        if failure is None or failure.kind is not FailureKind.USER_CODE:
+            return
+        try:
+            await driver.ping()
+        except SparkVehicleError as error:
+            log.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
+            message = f"the Spark driver (process {driver.info.pid}) has ended: {failure.type}: {failure.message}"
+            self._failure = replace(
+                failure, kind=FailureKind.SPARK_LOST, type="SparkDriverLostException", message=message
+            )
 
     def _enter(self, state: TaskExecutionState) -> None:
         self.state, self.since_ms = state, time.time_ns() // 1_000_000
