@@ -275,9 +275,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _job_master_silent(self, target: str, reason: str) -> None:
         """Keep what runs of the job for its next JobMaster, for as long as the configuration says."""
         job_id = JobID(target)
-        token = self._connections.master_lost(job_id)
+        loss = self._connections.master_lost(job_id)
         patience_s = self._configuration.get(TaskManagerOptions.JOB_MASTER_TIMEOUT)
-        if token is None or not self.report_of(job_id).executions:
+        if loss is None or not self.report_of(job_id).executions:
             self.log.warning("the JobMaster of job %s is silent: %s", target, reason)
             self._drop_job(job_id, reason)
             return
@@ -288,10 +288,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             reason,
             patience_s,
         )
-        self.schedule(patience_s, lambda: self._give_up_job_master(job_id, token))
+        self.schedule(patience_s, lambda: self._give_up_job_master(job_id, loss))
 
-    def _give_up_job_master(self, job_id: JobID, token: FencingToken) -> None:
-        if self._connections.is_lost(job_id, token):
+    def _give_up_job_master(self, job_id: JobID, loss: int) -> None:
+        if self._connections.is_lost(job_id, loss):
             self.log.error("no JobMaster of job %s has come back: its tasks are cancelled", job_id)
             self._drop_job(job_id, "no JobMaster within taskmanager.job-master.timeout")
 

@@ -33,6 +33,7 @@ class JobConnection:
     follower: LeaderFollower[JobMasterGateway]
     offering: asyncio.Task[None] | None = None
     registered: bool = False
+    losses: int = 0
 
 
 class JobConnections:
@@ -86,13 +87,18 @@ class JobConnections:
                 connection.offering.cancel()
             await connection.follower.stop()
 
-    def master_lost(self, job_id: JobID) -> FencingToken | None:
-        """The job's JobMaster is silent: it has to be registered with anew. Returns its token, None if there is none"""
+    def master_lost(self, job_id: JobID) -> int | None:
+        """The job's JobMaster is silent: it has to be registered with anew.
+
+        Returns:
+            the number of this loss, for `is_lost`; None if there is no connection.
+        """
         connection = self._jobs.get(job_id)
         if connection is None:
             return None
         connection.registered = False
-        return connection.token
+        connection.losses += 1
+        return connection.losses
 
     def master_heard(self, job_id: JobID, leader: LeaderAddress) -> bool:
         """A JobMaster speaks: one that is new, or was taken for lost, is registered with; a former one is ignored.
@@ -109,10 +115,10 @@ class JobConnections:
             self.offer(job_id)
         return True
 
-    def is_lost(self, job_id: JobID, token: FencingToken) -> bool:
-        """Whether no JobMaster has been registered with since `master_lost`."""
+    def is_lost(self, job_id: JobID, loss: int) -> bool:
+        """Whether no JobMaster has been registered with since that loss."""
         connection = self._jobs.get(job_id)
-        return connection is not None and connection.token == token and not connection.registered
+        return connection is not None and connection.losses == loss and not connection.registered
 
     def _leader_changed(self, job_id: JobID, gateway: JobMasterGateway | None) -> None:
         connection = self._jobs.get(job_id)
