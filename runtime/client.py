@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -15,8 +16,9 @@ from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreach
 from actors.rpc.gateway import RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
+from blob.errors import BlobConnectionError, BlobServerError
 from blob.key import PermanentBlobKey, TransientBlobKey
-from blob.offload import offload_if_larger
+from blob.offload import MaybeOffloaded, offload_if_larger
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError
 from runtime.gateways.master import MasterGateway
@@ -39,11 +41,13 @@ class ClusterClient:
     """Speaks to one cluster.
 
     Args:
-        system: address of the cluster's actor system (any actor's address at its port).
+        system: address of the cluster's actor system (any actor's address at its port), or of several masters' systems;
+            the others are learned from the first one that answers.
         secret: the cluster's secret.
         rpc: settings of the connections; ``socket_dir`` in it makes a cluster of this machine a little faster.
         inline_limit: a job graph of more bytes is submitted as a blob (``blob.offload.minsize``).
         patience_s: seconds for which a leader that does not answer is looked up again (``client.timeout``).
+        find_masters: says anew where the cluster's masters are, when none of those that are known answers.
 
     Every method raises `ActorError` when the cluster does not answer in that time, and the errors of
     `runtime.gateways.errors` that it answers with.
@@ -51,14 +55,17 @@ class ClusterClient:
 
     def __init__(
         self,
-        system: ActorAddress | str,
+        system: ActorAddress | str | Sequence[str],
         secret: bytes,
         *,
         rpc: RpcConfig | None = None,
         inline_limit: int = 1024 * 1024,
         patience_s: float = 60.0,
+        find_masters: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self.system = ActorAddress.parse(system) if isinstance(system, str) else system
+        self._systems = _addresses(system)
+        self._find_masters = find_masters
+        self._learned = False
         self._secret = secret
         self._patience_s = patience_s
         self._inline_limit = inline_limit
@@ -66,9 +73,30 @@ class ClusterClient:
         self._actors = ActorClient(secret, rpc)
         self._dispatcher: DispatcherGateway | None = None
 
+    @property
+    def system(self) -> ActorAddress:
+        """Address of the system of the master that is spoken to."""
+        return self._systems[0]
+
     def lookup(self, name: str, gateway_type: type[G]) -> G:
-        """A typed gateway to the actor ``/user/<name>`` of the cluster."""
+        """A typed gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
+        for _ in self._systems[1:]:
+            try:
+                return self._actors.lookup(self.system.with_path(f"/user/{name}"), gateway_type)
+            except (RecipientUnreachable, UnknownActor, AskTimeout):
+                self._systems = [*self._systems[1:], self._systems[0]]
         return self._actors.lookup(self.system.with_path(f"/user/{name}"), gateway_type)
+
+    def _learn_masters(self) -> None:
+        """Remember all masters of the cluster while one of them answers."""
+        self._learned = True
+        with contextlib.suppress(ActorError):
+            self._add_masters(self.lookup("master", MasterGateway).request_status().result().masters)
+
+    def _add_masters(self, addresses: Iterable[str]) -> None:
+        found = [ActorAddress.parse(text) for text in addresses]
+        known = {(system.host, system.port) for system in self._systems}
+        self._systems += [system for system in found if (system.host, system.port) not in known]
 
     def _ask(self, question: Callable[[DispatcherGateway], T]) -> T:
         deadline = time.monotonic() + self._patience_s
@@ -76,12 +104,17 @@ class ClusterClient:
             try:
                 if self._dispatcher is None:
                     self._dispatcher = self.lookup("dispatcher", DispatcherGateway)
-                return question(self._dispatcher)
+                answer = question(self._dispatcher)
             except _PASSING as error:
                 self._dispatcher = None
-                if time.monotonic() > deadline or isinstance(error, AskTimeout):
+                if time.monotonic() > deadline:
                     raise ActorError(f"the cluster at {self.system} does not answer: {error}") from error
+                self._add_masters(self._find_masters())
                 time.sleep(RETRY_S)
+            else:
+                if not self._learned:
+                    self._learn_masters()
+                return answer
 
     # --------------------------------------------------------------------- jobs
 
@@ -100,15 +133,26 @@ class ClusterClient:
         """
         files = [(main, ArtifactRole.MAIN)]
         files += [(path, ArtifactRole.PY_FILE) for path in py_files]
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                message = self._upload(graph, files)
+                break
+            except (BlobConnectionError, BlobServerError):
+                # The BlobServer is being replaced, or another master's serves from now on.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
+        return self._ask(lambda dispatcher: dispatcher.submit_job(message).result())
+
+    def _upload(self, graph: JobGraph, files: Iterable[tuple[Path, ArtifactRole]]) -> MaybeOffloaded:
         with self._blobs() as blobs:
             artifacts = [
                 Artifact(path.name, role, str(blobs.put_file(path, PermanentBlobKey, graph.job_id)))
                 for path, role in files
             ]
-            message = offload_if_larger(
-                encode(graph.with_artifacts(*artifacts)), self._inline_limit, blobs, graph.job_id
-            )
-        return self._ask(lambda dispatcher: dispatcher.submit_job(message).result())
+            data = encode(graph.with_artifacts(*artifacts))
+            return offload_if_larger(data, self._inline_limit, blobs, graph.job_id)
 
     @contextlib.contextmanager
     def _blobs(self) -> Iterator[BlobClient]:
@@ -158,8 +202,20 @@ class ClusterClient:
     # ------------------------------------------------------------------ cluster
 
     def status(self) -> ClusterStatus:
-        """The cluster's processes."""
-        return self.lookup("master", MasterGateway).request_status().result()
+        """The cluster's processes, those of all masters that answer."""
+        first = self.lookup("master", MasterGateway).request_status().result()
+        processes = first.processes
+        for master in self._masters(first.masters):
+            with contextlib.suppress(ActorError):  # it is gone, or stands still: the living ones say so soon
+                processes += master.request_status().result().processes
+        return replace(first, processes=processes)
+
+    def _masters(self, addresses: Iterable[str]) -> list[MasterGateway]:
+        """Gateways to the masters at these addresses, but for the one that is spoken to."""
+        systems = [ActorAddress.parse(text) for text in addresses]
+        own = (self.system.host, self.system.port)
+        others = [system for system in systems if (system.host, system.port) != own]
+        return [self._actors.gateway(system.with_path("/user/master"), MasterGateway) for system in others]
 
     def task_managers(self) -> list[TaskManagerView]:
         """The registered TaskExecutors."""
@@ -171,7 +227,11 @@ class ClusterClient:
 
     def shut_down(self) -> None:
         """Tell the cluster to stop; it does so after the reply."""
-        self.lookup("master", MasterGateway).shut_down_cluster().result()
+        first = self.lookup("master", MasterGateway)
+        for master in self._masters(first.request_status().result().masters):
+            with contextlib.suppress(ActorError):  # one that is gone has nothing to stop
+                master.shut_down_cluster().result()
+        first.shut_down_cluster().result()
 
     def close(self) -> None:
         """Close all connections."""
@@ -184,6 +244,13 @@ class ClusterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]:
+    if isinstance(system, ActorAddress):
+        return [system]
+    texts = [system] if isinstance(system, str) else system
+    return [ActorAddress.parse(text) for text in dict.fromkeys(texts)]
 
 
 def _fetch_once(blobs: BlobClient, key: TransientBlobKey) -> bytes:

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from conf.configuration import Configuration
+from runtime.client import ClusterClient
+from runtime.cluster.session import connect
 from tests.job_files import WAITING, write_job
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,6 +101,24 @@ class Cluster:
             return int(managers[name[3:]]["registration"]["pid"])
         return int({item["name"]: item for item in status["cluster"]["processes"]}[name]["pid"])
 
+    def processes_of_master(self, number: int) -> list[int]:
+        """A master and its components: what dies with it."""
+        suffix = f"-{number}" if number else ""
+        views = self.json("status")["cluster"]["processes"]
+        own = next(view["pid"] for view in views if view["name"] == f"master{suffix}")
+        admin = [child.pid for child in psutil.Process(own).children()]
+        hosted = [child.pid for pid in admin for child in psutil.Process(pid).children()]
+        return [own, *[view["pid"] for view in views if view["role"] == "actor" and view["pid"] in hosted]]
+
+    def leaders(self) -> dict[str, str]:
+        """The name of the process that leads, by component."""
+        views = self.json("status")["cluster"]["processes"]
+        return {view["name"].split("-")[0]: view["name"] for view in views if view["leadership"] == "leader"}
+
+    def client(self) -> ClusterClient:
+        """A client as a notebook has one."""
+        return connect(Configuration.read(self.directory / "configuration.json"))
+
 
 @dataclass(frozen=True)
 class WaitingJob:
@@ -133,10 +156,10 @@ def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
     return value
 
 
-def started(directory: Path, *settings: str) -> Iterator[Cluster]:
+def started(directory: Path, *settings: str, masters: int = 1) -> Iterator[Cluster]:
     """Start a cluster, and see that it leaves nothing behind when it is stopped."""
     cluster = Cluster(directory, settings)
-    cluster.run("start")
+    cluster.run("start", f"--masters={masters}")
     try:
         yield cluster
     finally:

@@ -26,8 +26,8 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Start clusters of one's own, with settings; they are stopped at the end of the test."""
     running: list[Iterator[Cluster]] = []
 
-    def make(*settings: str) -> Cluster:
-        iterator = started(tmp_path / f"c{len(running)}", *settings)
+    def make(*settings: str, masters: int = 1) -> Cluster:
+        iterator = started(tmp_path / f"c{len(running)}", *settings, masters=masters)
         made = next(iterator)
         running.append(iterator)
         return made

@@ -67,6 +67,45 @@ def pipeline(argv):
 """
 
 
+# Two tasks, by a blocking edge; the first one waits for the gate. Each says that it has begun.
+GATED_PIPELINE = """\
+import time
+from pathlib import Path
+from runtime.api import Pipeline
+
+def first(ctx):
+    with open(ctx.parameters["gate"] + ".first", "a") as file:
+        file.write("x")
+    while not Path(ctx.parameters["gate"]).exists():
+        time.sleep(0.05)
+    return ctx.spark.range(100)
+
+def second(ctx, first):
+    with open(ctx.parameters["gate"] + ".second", "a") as file:
+        file.write("x")
+    first.write.mode("overwrite").parquet(ctx.parameters["out"])
+
+def pipeline(argv):
+    p = Pipeline("gated", parameters={"gate": argv[0], "out": argv[1]})
+    p.source("first", first).blocking().sink("second", second)
+    return p
+"""
+
+# Does not end when it is told to; only when the file named by its argument is there, or it is killed.
+STUBBORN = """\
+import signal, sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+Path(sys.argv[1] + ".began").touch()
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+
+
 def write_job(directory: Path, text: str, name: str = "job.py") -> Path:
     """Write a job file and return its path."""
     path = directory / name

@@ -98,6 +98,14 @@ class TaskManagerOptions:
         "How many tasks a TaskManager runs at once. All of them share its Spark driver and its cores.",
     )
 
+    JOB_MASTER_TIMEOUT = option(
+        "taskmanager.job-master.timeout",
+        Duration("5 min"),
+        "5 min",
+        "How long a TaskManager keeps a job's tasks running while the job has no JobMaster, in the hope that another "
+        "one takes over; after that it cancels them (Flink fails them at once).",
+    )
+
 
 class SecurityOptions:
     """The secret by which the cluster's processes and clients know each other, and TLS between them."""

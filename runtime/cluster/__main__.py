@@ -29,11 +29,27 @@ def cli() -> None:
 
 @cli.command()
 @configured
+@click.option(
+    "--masters",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="How many masters: one leads, the others take over when it is lost.",
+)
 def start(**settings: object) -> None:
     """Start a session cluster in the background, and say where everything is."""
     from runtime.cluster import commands
 
     commands.start(**settings)  # type: ignore[arg-type]
+
+
+@cli.command()
+@configured
+def master(**settings: object) -> None:
+    """Start one more master for the running cluster; or for one whose masters were all killed: its tasks run on."""
+    from runtime.cluster import commands
+
+    commands.master(**settings)  # type: ignore[arg-type]
 
 
 @cli.command()

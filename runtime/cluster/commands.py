@@ -29,7 +29,7 @@ from runtime.cluster.render import (
     print_table,
     print_task_managers,
 )
-from runtime.cluster.session import connect, start_cluster, stop_cluster
+from runtime.cluster.session import connect, join_cluster, start_cluster, stop_cluster
 from runtime.cluster.views import view_of_details, view_of_job, view_of_task_manager
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterError
@@ -61,13 +61,20 @@ def _say(step: str) -> None:
 # ------------------------------------------------------------------------ cluster
 
 
-def start(configuration: Configuration) -> None:
+def start(configuration: Configuration, masters: int) -> None:
     """`understudy start`."""
     with _readable_errors():
-        with start_cluster(configuration, _say) as client:
+        with start_cluster(configuration, _say, masters) as client:
             overview = client.overview()
         _print_where(configuration, client)
         print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
+
+
+def master(configuration: Configuration) -> None:
+    """`understudy master`."""
+    with _readable_errors():
+        address = join_cluster(configuration)
+    print_line(f"a master of the cluster {configuration.get(ClusterOptions.ID)!r} serves at {address}")
 
 
 def _print_where(configuration: Configuration, client: ClusterClient) -> None:
@@ -116,10 +123,10 @@ def status(configuration: Configuration, as_json: bool) -> None:
     )
     print_line("")
     rows = [
-        (item.name, str(item.pid) if item.pid else "(starting)", str(item.restarts), item.address)
+        (item.name, str(item.pid) if item.pid else "(starting)", item.leadership, str(item.restarts), item.address)
         for item in cluster.processes
     ]
-    print_table(("PROCESS", "PID", "RESTARTS", "ADDRESS"), rows)
+    print_table(("PROCESS", "PID", "LEADERSHIP", "RESTARTS", "ADDRESS"), rows)
     print_line("")
     print_task_managers([view_of_task_manager(worker) for worker in workers])
 

@@ -1,9 +1,10 @@
 """The process of a session cluster's master (Flink's `SessionClusterEntrypoint`).
 
-    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD
+    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD [join]
 
-It is started by `python -m runtime.cluster start`, reads the configuration handed over in the runtime directory, and
-says on the report descriptor, in one JSON line, that it serves or why it does not.
+It is started by `python -m runtime.cluster start`, or by `master` to join a running cluster. It reads the configuration
+handed over in the runtime directory, and says on the report descriptor, in one JSON line, that it serves or why it does
+not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-from actors.errors import ActorError
+from actors.errors import ActorError, ActorSystemError
 from actors.logs import configure_logging
 from actors.receptionist import Listing, Receptionist
 from actors.rpc.security import load_or_create_secret
@@ -27,8 +28,9 @@ from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
 from conf.secret import SecretStr
 from runtime.cluster.master import Master
+from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, log_config, rpc_config, system_address
-from runtime.environment.directory import ClusterDirectory
+from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.environment.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.ha.redis_process import EmbeddedRedis
@@ -54,25 +56,26 @@ class _Report:
 
 
 async def _serve(
-    configuration: Configuration, directory: ClusterDirectory, system: ProcessActorSystem, report: _Report
+    configuration: Configuration,
+    directory: ClusterDirectory,
+    system: ProcessActorSystem,
+    claim: Claim,
+    lock: ClusterLock,
+    report: _Report,
 ) -> None:
     loop = asyncio.get_running_loop()
     secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
-    port = configuration.get(JobManagerOptions.RPC_PORT)
-    service = RpcService(loop, secret, rpc_config(configuration, directory, port=port))
-    await service.listen()
-    redis = None
-    if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
-        redis = EmbeddedRedis(directory.redis, socket_path=directory.socket_dir() / "redis.sock")
-        await redis.start_async()  # its first start makes the password that its URL needs
-        configuration = configuration.set(HighAvailabilityOptions.REDIS_URL, SecretStr(redis.url))
-    configuration = configuration.set(JobManagerOptions.RPC_PORT, service.port)
-    configuration.write(directory.configuration_file)
+    service = await _listen(configuration, directory, secret, is_first=lock.exclusive)
+    redis, configuration = await _redis_of(configuration, directory)
+    if lock.exclusive:
+        configuration = configuration.set(JobManagerOptions.RPC_PORT, service.port)
+        configuration.write(directory.configuration_file)
     storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
     storage.mkdir(mode=0o700, parents=True, exist_ok=True)
     context = ComponentContext(configuration, directory, system_address(configuration, service.port))
     receptionist = Receptionist(service)
-    master = Master(service, context, system, receptionist, redis)
+    ha = await context.ha_services()
+    master = Master(service, context, system, receptionist, redis, ha, claim)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
     await service.start_server(receptionist)
@@ -80,27 +83,71 @@ async def _serve(
     receptionist.enter(Listing(master.path, str(master.address), os.getpid()))
     try:
         await master.bring_up()
+        lock.share()
         report.send(address=str(context.system))
-        log.info("the cluster serves at %s", context.system)
+        log.info("the master serves at %s", context.system)
         await master.stop_requested.wait()
     finally:
         await master.bring_down()
         await service.close()
 
 
+async def _listen(
+    configuration: Configuration, directory: ClusterDirectory, secret: bytes, *, is_first: bool
+) -> RpcService:
+    """Open the configured port; a further master of this machine takes another one when that is in use."""
+    ports = [configuration.get(JobManagerOptions.RPC_PORT)] + ([] if is_first else [0])
+    for port in ports:
+        service = RpcService(asyncio.get_running_loop(), secret, rpc_config(configuration, directory, port=port))
+        try:
+            await service.listen()
+        except ActorSystemError:
+            if port == ports[-1]:
+                raise
+        else:
+            return service
+    raise AssertionError("not reached")
+
+
+async def _redis_of(
+    configuration: Configuration, directory: ClusterDirectory
+) -> tuple[EmbeddedRedis | None, Configuration]:
+    """The cluster's own Redis, running, and the configuration with its URL; None where another one is configured."""
+    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
+    embedded = EmbeddedRedis(directory.redis, socket_path=directory.socket_dir() / "redis.sock")
+    if url is None:
+        await embedded.start_async()  # its first start makes the password that its URL needs
+        return embedded, configuration.set(HighAvailabilityOptions.REDIS_URL, SecretStr(embedded.url))
+    if embedded.exists() and embedded.url == url.reveal():
+        return embedded, configuration
+    return None, configuration
+
+
+def _take_number(directory: ClusterDirectory) -> Claim:
+    """The lowest number that no living master of this directory has."""
+    number = 0
+    while not (claim := directory.claim(f"master-{number}")).try_acquire():
+        number += 1
+    return claim
+
+
 def main() -> int:
     """Run a master until it is told to stop; the exit status is 0, or 1 when it could not start."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), _Report(int(sys.argv[2]))
+    joins = sys.argv[3:] == ["join"]
     try:
         configuration = Configuration.read(directory.configuration_file)
-        with directory.acquire():
-            configure_logging(log_config(configuration, directory, "master"))
+        with directory.join() if joins else directory.acquire() as lock:
+            claim = _take_number(directory)
+            configure_logging(log_config(configuration, directory, claim.path.name.removesuffix("-0")))
             log.info("the master starts as process %d", os.getpid())
             secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
             # Before any thread is started: the actor system's admin is forked from this process.
             system = ProcessActorSystem(secret)
-            asyncio.run(_serve(configuration, directory, system, report))
-            directory.clean()
+            asyncio.run(_serve(configuration, directory, system, claim, lock, report))
+            claim.forget()
+            if lock.is_alone():
+                directory.clean()
     except EXPECTED as error:
         log.critical("the master ends: %s", error, exc_info=True)
         report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))

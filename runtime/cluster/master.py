@@ -1,19 +1,24 @@
-"""The master: guardian of a cluster's processes. Owns Redis, the actor system, and everything that runs in it."""
+"""The master: guardian of a cluster's processes. One of several that share a Redis and a runtime directory.
+
+Each master has an actor system with a Dispatcher, a ResourceManager and a BlobServer of its own, which contend with
+those of the others. What there is once on a machine, Redis and the workers, is looked after by whichever master holds
+its claim: it finds them running when its predecessor was killed, and starts them again when they end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import runtime
-from actors.errors import ActorError
 from actors.host import HostSpec
 from actors.receptionist import Listing, Receptionist
 from actors.rpc.endpoint import RpcEndpoint
@@ -21,27 +26,32 @@ from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from actors.system import HostedActor, ProcessActorSystem
 from blob.gateway import NAME as BLOB_SERVER
-from blob.gateway import BlobAddress, BlobServerGateway
-from conf.options import (
-    BlobOptions,
-    ClusterOptions,
-    JobManagerOptions,
-    TaskManagerOptions,
-)
+from blob.gateway import BlobServerGateway
+from conf.options import ClusterOptions, TaskManagerOptions
+from runtime.cluster.leader_board import LeaderBoard
+from runtime.cluster.specs import ComponentSpecs
 from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
-from runtime.environment.context import ComponentContext, blob_store_url, open_ha_services
+from runtime.environment.claims import Claim
+from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterStatus, ProcessView
 from runtime.ha.errors import HaError
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, job_master
 from runtime.ha.redis_process import EmbeddedRedis
+from runtime.ha.running_jobs import JobSchedulingStatus
+from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
 
 log = logging.getLogger(__name__)
 
 REDIS = "redis"
+DESCRIPTOR = "descriptor"
+JOB_MASTER = job_master("")
 WORKER_STOP_S = 20.0
+CLAIM_INTERVAL_S = 0.25
+JOB_MASTER_CHECK_S = 2.0
+LAST_MASTER_S = 15.0
 
 
 class Master(RpcEndpoint, MasterGateway):
@@ -53,6 +63,8 @@ class Master(RpcEndpoint, MasterGateway):
         system: the actor system that they run in.
         receptionist: the directory that names them.
         redis: the embedded Redis, or None when another is configured.
+        ha: high-availability services; closed with the endpoint.
+        claim: its own, with its number.
     """
 
     def __init__(
@@ -62,17 +74,27 @@ class Master(RpcEndpoint, MasterGateway):
         system: ProcessActorSystem,
         receptionist: Receptionist,
         redis: EmbeddedRedis | None,
+        ha: HighAvailabilityServices,
+        claim: Claim,
     ) -> None:
         super().__init__(service, "master")
         self._context = context
         self._system = system
         self._receptionist = receptionist
         self._redis = redis
+        self._ha = ha
+        self._claim = claim
+        number = claim.path.name.removeprefix("master-")
+        self._suffix = "" if number == "0" else f"-{number}"
+        self._specs = ComponentSpecs(context, self._suffix)
+        self._leaders = LeaderBoard(receptionist, ha, (DISPATCHER, RESOURCE_MANAGER))
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
         self._supervisor = Supervisor(self._process_ended)
-        self._blob: BlobAddress | None = None
+        self._claims: dict[str, Claim] = {}
         self._job_masters: dict[JobID, asyncio.Lock] = {}
         self._started_ms = time.time_ns() // 1_000_000
+        self._described: tuple[str, ...] = ()
+        self._ends_cluster = False
         self.stop_requested = asyncio.Event()
 
     # ------------------------------------------------------------------ start, stop
@@ -80,50 +102,96 @@ class Master(RpcEndpoint, MasterGateway):
     async def bring_up(self) -> None:
         """Start everything in the order in which it depends on each other."""
         if self._redis is not None:
-            await self._supervisor.add(self._redis_child(self._redis))
-        blob = await self._supervisor.add(self._actor_child(BLOB_SERVER, self._blob_server_spec))
-        self._blob = await self.service.gateway(blob.address, BlobServerGateway).request_address()
-        await self._supervisor.add(self._actor_child(RESOURCE_MANAGER, self._resource_manager_spec))
-        await self._supervisor.add(self._actor_child(DISPATCHER, self._dispatcher_spec))
+            redis = self._redis
+            await self._look_after(REDIS, lambda claim: self._redis_child(redis))
+        await self._leaders.start()
+        blob = await self._supervisor.add(self._actor_child(BLOB_SERVER, self._specs.blob_server))
+        self._specs.blob = await self.service.gateway(blob.address, BlobServerGateway).request_address()
+        await self._supervisor.add(self._actor_child(RESOURCE_MANAGER, self._specs.resource_manager))
+        await self._supervisor.add(self._actor_child(DISPATCHER, lambda: self._specs.dispatcher(str(self.address))))
+        self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
         for index in range(self._context.configuration.get(TaskManagerOptions.COUNT)):
-            await self._supervisor.add(self._worker_child(index))
-        self._write_descriptor()
+            await self._look_after(f"taskmanager-{index}", functools.partial(self._worker_child, index))
+        self._describe()
+        self.spawn(self._keep_describing(), "describing the cluster")
+        self.spawn(self._stop_idle_job_masters(), "stopping the JobMasters of ended jobs")
+
+    async def _look_after(self, name: str, child: Callable[[Claim], Child]) -> None:
+        """Have a process of this machine running: now, or once the master that looks after it is gone."""
+        claim = self._claims[name] = self._context.directory.claim(name)
+        if claim.try_acquire():
+            await self._supervisor.add(child(claim))
+        else:
+            self.spawn(self._take_over(name, claim, child), f"waiting to look after {name}")
+
+    async def _take_over(self, name: str, claim: Claim, child: Callable[[Claim], Child]) -> None:
+        while not claim.try_acquire():  # noqa: ASYNC110  # a file lock tells nobody that it is free
+            await asyncio.sleep(CLAIM_INTERVAL_S)
+        log.warning("the master that looked after %s is gone: this one does from now on", name)
+        while not self.stop_requested.is_set():
+            try:
+                await self._supervisor.add(child(claim))
+            except Exception as error:  # whatever hinders the start, there is nobody else to try it again
+                log.error("%s could not be started: %s", name, error)
+                await asyncio.sleep(1.0)
+            else:
+                return
 
     async def bring_down(self) -> None:
-        """Stop everything: workers first, so that their tasks end, Redis last. What one refuses hinders no other."""
+        """Stop what this master has, and with the last one the cluster. What one process refuses hinders no other.
+
+        A master that is told to end by a signal leaves the workers and Redis to the others, if there are any.
+        """
+        self.stop_requested.set()
+        for task in list(self._spawned):
+            task.cancel()
+        is_last = self._ends_cluster or not self._other_masters()
         names = list(self._supervisor.children)
         workers = [name for name in names if name.startswith("taskmanager-")]
-        jobs = [name for name in names if name.startswith(job_master(""))]
+        jobs = [name for name in names if name.startswith(JOB_MASTER)]
         others = [name for name in reversed(names) if name not in (*workers, *jobs, REDIS)]
-        for group in (jobs, workers, others):
+        for group in (jobs, workers if is_last else [], others):
             for outcome in await asyncio.gather(
                 *(self._supervisor.remove(name) for name in group), return_exceptions=True
             ):
                 if isinstance(outcome, BaseException):
                     log.error("a process could not be stopped: %s", outcome)
         await self.service.loop.run_in_executor(self._system_thread, self._system.shutdown)
-        await self._clean_up_ha()
-        with contextlib.suppress(KeyError):
-            await self._supervisor.remove(REDIS)
+        await self._leaders.stop()
+        if is_last and self._described:
+            await self._await_other_masters()
+            await self._clean_up_ha()
+        await self._ha.close()
+        if is_last:
+            with contextlib.suppress(KeyError):
+                await self._supervisor.remove(REDIS)
         self._system_thread.shutdown()
 
+    def _other_masters(self) -> list[int]:
+        own = int(self._claim.path.name.removeprefix("master-"))
+        return [number for number in self._context.directory.masters() if number != own]
+
+    async def _await_other_masters(self) -> None:
+        """They still need Redis to step down in good order."""
+        deadline = self.service.loop.time() + LAST_MASTER_S
+        while self._other_masters() and self.service.loop.time() < deadline:  # noqa: ASYNC110  # other processes
+            await asyncio.sleep(0.05)
+
     async def _clean_up_ha(self) -> None:
-        services = await open_ha_services(self._context.configuration)
         try:
-            await services.cleanup()
+            await self._ha.cleanup()
         except HaError as error:
             log.error("the cluster's keys stay in Redis: %s", error)
-        finally:
-            await services.close()
 
     # -------------------------------------------------------------------- children
 
-    def _actor_child(self, name: str, spec: Any) -> Child:
+    def _actor_child(self, name: str, spec: Callable[[], HostSpec]) -> Child:
         return Child(name, "actor", lambda: self._start_actor(spec()), self._stop_actor)
 
     async def _start_actor(self, spec: HostSpec) -> Running:
         actor = await self.service.loop.run_in_executor(self._system_thread, self._system.start, spec)
-        self._receptionist.enter(Listing(actor.address.path, str(actor.address), actor.pid))
+        if spec.name == BLOB_SERVER:  # those that are elected list themselves when they lead
+            self._receptionist.enter(Listing(actor.address.path, str(actor.address), actor.pid))
         return Running(actor.pid, str(actor.address), actor)
 
     async def _stop_actor(self, running: Running) -> None:
@@ -131,57 +199,15 @@ class Master(RpcEndpoint, MasterGateway):
             await self.service.loop.run_in_executor(self._system_thread, self._system.stop, running.handle)
         self._receptionist.forget_process(running.pid)
 
-    def _blob_server_spec(self) -> HostSpec:
-        get, directory = self._context.configuration.get, self._context.directory
-        port = get(BlobOptions.SERVER_PORT) if self._blob is None else self._blob.port
-        spec = self._context.host_spec(BLOB_SERVER, "blob.endpoint:create")
-        arguments = {
-            "directory": str(directory.blob),
-            "store": blob_store_url(self._context.configuration),
-            "host": get(JobManagerOptions.RPC_ADDRESS),
-            "port": port,
-            "options": {
-                "max_connections": get(BlobOptions.MAX_CONNECTIONS),
-                "transient_ttl": get(BlobOptions.CLEANUP_TTL),
-                "cleanup_interval": get(BlobOptions.CLEANUP_INTERVAL),
-                "disk_reserve": get(BlobOptions.DISK_RESERVE),
-                "orphan_age": get(BlobOptions.CLEANUP_TTL),
-                "timeout": get(BlobOptions.SERVER_SOCKET_TIMEOUT),
-                "max_bytes": get(BlobOptions.SERVER_MAX_SIZE),
-                "max_bytes_per_job": get(BlobOptions.JOB_MAX_SIZE),
-            },
-        }
-        return HostSpec(spec.name, spec.factory, arguments, spec.rpc, spec.secret_file, spec.log)
-
-    def _blob_arguments(self) -> dict[str, Any]:
-        if self._blob is None:
-            raise ActorError("the BlobServer has not been started")
-        host = self._context.configuration.get(JobManagerOptions.RPC_ADDRESS)
-        return {"blob_host": host, "blob_port": self._blob.port}
-
-    def _resource_manager_spec(self) -> HostSpec:
-        return self._context.host_spec(
-            RESOURCE_MANAGER, "runtime.resourcemanager.endpoint:create", **self._blob_arguments()
-        )
-
-    def _dispatcher_spec(self) -> HostSpec:
-        return self._context.host_spec(
-            DISPATCHER,
-            "runtime.dispatcher.endpoint:create",
-            master_address=str(self.address),
-            **self._blob_arguments(),
-        )
-
-    def _job_master_spec(self, job_id: JobID) -> HostSpec:
-        return self._context.host_spec(
-            job_master(job_id), "runtime.jobmaster.endpoint:create", job_id=job_id, **self._blob_arguments()
-        )
-
-    def _worker_child(self, index: int) -> Child:
+    def _worker_child(self, index: int, claim: Claim) -> Child:
         name = f"taskmanager-{index}"
         command = [sys.executable, "-m", "runtime.cluster.worker", *map(str, self._context.arguments().values())]
 
         async def start() -> Running:
+            living = claim.living()
+            if living is not None:
+                log.info("%s runs as process %d already", name, living[0].pid)
+                return Running(living[0].pid)
             path = self._context.directory.log / f"{name}.out"
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: ASYNC230, PTH123
                 process = subprocess.Popen(  # noqa: ASYNC220  # a fork of some milliseconds, from the main thread
@@ -191,6 +217,7 @@ class Master(RpcEndpoint, MasterGateway):
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
+            claim.note(ProcessRecord.of(name, process.pid))
             return Running(process.pid, "", process)
 
         async def stop(running: Running) -> None:
@@ -212,7 +239,7 @@ class Master(RpcEndpoint, MasterGateway):
     def _process_ended(self, child: Child, pid: int) -> None:
         self._receptionist.forget_process(pid)
 
-    # -------------------------------------------------------------------- gateway
+    # ----------------------------------------------------------------- JobMasters
 
     @rpc
     async def start_job_master(self, job_id: JobID) -> str:
@@ -220,50 +247,82 @@ class Master(RpcEndpoint, MasterGateway):
         async with self._job_masters.setdefault(job_id, asyncio.Lock()):
             child = self._supervisor.children.get(name)
             if child is None:
-                return (
-                    await self._supervisor.add(self._actor_child(name, lambda: self._job_master_spec(job_id)))
-                ).address
+                spec = self._actor_child(name, lambda: self._specs.job_master(job_id))
+                return (await self._supervisor.add(spec)).address
             return "" if child.running is None else child.running.address
 
     @rpc
     async def stop_job_master(self, job_id: JobID) -> None:
+        await self._stop_job_master(job_id)
+
+    async def _stop_job_master(self, job_id: JobID) -> None:
         async with self._job_masters.setdefault(job_id, asyncio.Lock()):
             await self._supervisor.remove(job_master(job_id))
         self._job_masters.pop(job_id, None)
 
+    async def _stop_idle_job_masters(self) -> None:
+        """A Dispatcher stops the JobMasters of its own master: those of another one see here that their job is over."""
+        registry = self._ha.running_jobs_registry()
+        while True:
+            await asyncio.sleep(JOB_MASTER_CHECK_S)
+            for name in [name for name in self._supervisor.children if name.startswith(JOB_MASTER)]:
+                job_id = JobID(name.removeprefix(JOB_MASTER))
+                try:
+                    entry = await registry.entry(job_id)
+                except HaError as error:
+                    log.debug("whether job %s is over is not known: %s", job_id, error)
+                    continue
+                if entry is None or entry.status is JobSchedulingStatus.DONE:
+                    await self._stop_job_master(job_id)
+
+    # -------------------------------------------------------------------- gateway
+
     @rpc_sync
     def request_status(self) -> ClusterStatus:
-        processes = [ProcessView("master", "master", os.getpid(), str(self.address))]
-        processes += [
-            ProcessView(
-                child.name,
-                child.role,
-                child.running.pid if child.running else 0,
-                child.running.address if child.running else "",
-                child.restarts,
-            )
-            for child in self._supervisor.children.values()
-        ]
+        processes = [ProcessView(f"master{self._suffix}", "master", os.getpid(), str(self.address))]
+        processes += [self._view(child) for child in self._supervisor.children.values()]
         return ClusterStatus(
             self._context.configuration.get(ClusterOptions.ID),
             runtime.__version__,
             str(self._context.system),
             self._started_ms,
             tuple(processes),
+            tuple(self._context.directory.masters().values()),
         )
+
+    def _view(self, child: Child) -> ProcessView:
+        pid, address = (0, "") if child.running is None else (child.running.pid, child.running.address)
+        leader = self._leaders.address_of(child.name) if child.name in (DISPATCHER, RESOURCE_MANAGER) else None
+        leadership = "" if leader is None else "leader" if leader == address else "standby"
+        name = child.name + (self._suffix if child.role == "actor" else "")
+        return ProcessView(name, child.role, pid, address, child.restarts, leadership)
 
     @rpc_sync
     def shut_down_cluster(self) -> None:
         log.info("the cluster is asked to stop")
+        self._ends_cluster = True
         self.stop_requested.set()
 
-    def _write_descriptor(self) -> None:
+    # ----------------------------------------------------------------- cluster.json
+
+    async def _keep_describing(self) -> None:
+        claim = self._claims[DESCRIPTOR]
+        while True:
+            await asyncio.sleep(CLAIM_INTERVAL_S)
+            if claim.try_acquire() and tuple(self._context.directory.masters().values()) != self._described:
+                self._describe()
+
+    def _describe(self) -> None:
+        claim = self._claims.setdefault(DESCRIPTOR, self._context.directory.claim(DESCRIPTOR))
+        if not claim.try_acquire():
+            return
         directory, configuration = self._context.directory, self._context.configuration
         children = [child for child in self._supervisor.children.values() if child.running is not None]
         records = [ProcessRecord.of("master", os.getpid())]
         for child in children:
             with contextlib.suppress(ProcessLookupError):  # it died meanwhile, and is being started again
                 records.append(ProcessRecord.of(child.name, child.running.pid if child.running else 0))
+        self._described = tuple(directory.masters().values())
         directory.write_descriptor(
             ClusterDescriptor(
                 cluster_id=configuration.get(ClusterOptions.ID),
@@ -275,5 +334,6 @@ class Master(RpcEndpoint, MasterGateway):
                 processes=tuple(records),
                 versions={"understudy": runtime.__version__, "python": sys.version.split()[0]},
                 addresses={child.name: child.running.address for child in children if child.running},
+                masters=self._described,
             )
         )

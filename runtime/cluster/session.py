@@ -47,12 +47,13 @@ class ClusterStartError(ClusterError):
     """The cluster did not come up; what was started has been stopped again."""
 
 
-def start_cluster(configuration: Configuration, say: Say) -> ClusterClient:
+def start_cluster(configuration: Configuration, say: Say, masters: int = 1) -> ClusterClient:
     """Start a session cluster in the background and wait until it takes and runs jobs.
 
     Args:
         configuration: the cluster's.
         say: told each step, in a few words.
+        masters: how many masters; one leads, the others are standbys.
 
     Raises:
         ClusterError, HaError, SparkVehicleError: the machine lacks something, a cluster runs already, or it failed.
@@ -73,6 +74,9 @@ def start_cluster(configuration: Configuration, say: Say) -> ClusterClient:
     say("starting the master")
     try:
         _start_master(directory, deadline)
+        for _ in range(masters - 1):
+            say("starting a standby master")
+            _start_master(directory, deadline, joins=True)
         client = connect(configuration)
         try:
             _await_workers(client, configuration, deadline, say)
@@ -84,6 +88,23 @@ def start_cluster(configuration: Configuration, say: Say) -> ClusterClient:
             stop_cluster(configuration, lambda step: None)
         raise
     return client
+
+
+def join_cluster(configuration: Configuration) -> str:
+    """Start one more master for the cluster of the runtime directory; returns its address.
+
+    Where all masters of the cluster were killed, it takes over what they left: Redis, the workers and their tasks.
+
+    Raises:
+        ClusterNotRunning: no cluster was started in the directory.
+        ClusterError: the master did not come up.
+    """
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    if not directory.configuration_file.exists():
+        raise ClusterNotRunning(
+            f"no cluster was started in {directory.root}", "start one with `python -m runtime.cluster start`"
+        )
+    return _start_master(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT), joins=True)
 
 
 def _find_java(configuration: Configuration) -> str:
@@ -114,12 +135,13 @@ def _check_redis(configuration: Configuration) -> str:
     return asyncio.run(check())
 
 
-def _start_master(directory: ClusterDirectory, deadline: float) -> None:
+def _start_master(directory: ClusterDirectory, deadline: float, *, joins: bool = False) -> str:
+    """Start a master and return its address once it serves."""
     reading, writing = os.pipe()
     output = os.open(directory.log / "master.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.cluster.entrypoint", str(directory.root), str(writing)],
+            [sys.executable, "-m", "runtime.cluster.entrypoint", str(directory.root), str(writing), *["join"] * joins],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -147,6 +169,7 @@ def _start_master(directory: ClusterDirectory, deadline: float) -> None:
     if "error" in report:
         process.wait(10)
         raise ClusterStartError(report["error"], report["remedy"] or f"see {log}")
+    return str(report["address"])
 
 
 def _python_path() -> str:
@@ -191,16 +214,17 @@ def connect(configuration: Configuration) -> ClusterClient:
     if not directory.is_running():
         raise ClusterNotRunning(
             f"the cluster in {directory.root} is not running: its master is gone",
-            "`python -m runtime.cluster stop` cleans up after it, `start` starts it again",
+            "`python -m runtime.cluster master` takes over what it left, `stop` cleans up, `start` starts it again",
         )
     running = Configuration.read(directory.configuration_file)  # the limits that the cluster itself has
     frame_size = running.get(RpcOptions.FRAME_SIZE)
     return ClusterClient(
-        descriptor.system_address,
+        (*directory.masters().values(), *descriptor.masters) or (descriptor.system_address,),
         load_or_create_secret(running.get(SecurityOptions.SECRET_FILE)),
         rpc=RpcConfig(socket_dir=Path(descriptor.socket_dir), frame_size=frame_size, tls=tls_config(running)),
         inline_limit=min(running.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
         patience_s=configuration.get(ClientOptions.TIMEOUT),
+        find_masters=lambda: tuple(directory.masters().values()),
     )
 
 

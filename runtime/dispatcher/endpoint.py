@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -32,7 +32,7 @@ from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ResourceOverview, TaskLog, TaskManagerView
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.errors import HaError, JobAlreadyDoneError
+from runtime.ha.errors import HaError, JobAlreadyDoneError, LeadershipLostError
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
@@ -48,6 +48,7 @@ from runtime.leadership import LeaderEndpoint
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 DETAILS_TIMEOUT_S = 2.0
+STARTS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class _Job:
 
     last_known: JobDetails
     leader: LeaderFollower[JobMasterGateway]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Dispatcher(LeaderEndpoint, DispatcherGateway):
@@ -95,6 +97,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._log_dir = log_dir
         self._jobs: dict[JobID, _Job] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
+        # A thousand recovered jobs must not keep the master from answering, nor time out in its queue.
+        self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
 
     # --------------------------------------------------------------- leadership
@@ -115,11 +119,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         store, registry = self._ha.job_graph_store(), self._ha.running_jobs_registry()
         await store.sweep(term)
         entries = await registry.entries()
+        for job_id in [job_id for job_id, entry in entries.items() if entry.dirty]:
+            self.spawn(self._clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
         for job_id, stored in (await store.get_all()).items():
             entry = entries.get(job_id)
             if entry is not None and entry.status is JobSchedulingStatus.DONE:
-                await self._clean_up(JobID(job_id), term)
-            elif isinstance(stored, Exception):
+                continue
+            if isinstance(stored, Exception):
                 self.log.error("job %s cannot be recovered: %s", job_id, stored)
             else:
                 graph = decode_job_graph(stored)
@@ -181,7 +187,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def _start_job_master(self, job_id: JobID) -> None:
         while job_id in self._jobs:
             try:
-                await self._master.start_job_master(job_id)
+                async with self._starting:
+                    await self._master.start_job_master(job_id)
             except ActorError as error:
                 self.log.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
                 await asyncio.sleep(RETRY_S)
@@ -199,21 +206,32 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             self.log.warning("%s", error)
         known = self._jobs.pop(job_id, None)
         if known is not None:
+            known.over.set()
             await known.leader.stop()
         self.log.info("job %s (%s) is %s", job_id, job.name, job.status.value)
         self.spawn(self._clean_up(job_id, term), f"cleaning up after job {job_id}")
 
     async def _clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Remove what an ended job left: first the handle, then everything that it points to."""
+        """Remove what an ended job left, until nothing is left of it or the term is over."""
+        while self._term == term:
+            try:
+                await self._clean_up_once(job_id, term)
+            except LeadershipLostError:
+                break
+            except (ActorError, HaError, OSError) as error:
+                self.log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+
+    async def _clean_up_once(self, job_id: JobID, term: LeaderTerm) -> None:
+        """First the handle, then everything that it points to."""
         await self._ha.job_graph_store().remove(job_id, term)
-        try:
-            await self._master.stop_job_master(job_id)
-            listing = await self._receptionist.find(BLOB_SERVER_PATH)
-            leader = FencingToken(term.epoch, term.session)
-            await self.service.gateway(listing.address, BlobServerGateway).cleanup_job(job_id, leader)
-        except ActorError as error:
-            self.log.warning("job %s is not cleaned up wholly, the next leader goes on with it: %s", job_id, error)
-            return
+        await self._master.stop_job_master(job_id)
+        await self._ha.execution_store().remove(job_id, term)
+        listing = await self._receptionist.find(BLOB_SERVER_PATH)
+        leader = FencingToken(term.epoch, term.session)
+        await self.service.gateway(listing.address, BlobServerGateway).cleanup_job(job_id, leader)
         await self._ha.running_jobs_registry().mark_clean(job_id, term)
 
     def _expire(self) -> None:
@@ -240,7 +258,12 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         if job.leader.gateway is not None:
             try:
                 async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                    job.last_known = await job.leader.gateway.request_job_details()
+                    details = await job.leader.gateway.request_job_details()
+                    if details.status.is_globally_terminal:
+                        # Nobody is told of an end before it is written down: the JobMaster is about to report it.
+                        await job.over.wait()
+                        return self._archive.find(details.job_id) or details
+                    job.last_known = details
             except (ActorError, GatewayError, TimeoutError) as error:
                 self.log.info("the JobMaster of job %s does not answer: %s", job.last_known.job_id, error)
             else:
@@ -265,7 +288,17 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     @rpc
     async def request_job(self, job_id: JobID) -> ArchivedExecutionGraph:
         archived = await self.run_blocking(self._archive.get, job_id)
-        return archived or await self._gateway_of(job_id).request_job()
+        if archived is not None:
+            return archived
+        gateway, job = self._gateway_of(job_id), self._find(job_id)
+        graph = await gateway.request_job()
+        if graph.status.is_globally_terminal:
+            try:
+                async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                    await job.over.wait()
+            except TimeoutError:
+                raise JobNotReachableError(f"the end of job {job_id} is being recorded; ask again") from None
+        return graph
 
     def _gateway_of(self, job_id: JobID) -> JobMasterGateway:
         gateway = self._find(job_id).leader.gateway

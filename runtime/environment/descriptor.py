@@ -55,6 +55,7 @@ class ClusterDescriptor:
         processes: the master first, then those that it started, as far as they were known at the time of writing.
         versions: versions by name: ``understudy``, ``python``, ``spark``, ``java``, ``redis``.
         addresses: further addresses by name: ``blob``, ``redis``, ...
+        masters: the addresses of all masters' systems, that of `system_address` among them.
     """
 
     cluster_id: str
@@ -66,6 +67,7 @@ class ClusterDescriptor:
     processes: tuple[ProcessRecord, ...]
     versions: dict[str, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
+    masters: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Replaces the file atomically, with mode 0600. Raises OSError."""
@@ -84,7 +86,8 @@ class ClusterDescriptor:
             if values.pop("format") != FORMAT:
                 raise ValueError("it was written by another version")
             processes = tuple(ProcessRecord(**process) for process in values.pop("processes"))
-            return cls(processes=processes, **values)
+            masters = tuple(values.pop("masters", ()))
+            return cls(processes=processes, masters=masters, **values)
         except FileNotFoundError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -5,6 +5,7 @@ cluster.lock    held while the cluster runs          blob/      blobs of the Blo
 secret          the cluster's secret (0600)          ha/        state whose handles are in Redis
 run/            sockets and process numbers          redis/     files of the embedded redis-server
 archive/        finished jobs                        jobs/      materialised results of running jobs
+claims/         which master looks after what
 tm-<n>/         a TaskManager's own
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from conf.files import write_private
+from runtime.environment.claims import Claim
 from runtime.environment.descriptor import ClusterDescriptor
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
 
@@ -53,6 +55,7 @@ class ClusterDirectory:
         self.redis = root / "redis"
         self.archive = root / "archive"
         self.jobs = root / "jobs"
+        self.claims = root / "claims"
 
     def taskmanager(self, index: int) -> Path:
         """The directory of a TaskManager of this machine, counted from 0."""
@@ -66,7 +69,17 @@ class ClusterDirectory:
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in (self.root, self.run, self.log, self.blob, self.ha, self.redis, self.archive, self.jobs):
+            for part in (
+                self.root,
+                self.run,
+                self.log,
+                self.blob,
+                self.ha,
+                self.redis,
+                self.archive,
+                self.jobs,
+                self.claims,
+            ):
                 part.mkdir(mode=0o700, exist_ok=True)
                 _make_private(part)
         except OSError as error:
@@ -75,8 +88,38 @@ class ClusterDirectory:
                 "choose another with -D cluster.runtime-dir=DIR",
             ) from error
 
+    def claim(self, name: str) -> Claim:
+        """The claim of one process of this machine: ``redis``, ``taskmanager-0``, ``master-1``, ..."""
+        return Claim(self.claims / name)
+
+    def masters(self) -> dict[int, str]:
+        """The living masters that use this directory: the address of each one's system, by its number."""
+        found = {}
+        for path in self.claims.glob("master-*"):
+            living = Claim(path).living()
+            if living is not None and living[1]:
+                found[int(path.name.removeprefix("master-"))] = living[1]
+        return dict(sorted(found.items()))
+
+    def join(self) -> ClusterLock:
+        """Takes the lock together with the other masters of the cluster that runs here; see `acquire`.
+
+        Raises:
+            RuntimeDirectoryError: the lock file cannot be made, or somebody has it for himself.
+        """
+        deadline = time.monotonic() + _PROBE_PATIENCE
+        while (descriptor := self._try_lock(fcntl.LOCK_SH)) is None:
+            if time.monotonic() >= deadline:
+                raise RuntimeDirectoryError(
+                    f"{self.root} is being started or cleaned up (process {self._holder()})", "try again in a moment"
+                )
+            time.sleep(0.01)
+        return ClusterLock(self.lock_file, descriptor, exclusive=False)
+
     def acquire(self) -> ClusterLock:
         """Takes the lock that says that a cluster runs here; held until it is released or this process ends.
+
+        `ClusterLock.share` lets other masters `join`.
 
         Raises:
             ClusterAlreadyRunning: another process has it.
@@ -92,13 +135,13 @@ class ClusterDirectory:
             time.sleep(0.01)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        return ClusterLock(self.lock_file, descriptor)
+        return ClusterLock(self.lock_file, descriptor, exclusive=True)
 
     def is_running(self) -> bool:
         """Whether some process holds the lock."""
         if not self.lock_file.exists():
             return False
-        descriptor = self._try_lock(fcntl.LOCK_SH)
+        descriptor = self._try_lock(fcntl.LOCK_EX)
         if descriptor is None:
             return True
         os.close(descriptor)
@@ -165,6 +208,8 @@ class ClusterDirectory:
             shutil.rmtree(short)
         if self.run.exists():
             shutil.rmtree(self.run)
+        if self.claims.exists():
+            shutil.rmtree(self.claims)
         self.configuration_file.unlink(missing_ok=True)
         self.cluster_json.unlink(missing_ok=True)
 
@@ -213,17 +258,39 @@ class ClusterLock:
 
     A forked child of the holder does not keep it (its copy is closed in the child), and neither does a spawned one, so
     that it goes free when the holder ends, however that comes.
+
+    Attributes:
+        exclusive: whether it was taken by the first master of a cluster, or by one that joined.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, *, exclusive: bool) -> None:
+        self.exclusive = exclusive
         self._path = path
         self._descriptor: int | None = descriptor
         os.register_at_fork(after_in_child=self._forget)
 
-    def release(self) -> None:
-        """Gives the lock up and removes its file. Doing it twice does nothing."""
+    def share(self) -> None:
+        """Let other masters of this cluster in; whoever wants to start another one is still refused."""
         if self._descriptor is not None:
-            self._path.unlink(missing_ok=True)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def is_alone(self) -> bool:
+        """Whether nobody else has it; nobody can come in from then on."""
+        if self._descriptor is None:
+            return False
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # A conversion that fails may have dropped the lock that was there.
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+            return False
+        return True
+
+    def release(self) -> None:
+        """Gives the lock up, and removes its file where nobody else has it. Doing it twice does nothing."""
+        if self._descriptor is not None:
+            if self.is_alone():
+                self._path.unlink(missing_ok=True)
             self._forget()
 
     def _forget(self) -> None:

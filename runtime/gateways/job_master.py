@@ -6,15 +6,15 @@ from actors.rpc.gateway import Ask, FencedRpcGateway
 from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ids import AllocationID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.descriptor import TaskExecutionState, TaskProgress
+from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
 from runtime.jobmaster.slot_pool import SlotOffer
 
 
 class JobMasterGateway(FencedRpcGateway):
     """Fenced: every call names the leadership that it is meant for."""
 
-    def register_task_manager(self, registration: TaskExecutorRegistration) -> Ask[None]:
-        """From a TaskExecutor that has slots for this job."""
+    def register_task_manager(self, registration: TaskExecutorRegistration, report: JobReport) -> Ask[None]:
+        """From a TaskExecutor that has slots for this job; *report* says what it holds of it already."""
         raise NotImplementedError
 
     def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> Ask[list[AllocationID]]:
@@ -22,7 +22,10 @@ class JobMasterGateway(FencedRpcGateway):
         raise NotImplementedError
 
     def update_task_execution_state(self, state: TaskExecutionState) -> Ask[None]:
-        """From a TaskExecutor: an attempt has entered a state. Idempotent; repeated until it is answered."""
+        """From a TaskExecutor: an attempt has entered a state. Idempotent; repeated until it is answered.
+
+        The answer to a terminal state comes when it is written down: no successor of this JobMaster will ask for it.
+        """
         raise NotImplementedError
 
     def update_task_progress(self, progress: TaskProgress) -> None:

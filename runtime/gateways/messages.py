@@ -46,10 +46,12 @@ class TaskExecutorRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSuccess:
-    """The ResourceManager's answer: the id of this registration, and where the cluster's blobs are."""
+    """The ResourceManager's answer: the id of this registration, where the cluster's blobs are, and which system's
+    receptionist it is to be listed at."""
 
     instance_id: InstanceID
     blob: BlobAddress
+    system: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +98,23 @@ class TaskLog:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A process of the cluster as `status` shows it."""
+    """A process of the cluster as `status` shows it; *leadership* is ``leader``, ``standby`` or empty."""
 
     name: str
     role: str
     pid: int
     address: str
     restarts: int = 0
+    leadership: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What the master says of the cluster as a whole."""
+    """What a master says of the cluster: itself and the processes that it looks after, and where all masters are."""
 
     cluster_id: str
     version: str
     address: str
     started_ms: int
     processes: tuple[ProcessView, ...]
+    masters: tuple[str, ...] = ()

@@ -49,8 +49,11 @@ class TaskExecutorGateway(RpcGateway):
         """A sign of life of the ResourceManager's; the answer is what every slot is used for."""
         raise NotImplementedError
 
-    def heartbeat_from_job_manager(self, job_id: JobID) -> Ask[list[ExecutionAttemptID]]:
-        """A sign of life of a JobMaster's; the answer is which attempts of its job run here."""
+    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[list[ExecutionAttemptID]]:
+        """A sign of life of a JobMaster's; the answer is which attempts of its job are here.
+
+        A JobMaster that is new to the TaskExecutor is registered with.
+        """
         raise NotImplementedError
 
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:

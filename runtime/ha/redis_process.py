@@ -64,6 +64,10 @@ class EmbeddedRedis:
     def __repr__(self) -> str:
         return f"EmbeddedRedis({self.socket_path})"
 
+    def exists(self) -> bool:
+        """Whether a redis-server was ever started in the directory."""
+        return self._config_path.exists()
+
     @property
     def url(self) -> str:
         """The URL for clients of this user. It holds the password: never to be shown or logged.

@@ -11,6 +11,8 @@ from weakref import WeakSet
 from runtime.ha.changes import ChangeFeed
 from runtime.ha.connection import RedisCheck, RedisConnection
 from runtime.ha.election import DefaultLeaderElectionService, LeaderElectionService, RedisLeaderElectionDriver
+from runtime.ha.execution_store import KIND as EXECUTIONS
+from runtime.ha.execution_store import ExecutionStore, RedisExecutionStore
 from runtime.ha.job_graph_store import KIND as JOB_GRAPHS
 from runtime.ha.job_graph_store import JobGraphStore, RedisJobGraphStore
 from runtime.ha.keys import ClusterKeys
@@ -37,6 +39,9 @@ class HighAvailabilityServices(Protocol):
 
     def job_graph_store(self) -> JobGraphStore:
         """The graphs of accepted jobs."""
+
+    def execution_store(self) -> ExecutionStore:
+        """How far the executions of running jobs have come."""
 
     def running_jobs_registry(self) -> RunningJobsRegistry:
         """Status and results of jobs."""
@@ -83,6 +88,7 @@ class RedisHaServices:
         self._retry = pause
         self._registry = RedisRunningJobsRegistry(self._data, self._keys)
         self._graphs = RedisJobGraphStore(self.state_handles(JOB_GRAPHS))
+        self._executions = RedisExecutionStore(self.state_handles(EXECUTIONS))
         # Weak: a service that runs is kept by its task, and one that was stopped and dropped need not be remembered.
         self._opened: WeakSet[DefaultLeaderElectionService | RedisLeaderRetrievalService] = WeakSet()
 
@@ -107,6 +113,9 @@ class RedisHaServices:
 
     def job_graph_store(self) -> RedisJobGraphStore:
         return self._graphs
+
+    def execution_store(self) -> RedisExecutionStore:
+        return self._executions
 
     def running_jobs_registry(self) -> RedisRunningJobsRegistry:
         return self._registry

@@ -216,6 +216,29 @@ class MemoryJobGraphStore:
         return 0
 
 
+class MemoryExecutionStore:
+    """An `ExecutionStore` in memory."""
+
+    def __init__(self, hub: EmbeddedHub) -> None:
+        self._hub = hub
+        self._states: dict[str, bytes] = {}
+
+    async def put(self, job_id: str, data: bytes, term: LeaderTerm) -> None:
+        self._hub.require(term)
+        self._states[job_id] = bytes(data)
+
+    async def find(self, job_id: str) -> bytes | None:
+        return self._states.get(job_id)
+
+    async def remove(self, job_id: str, term: LeaderTerm) -> None:
+        self._hub.require(term)
+        self._states.pop(job_id, None)
+
+    async def sweep(self, term: LeaderTerm) -> int:
+        self._hub.require(term)
+        return 0
+
+
 class MemoryRunningJobsRegistry:
     """A `RunningJobsRegistry` in memory."""
 
@@ -263,6 +286,7 @@ class EmbeddedHaServices:
     def __init__(self, addresses: Mapping[str, str] | None = None) -> None:
         self._hub = EmbeddedHub()
         self._graphs = MemoryJobGraphStore(self._hub)
+        self._executions = MemoryExecutionStore(self._hub)
         self._jobs = MemoryRunningJobsRegistry(self._hub)
         for component, address in (addresses or {}).items():
             self.announce(component, address)
@@ -284,6 +308,9 @@ class EmbeddedHaServices:
     def job_graph_store(self) -> MemoryJobGraphStore:
         return self._graphs
 
+    def execution_store(self) -> MemoryExecutionStore:
+        return self._executions
+
     def running_jobs_registry(self) -> MemoryRunningJobsRegistry:
         return self._jobs
 
@@ -294,4 +321,5 @@ class EmbeddedHaServices:
         """Forget everything."""
         self._hub.clear()
         self._graphs = MemoryJobGraphStore(self._hub)
+        self._executions = MemoryExecutionStore(self._hub)
         self._jobs = MemoryRunningJobsRegistry(self._hub)

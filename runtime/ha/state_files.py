@@ -125,6 +125,13 @@ class StateFiles:
             if match and match["component"] == term.component and int(match["epoch"]) < term.epoch
         )
 
+    def of_name(self, name: str) -> list[str]:
+        """The names of all files of one state, half-written ones among them."""
+        if not self.directory.is_dir():
+            return []
+        prefix = f"{checked_name('state', name)}@"
+        return sorted(entry.name for entry in self.directory.iterdir() if entry.name.startswith(prefix))
+
     def delete_named(self, names: list[str]) -> None:
         """Delete files by name."""
         for name in names:

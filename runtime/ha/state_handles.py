@@ -167,6 +167,15 @@ class StateHandleStore:
         await asyncio.to_thread(self._files.delete_named, orphans)
         return len(orphans)
 
+    async def delete_orphans(self, name: str) -> int:
+        """Delete the files of one name that have no handle; only once nobody writes under the name any more."""
+        text = await self._raw(name)
+        live = None if text is None else _readable(text)
+        names = await asyncio.to_thread(self._files.of_name, name)
+        orphans = [file for file in names if live is None or file != live.path]
+        await asyncio.to_thread(self._files.delete_named, orphans)
+        return len(orphans)
+
     def _demand_done(self, name: str, write: HashWrite) -> None:
         if not write.done:
             raise StateHandleConflictError(f"{self._kind}/{name} was changed by somebody else; read it again")

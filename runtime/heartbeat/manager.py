@@ -15,6 +15,8 @@ from actors.errors import ActorError, RecipientUnreachable, UnknownActor
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.heartbeat.monitor import HeartbeatMonitor
 
+REPEAT_S = 0.1
+
 OnTimeout = Callable[[str, str], None]
 Request = Callable[[], Awaitable[Any]]
 
@@ -95,6 +97,8 @@ class HeartbeatManager:
         except (RecipientUnreachable, UnknownActor):
             self._monitor.report_unreachable(time.monotonic(), target)
             self._expire()
+            # Whether that was an accident of the connection is asked soon, not an interval later.
+            self._endpoint.schedule_run_async(min(REPEAT_S, self._interval_s), lambda: self._ask_again(target, request))
         except ActorError as error:
             # It answers, if only with an error (it starts, or changes leadership): the time-out decides.
             self._endpoint.log.debug("heartbeat request to %s: %s", target, error)
@@ -105,6 +109,11 @@ class HeartbeatManager:
                     self._on_payload(target, payload)
         finally:
             self._asking.discard(target)
+
+    def _ask_again(self, target: str, request: Request) -> None:
+        if not self._stopped and self._requests.get(target) is request and target not in self._asking:
+            self._asking.add(target)
+            self._endpoint.spawn(self._ask(target, request), f"heartbeat of {target}")
 
     def _expire(self) -> None:
         for lost in self._monitor.expired(time.monotonic()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from actors.errors import ActorError
@@ -47,29 +48,43 @@ class TaskManagers:
         )
         self._blobs = blob_client(configuration, blob, endpoint.service.secret)
         self._workers: dict[ResourceID, _Worker] = {}
+        self._expected: dict[ResourceID, str] = {}
         self._deploying: dict[ExecutionAttemptID, asyncio.Event] = {}
 
     def add(self, registration: TaskExecutorRegistration) -> TaskExecutorGateway:
         """A TaskExecutor has registered; returns its gateway."""
         gateway = self._endpoint.service.gateway(registration.address, TaskExecutorGateway)
+        self._expected.pop(registration.resource_id, None)
         self._workers[registration.resource_id] = _Worker(registration, gateway)
         return gateway
 
+    def expect(self, resource_id: ResourceID, address: str) -> None:
+        """A former JobMaster of the job used that TaskExecutor; it has not registered with this one yet."""
+        self._expected[resource_id] = address
+
     def is_replaced_by(self, registration: TaskExecutorRegistration) -> bool:
-        """Whether another process was known under this resource id."""
+        """Whether another process was known, or expected, under this resource id."""
         known = self._workers.get(registration.resource_id)
-        return known is not None and known.registration.address != registration.address
+        address = self._expected.get(registration.resource_id) if known is None else known.registration.address
+        return address is not None and address != registration.address
 
     def remove(self, resource_id: ResourceID) -> bool:
-        """Forget a TaskExecutor; returns whether it was known."""
-        return self._workers.pop(resource_id, None) is not None
+        """Forget a TaskExecutor; returns whether it was known or expected."""
+        expected = self._expected.pop(resource_id, None) is not None
+        return self._workers.pop(resource_id, None) is not None or expected
 
     def address_of(self, resource_id: ResourceID) -> str:
         """RPC address of a registered TaskExecutor; raises KeyError."""
         return self._workers[resource_id].registration.address
 
-    async def deploy(self, resource_id: ResourceID, descriptor: TaskDeploymentDescriptor, token: FencingToken) -> None:
-        """Send a task to its TaskExecutor.
+    async def deploy(
+        self,
+        resource_id: ResourceID,
+        descriptor: TaskDeploymentDescriptor,
+        token: FencingToken,
+        written: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Send a task to its TaskExecutor, once *written* has returned: the deployment is known to any successor.
 
         Raises:
             KeyError: the TaskExecutor is gone.
@@ -79,7 +94,9 @@ class TaskManagers:
         worker = self._workers[resource_id]
         sent = self._deploying[descriptor.attempt_id] = asyncio.Event()
         try:
-            await worker.gateway.submit_task(await self._pack(descriptor), token)
+            packed = await self._pack(descriptor)
+            await written()
+            await worker.gateway.submit_task(packed, token)
         finally:
             sent.set()
             del self._deploying[descriptor.attempt_id]
@@ -124,6 +141,11 @@ class TaskManagers:
         """Tell all TaskExecutors that the job is over."""
         for worker in self._workers.values():
             worker.gateway.disconnect_job_manager(self._job_id, reason)
+
+    def clear(self) -> None:
+        """Forget all TaskExecutors: another JobMaster leads, and if it is this one again they register anew."""
+        self._workers.clear()
+        self._expected.clear()
 
     def close(self) -> None:
         """Close the connection to the BlobServer."""

@@ -9,6 +9,7 @@ from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy, VertexRole
 from runtime.jobgraph.topology import Chain
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState
+from runtime.jobmaster.slot_pool import SlotOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,36 @@ class TaskExecutionState:
     state: ExecutionState
     error: ErrorInfo | None = None
     exit_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionReport:
+    """What a TaskExecutor holds of one attempt.
+
+    Args:
+        state: the state that it entered last; a terminal one is kept until a JobMaster has acknowledged it.
+        since_ms: when it entered that state, in milliseconds since the epoch.
+        task_key: of its task.
+        allocation_id: of its slot.
+    """
+
+    state: TaskExecutionState
+    since_ms: int
+    task_key: JobVertexID
+    allocation_id: AllocationID
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """All that a TaskExecutor holds of one job (Flink's `ExecutionDeploymentReport`, and the slots).
+
+    Args:
+        executions: the attempts.
+        slots: the slots that are this job's.
+    """
+
+    executions: tuple[ExecutionReport, ...]
+    slots: tuple[SlotOffer, ...]
 
 
 @dataclass(frozen=True, slots=True)

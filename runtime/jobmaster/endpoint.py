@@ -10,31 +10,33 @@ import asyncio
 import shutil
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from actors.errors import ActorError, RecipientUnreachable
+from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
+from actors.rpc.gateway import Ask, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
 from runtime.environment.context import ComponentContext
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError
+from runtime.gateways.errors import JobNotReachableError, SlotNotAllocatedError
 from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import TaskExecutorRegistration
-from runtime.ha.errors import JobAlreadyDoneError
+from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration
+from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.ha.errors import JobAlreadyDoneError, StateCorruptedError
 from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
-from runtime.jobgraph.codec import decode_job_graph
+from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.defaults import default_restart_strategy
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.descriptor import TaskExecutionState, TaskProgress
+from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution_graph import ExecutionGraph
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, Instant
 from runtime.jobmaster.instructions import (
@@ -47,6 +49,7 @@ from runtime.jobmaster.instructions import (
     RequestSlot,
     ScheduleRestart,
 )
+from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
 from runtime.jobmaster.restart_strategy import create_restart_strategy
 from runtime.jobmaster.slot_pool import (
@@ -60,6 +63,8 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
+from runtime.jobmaster.snapshot import FORMAT_VERSION as SNAPSHOT_VERSION
+from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
 
@@ -108,6 +113,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._resource_manager = ResourceManagerConnection(self, job_id, ha, silence_s)
         self._task_managers = TaskManagers(self, job_id, configuration, blob)
         self._heartbeats: HeartbeatManager | None = None
+        self._journal: ExecutionJournal | None = None
+        self._resumes = False
+        self._known_addresses: dict[ResourceID, str] = {}
 
     def _new_pool(self) -> SlotPool:
         wait_s = self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT)
@@ -123,10 +131,15 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         except JobAlreadyDoneError:
             self.log.warning("job %s is over already: it is not run again", self._job_id)
             return
+        store = self._ha.execution_store()
+        await store.sweep(term)
+        saved = await self._saved_execution()
         self._job = job = decode_job_graph(await self._ha.job_graph_store().get(self._job_id))
         strategy = job.restart_strategy or default_restart_strategy(self._configuration)
         self._pool = self._new_pool()
-        self._graph = ExecutionGraph(
+        self._resumes = saved is not None
+        self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
+        self._graph = graph = ExecutionGraph(
             job,
             create_restart_strategy(strategy),
             _now(),
@@ -136,12 +149,34 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             restart_user_failures=job.restart_strategy is not None
             or self._configuration.is_set(RestartStrategyOptions.TYPE),
         )
+        self._known_addresses.clear()
+        if saved is not None:
+            now = _now()
+            for request_id, slot in graph.restore(saved, now):
+                self._pool.adopt_slot(request_id, slot, now.monotonic_s)
+                self._known_addresses[slot.slot_id.resource_id] = slot.address
+
+    async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
+        """What the predecessor had written down; None where there was none, or it cannot be read."""
+        try:
+            data = await self._ha.execution_store().find(self._job_id)
+            saved = None if data is None else decode(data, ExecutionGraphSnapshot)
+            if saved is not None and saved.format_version != SNAPSHOT_VERSION:
+                raise WireError(f"it has format {saved.format_version}, this version reads {SNAPSHOT_VERSION}")
+        except (StateCorruptedError, WireError) as error:
+            self.log.error("job %s begins anew, its state cannot be read: %s", self._job_id, error)
+            return None
+        return saved
+
+    def _encoded_execution(self) -> bytes:
+        return encode(self._require_graph().snapshot(_now()))
 
     async def serve(self) -> None:
-        """Begin to run the job."""
-        if self._graph is None or self._job is None:
+        """Begin to run the job, or go on with it."""
+        graph, term = self._graph, self._term
+        if graph is None or self._job is None or term is None:
             return
-        self.log.info("job %s (%s) starts", self._job_id, self._job.name)
+        self.log.info("job %s (%s) %s", self._job_id, self._job.name, "goes on" if self._resumes else "starts")
         self._heartbeats = HeartbeatManager(
             self,
             interval_s=self._configuration.get(HeartbeatOptions.INTERVAL),
@@ -153,31 +188,51 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._heartbeats.start()
         await self._dispatcher.start()
         await self._resource_manager.start()
-        self._do(self._graph.start(_now()))
-        self.schedule_run_async(CHECK_INTERVAL_S, self._check)
+        for resource_id, address in self._known_addresses.items():
+            # It registers by itself, unless it is gone; that is seen here.
+            self._task_managers.expect(resource_id, address)
+            gateway = self.service.gateway(address, TaskExecutorGateway)
+            self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
+        self._do(graph.resume(_now()) if self._resumes else graph.start(_now()))
+        self._check(term)
+
+    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Ask[list[ExecutionAttemptID]]]:
+        def ask() -> Ask[list[ExecutionAttemptID]]:
+            if self.fencing_token is None:
+                raise FencingError(f"{self.path} does not lead")
+            return gateway.heartbeat_from_job_manager(
+                self._job_id, LeaderAddress(str(self.address), self.fencing_token)
+            )
+
+        return ask
 
     async def step_back(self) -> None:
         """Leave the job to the next leader."""
-        if self._heartbeats is not None:
-            self._heartbeats.stop()
-        await self._resource_manager.stop()
-        await self._dispatcher.stop()
+        if self._journal is not None:
+            self._journal.close()
         if self._graph is not None:
             self._graph.suspend(_now())
             self._graph = None
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
+            self._heartbeats = None
+        self._task_managers.clear()
+        await self._resource_manager.stop()
+        await self._dispatcher.stop()
 
     async def on_stop(self) -> None:
         await super().on_stop()
         self._task_managers.close()
         await self._ha.close()
 
-    def _check(self) -> None:
-        self._do(self._pool.expired(time.monotonic()))
-        self.schedule_run_async(CHECK_INTERVAL_S, self._check)
+    def _check(self, term: LeaderTerm) -> None:
+        if self._term == term and self._graph is not None:
+            self._do(self._pool.expired(time.monotonic()))
+            self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     # ------------------------------------------------------------- instructions
 
-    def _do(self, instructions: list[Instruction] | list[SlotPoolInstruction]) -> None:
+    def _do(self, instructions: Sequence[Instruction | SlotPoolInstruction]) -> None:
         """Carry out instructions, and those that follow from them, in order and without recursion."""
         self._work.extend(instructions)
         if self._working:
@@ -227,11 +282,16 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return []
 
     async def _deploy(self, instruction: DeployTask) -> None:
-        descriptor, token = instruction.descriptor, self.fencing_token
-        if token is None:
+        descriptor, token, journal = instruction.descriptor, self.fencing_token, self._journal
+        if token is None or journal is None:
             return
         try:
-            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token)
+            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token, journal.written)
+        except SlotNotAllocatedError as error:
+            allocation_id = instruction.slot.allocation_id
+            self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
+        except JobNotReachableError as error:
+            self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
         except RecipientUnreachable as error:
             # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
             self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
@@ -242,9 +302,16 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 self._do(self._graph.task_failed(descriptor.attempt_id, info, _now()))
 
     async def _finish(self, instruction: JobReachedTerminal) -> None:
-        graph = self._graph
-        if graph is None or not instruction.status.is_globally_terminal:
+        graph, journal = self._graph, self._journal
+        if graph is None or journal is None or not instruction.status.is_globally_terminal:
             return
+        try:
+            # Before anything of it is given up: a successor that did not know of the end would look for what is gone.
+            await journal.written()
+        except JobNotReachableError as error:
+            self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
+            return
+        journal.complete()  # the Dispatcher removes what was written
         self.log.info("job %s is %s", self._job_id, instruction.status.value)
         self._do(self._pool.close())
         self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
@@ -269,14 +336,19 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     # ------------------------------------------------------------ TaskExecutors
 
     @rpc_sync
-    def register_task_manager(self, registration: TaskExecutorRegistration) -> None:
-        self._require_graph()
+    def register_task_manager(self, registration: TaskExecutorRegistration, report: JobReport) -> None:
+        graph = self._require_graph()
         resource_id = registration.resource_id
         if self._task_managers.is_replaced_by(registration):
             self._task_manager_lost(resource_id, "its process was replaced")
         gateway = self._task_managers.add(registration)
         if self._heartbeats is not None:
-            self._heartbeats.monitor(resource_id, lambda: gateway.heartbeat_from_job_manager(self._job_id))
+            self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
+        was_reconciling = graph.is_reconciling
+        reported = graph.executions_reported(resource_id, report.executions, _now())
+        self._do([*reported, *self._pool.reconcile(resource_id, report.slots)])
+        if was_reconciling and not graph.is_reconciling:
+            self.log.info("job %s is reconciled with its TaskExecutors: %s", self._job_id, graph.status.value)
 
     @rpc_sync
     def offer_slots(self, resource_id: ResourceID, offers: list[SlotOffer]) -> list[AllocationID]:
@@ -290,9 +362,11 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._do(instructions)
         return accepted
 
-    @rpc_sync
-    def update_task_execution_state(self, state: TaskExecutionState) -> None:
+    @rpc
+    async def update_task_execution_state(self, state: TaskExecutionState) -> None:
         self._do(self._require_graph().task_state_reported(state, _now()))
+        if state.state.is_terminal:
+            await self._written()
 
     @rpc_tell
     def update_task_progress(self, progress: TaskProgress) -> None:
@@ -346,6 +420,12 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     async def cancel(self) -> None:
         self.log.info("job %s is to be cancelled", self._job_id)
         self._do(self._require_graph().cancel(_now()))
+        await self._written()
+
+    async def _written(self) -> None:
+        """Return when what was done so far is known to any successor."""
+        if self._journal is not None:
+            await self._journal.written()
 
     @rpc_sync
     def request_job(self) -> ArchivedExecutionGraph:

@@ -60,6 +60,14 @@ class Execution:
         here = self.slot is not None and self.slot.slot_id.resource_id == resource_id
         return here and started and not self.state.is_terminal
 
+    def is_expected_at(self, resource_id: ResourceID) -> bool:
+        """Whether a former JobMaster had decided to deploy it there, and nothing was heard of it since."""
+        here = self.slot is not None and self.slot.slot_id.resource_id == resource_id
+        awaited = self.state is ExecutionState.RECONCILING or (
+            self.state is ExecutionState.CANCELING and ExecutionState.RECONCILING in self.timestamps
+        )
+        return here and awaited
+
 
 class Task:
     """A chain of vertices that runs as one, with its present attempt and the former ones.

@@ -12,7 +12,7 @@ nothing of it runs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
@@ -28,6 +28,7 @@ from runtime.jobmaster.archived_execution_graph import (
     describe_vertices,
 )
 from runtime.jobmaster.descriptor import (
+    ExecutionReport,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
@@ -57,8 +58,16 @@ from runtime.jobmaster.instructions import (
 )
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.jobmaster.snapshot import (
+    ExecutionGraphSnapshot,
+    restore_attempt,
+    restore_current_attempt,
+    snapshot_tasks,
+)
 
 __all__ = ["ArchivedExecutionGraph", "AttemptInfo", "ExecutionGraph", "JobDetails", "TaskInfo", "VertexInfo"]
+
+_ACTIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RECONCILING)
 
 FAILURE_HISTORY = 16
 """How many failures are kept (Flink's ``web.exception-history-size``)."""
@@ -142,7 +151,66 @@ class ExecutionGraph:
             restart_strategy=self._strategy.description,
         )
 
+    def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:
+        """What a successor has to know, as plain data."""
+        return ExecutionGraphSnapshot(
+            job_id=self._graph.job_id,
+            status=self._status,
+            timestamps={status.value: entered for status, entered in self._timestamps.items()},
+            failure=self._failure,
+            failures=tuple(self._failures),
+            restarts=self._num_restarts,
+            strategy=self._strategy.state(at.monotonic_s),
+            taken_ms=at.epoch_ms,
+            tasks=snapshot_tasks(self._tasks.values()),
+        )
+
+    @property
+    def is_reconciling(self) -> bool:
+        """Whether the fate of some attempt is not known."""
+        return any(task.current.state is ExecutionState.RECONCILING for task in self._tasks.values())
+
     # ------------------------------------------------------- events: the job's life
+
+    def restore(self, saved: ExecutionGraphSnapshot, at: Instant) -> list[tuple[SlotRequestID, AllocatedSlot]]:
+        """Take over from a former JobMaster; to be called once, instead of `start`, and followed by `resume`.
+
+        Returns:
+            the slots that are in use as far as is known: for `SlotPool.adopt_slot`.
+        """
+        ended_or_ending = saved.status.is_globally_terminal or saved.status in (JobStatus.FAILING, JobStatus.CANCELLING)
+        self._status = saved.status if ended_or_ending else JobStatus.RECONCILING
+        self._timestamps = {JobStatus(status): entered for status, entered in saved.timestamps.items()}
+        self._timestamps[self._status] = self._timestamps.get(self._status, at.epoch_ms)
+        self._failure = saved.failure
+        self._failures.extend(saved.failures)
+        self._num_restarts = saved.restarts
+        age_s = max(at.epoch_ms - saved.taken_ms, 0) / 1000
+        ages = tuple(age + age_s for age in saved.strategy.ages_s)
+        self._strategy.restore(replace(saved.strategy, ages_s=ages), at.monotonic_s)
+        slots = []
+        for item in saved.tasks:
+            task = self._tasks[item.key]
+            del self._attempts[task.current.attempt_id]
+            *former, last = item.attempts
+            task.attempts.clear()
+            task.attempts.extend([restore_attempt(attempt) for attempt in former])
+            task.attempts.append(restore_current_attempt(last, at.epoch_ms))
+            task.restarting = item.restarting
+            execution = task.current
+            self._attempts[execution.attempt_id] = task
+            if execution.state.is_deployed and execution.slot is not None:
+                execution.request_id = self._new_request_id()
+                slots.append((execution.request_id, execution.slot))
+        return slots
+
+    def resume(self, at: Instant) -> list[Instruction]:
+        """Go on after `restore`: restart what waits for it, deploy what is missing, end what is over."""
+        if self._status.is_terminal:
+            return [JobReachedTerminal(self._status, self._failure)]
+        waiting = {key for key, task in self._tasks.items() if task.restarting}
+        instructions = self._add_restart(waiting) if waiting else []
+        return instructions + self._settle(at)
 
     def start(self, at: Instant) -> list[Instruction]:
         """Begin to run. Ignored unless the job is CREATED."""
@@ -243,6 +311,7 @@ class ExecutionGraph:
             case ExecutionState.INITIALIZING | ExecutionState.RUNNING:
                 if state in EXECUTION_TRANSITIONS[execution.state]:
                     execution.transition(state, at.epoch_ms)
+                    return self._settle(at) if self._status is JobStatus.RECONCILING else []
         return []
 
     def task_failed(self, attempt_id: ExecutionAttemptID, error: ErrorInfo, at: Instant) -> list[Instruction]:
@@ -270,16 +339,56 @@ class ExecutionGraph:
         missing = [
             task
             for task in self._tasks.values()
-            if task.current.was_seen_at(resource_id) and task.current.attempt_id not in held
+            if task.current.was_seen_at(resource_id)
+            and not task.current.is_expected_at(resource_id)
+            and task.current.attempt_id not in held
         ]
         unknown = [attempt_id for attempt_id in sorted(held) if self._current_task(attempt_id) is None]
         instructions: list[Instruction] = [CancelTask(attempt_id, resource_id) for attempt_id in unknown]
+        instructions += self._without_the_awaited(resource_id, held, at)
         if missing:
             error = ErrorInfo(
                 FailureKind.RUNTIME, "TaskVanishedException", f"TaskExecutor {resource_id} no longer knows the task"
             )
             instructions += self._fail_tasks(missing, error, at)
         return instructions
+
+    def executions_reported(
+        self, resource_id: ResourceID, reports: Iterable[ExecutionReport], at: Instant
+    ) -> list[Instruction]:
+        """A TaskExecutor has registered and says what it holds: what it runs is adopted, what is not ours cancelled.
+
+        What a former JobMaster had decided to deploy there and the TaskExecutor does not know has never begun: it is
+        deployed anew, and that is no failure. (A TaskExecutor whose process was replaced is lost before it reports.)
+        """
+        if self._status.is_terminal:
+            return []
+        held = {report.state.attempt_id: report for report in reports}
+        instructions: list[Instruction] = []
+        for attempt_id, report in held.items():
+            task = self._current_task(attempt_id)
+            is_over = report.state.state.is_terminal
+            if not is_over and (task is None or task.current.state is ExecutionState.CANCELING):
+                instructions.append(CancelTask(attempt_id, resource_id))
+            elif task is not None:
+                instructions += self.task_state_reported(report.state, Instant(at.monotonic_s, report.since_ms))
+        return instructions + self._without_the_awaited(resource_id, held, at) + self._settle(at)
+
+    def _without_the_awaited(
+        self, resource_id: ResourceID, held: Container[ExecutionAttemptID], at: Instant
+    ) -> list[Instruction]:
+        """What was to be deployed there by a former JobMaster and is not held."""
+        awaited = [
+            task
+            for task in self._tasks.values()
+            if task.current.attempt_id not in held and task.current.is_expected_at(resource_id)
+        ]
+        instructions: list[Instruction] = []
+        for task in awaited:
+            instructions += self._end(task, ExecutionState.CANCELED, at)
+            if self._status in _ACTIVE and not task.restarting:
+                self._new_attempt(task, at)
+        return instructions + (self._settle(at) if awaited else [])
 
     # ------------------------------------------------------------------ scheduling
 
@@ -337,7 +446,7 @@ class ExecutionGraph:
         if failed and failed[0].current.error is not None:
             cause = failed[0].current.error
             self._failures.append(cause)
-            if self._status in (JobStatus.RUNNING, JobStatus.RESTARTING):
+            if self._status in _ACTIVE:
                 self._strategy.notify_failure(at.monotonic_s)
                 if self._may_restart(cause) and self._strategy.can_restart(at.monotonic_s):
                     instructions += self._schedule_restart(failed, cause, at)
@@ -364,11 +473,20 @@ class ExecutionGraph:
             task.restarting = True
             if task.current.state is not ExecutionState.CREATED:
                 instructions += self._cancel_task(task, at)
+        instructions += self._add_restart(region)
+        self._transition(self._active_status(), at)
+        return instructions
+
+    def _add_restart(self, region: set[JobVertexID]) -> list[Instruction]:
         restart_id = self._new_restart_id()
         self._restarts.add(restart_id, region)
-        self._transition(JobStatus.RESTARTING, at)
         names = tuple(task.chain.name for key, task in self._tasks.items() if key in region)
-        return [*instructions, ScheduleRestart(restart_id, self._strategy.delay, names)]
+        return [ScheduleRestart(restart_id, self._strategy.delay, names)]
+
+    def _active_status(self) -> JobStatus:
+        if self.is_reconciling:
+            return JobStatus.RECONCILING
+        return JobStatus.RESTARTING if self._restarts else JobStatus.RUNNING
 
     def _restart_what_is_due(self, at: Instant) -> None:
         for region in self._restarts.take_ready(lambda key: not self._tasks[key].is_active):
@@ -377,18 +495,20 @@ class ExecutionGraph:
                 task = self._tasks[key]
                 task.restarting = False
                 if task.current.state is not ExecutionState.CREATED:
-                    del self._attempts[task.current.attempt_id]
-                    task.attempts.append(Execution(self._new_attempt_id(), task.current.number + 1, at.epoch_ms))
-                    self._attempts[task.current.attempt_id] = task
-        if not self._restarts:
-            self._transition(JobStatus.RUNNING, at)
+                    self._new_attempt(task, at)
+        self._transition(self._active_status(), at)
+
+    def _new_attempt(self, task: Task, at: Instant) -> None:
+        del self._attempts[task.current.attempt_id]
+        task.attempts.append(Execution(self._new_attempt_id(), task.current.number + 1, at.epoch_ms))
+        self._attempts[task.current.attempt_id] = task
 
     # --------------------------------------------------------------------- ending
 
     def _settle(self, at: Instant) -> list[Instruction]:
         """After any task's end: go on, restart, or end the job."""
         match self._status:
-            case JobStatus.RUNNING | JobStatus.RESTARTING:
+            case JobStatus.RUNNING | JobStatus.RESTARTING | JobStatus.RECONCILING:
                 self._restart_what_is_due(at)
                 if all(task.is_finished for task in self._tasks.values()):
                     return self._terminate(JobStatus.FINISHED, at)

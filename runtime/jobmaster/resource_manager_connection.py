@@ -47,6 +47,7 @@ class ResourceManagerConnection:
 
     async def start(self) -> None:
         """Begin to follow the leader."""
+        self._over = False
         await self._leader.start()
 
     async def stop(self) -> None:

@@ -6,10 +6,34 @@ import random
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from runtime.jobgraph.restart_config import RestartStrategyConfig, RestartStrategyKind
 
-__all__ = ["RestartStrategy", "RestartStrategyConfig", "RestartStrategyKind", "create_restart_strategy"]
+__all__ = [
+    "RestartStrategy",
+    "RestartStrategyConfig",
+    "RestartStrategyKind",
+    "RestartStrategyState",
+    "create_restart_strategy",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RestartStrategyState:
+    """What a strategy remembers, free of any process's clock, so that a successor may remember it too.
+
+    Args:
+        failures: how many failures it was told of.
+        ages_s: how many seconds ago the last of them were, the oldest first.
+        backoff_s: the present pause, before its jitter.
+        delay_s: the present pause.
+    """
+
+    failures: int = 0
+    ages_s: tuple[float, ...] = ()
+    backoff_s: float = 0.0
+    delay_s: float = 0.0
 
 
 class RestartStrategy(ABC):
@@ -33,6 +57,14 @@ class RestartStrategy(ABC):
     def description(self) -> str:
         """The strategy and how much of it is used up, for messages."""
 
+    @abstractmethod
+    def state(self, now: float) -> RestartStrategyState:
+        """What it remembers."""
+
+    @abstractmethod
+    def restore(self, state: RestartStrategyState, now: float) -> None:
+        """Remember what a predecessor did; *state*'s ages are as of *now*."""
+
 
 class NoRestart(RestartStrategy):
     """Never restarts."""
@@ -51,6 +83,12 @@ class NoRestart(RestartStrategy):
     def description(self) -> str:
         return "restart strategy none"
 
+    def state(self, now: float) -> RestartStrategyState:
+        return RestartStrategyState()
+
+    def restore(self, state: RestartStrategyState, now: float) -> None:
+        """Nothing to remember."""
+
 
 class FixedDelay(RestartStrategy):
     """Restarts a fixed number of times in the job's life, after a fixed delay."""
@@ -68,6 +106,12 @@ class FixedDelay(RestartStrategy):
     @property
     def delay(self) -> float:
         return self._config.delay_s
+
+    def state(self, now: float) -> RestartStrategyState:
+        return RestartStrategyState(self._failures)
+
+    def restore(self, state: RestartStrategyState, now: float) -> None:
+        self._failures = state.failures
 
     @property
     def description(self) -> str:
@@ -93,6 +137,12 @@ class FailureRate(RestartStrategy):
     @property
     def delay(self) -> float:
         return self._config.delay_s
+
+    def state(self, now: float) -> RestartStrategyState:
+        return RestartStrategyState(len(self._failures), tuple(now - failed for failed in self._failures))
+
+    def restore(self, state: RestartStrategyState, now: float) -> None:
+        self._failures.extend(now - age for age in state.ages_s)
 
     @property
     def description(self) -> str:
@@ -130,6 +180,15 @@ class ExponentialDelay(RestartStrategy):
     @property
     def delay(self) -> float:
         return self._delay
+
+    def state(self, now: float) -> RestartStrategyState:
+        ages = () if self._last_failure is None else (now - self._last_failure,)
+        return RestartStrategyState(len(ages), ages, self._backoff, self._delay)
+
+    def restore(self, state: RestartStrategyState, now: float) -> None:
+        if state.ages_s:
+            self._last_failure = now - state.ages_s[-1]
+            self._backoff, self._delay = state.backoff_s, state.delay_s
 
     @property
     def description(self) -> str:

@@ -10,7 +10,7 @@ be released and serve it. So a job of many tasks gets through with one slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
@@ -189,6 +189,23 @@ class SlotPool:
         slot = AllocatedSlot(offer.allocation_id, offer.slot_id, address)
         self._held[offer.allocation_id] = _Held(slot, None, now)
         return True, self._give(slot, pending)
+
+    def adopt_slot(self, request_id: SlotRequestID, slot: AllocatedSlot, now: float) -> None:
+        """A former JobMaster of this job had the slot, and what it put there may still run: it is held for that."""
+        self._held[slot.allocation_id] = _Held(slot, request_id, now)
+
+    def reconcile(self, resource_id: ResourceID, offers: Iterable[SlotOffer]) -> list[SlotPoolInstruction]:
+        """A TaskExecutor says which slots it has for this job: what is held of it beyond those does not exist."""
+        there = {offer.allocation_id for offer in offers}
+        gone = [
+            held
+            for held in self._held.values()
+            if held.slot.slot_id.resource_id == resource_id and held.slot.allocation_id not in there
+        ]
+        for held in gone:
+            del self._held[held.slot.allocation_id]
+        reason = f"TaskExecutor {resource_id} no longer has the slot"
+        return [SlotLost(held.slot.allocation_id, reason) for held in gone if held.request_id is not None]
 
     def release_slot(self, request_id: SlotRequestID, now: float) -> list[SlotPoolInstruction]:
         """The task is over: its slot serves the oldest waiting request, or is held in reserve.

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc_sync, rpc_tell
@@ -67,6 +68,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         receptionist: the system's directory.
         configuration: the cluster's.
         blob: where the BlobServer listens.
+        system: the address of its system.
     """
 
     def __init__(
@@ -77,11 +79,13 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         receptionist: ReceptionistGateway,
         configuration: Configuration,
         blob: BlobAddress,
+        system: ActorAddress,
     ) -> None:
         super().__init__(service, name, ha.leader_election(RESOURCE_MANAGER), receptionist)
         self._ha = ha
         self._configuration = configuration
         self._blob = blob
+        self._system = str(system)
         self._workers: dict[InstanceID, _Worker] = {}
         self._jobs: dict[JobID, _Job] = {}
         self._slots = self._new_slot_manager()
@@ -149,7 +153,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             registration.slots,
             registration.address,
         )
-        return RegistrationSuccess(worker.instance_id, self._blob)
+        return RegistrationSuccess(worker.instance_id, self._blob, self._system)
 
     @rpc_sync
     def send_slot_report(self, instance_id: InstanceID, report: SlotReport) -> None:
@@ -196,6 +200,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         known = self._jobs.get(job_id)
         if known is not None and known.leader.token > job_master.token:
             raise UnknownJobManagerError(f"a later leader of job {job_id} is registered")
+        if known is not None and known.leader.token < job_master.token:
+            self._slots.unregister_job(job_id)  # its successor asks for what it needs
         gateway = self.service.gateway(job_master.address, JobMasterGateway, job_master.token)
         self._jobs[job_id] = _Job(job_master, gateway)
         if self._job_heartbeats is not None:
@@ -301,4 +307,5 @@ async def create(
         receptionist_of(service, context.system),
         context.configuration,
         BlobAddress(blob_host, blob_port),
+        context.system,
     )

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
 from actors.rpc.endpoint import RpcEndpoint
@@ -36,7 +37,13 @@ from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, InstanceID, JobID, ResourceID, SlotID
 from runtime.jobgraph.codec import decode
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, TaskExecutionState, TaskProgress
+from runtime.jobmaster.descriptor import (
+    ExecutionReport,
+    JobReport,
+    TaskDeploymentDescriptor,
+    TaskExecutionState,
+    TaskProgress,
+)
 from runtime.leaders import LeaderFollower
 from runtime.resourcemanager.slot_manager import SlotReport
 from runtime.spark import SparkDriver, Zygote, warm_up
@@ -91,7 +98,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
         self._reports: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
-        self._unreported: dict[ExecutionAttemptID, JobID] = {}
+        self._unreported: dict[ExecutionAttemptID, tuple[JobID, ExecutionReport]] = {}
         self._resource_manager = LeaderFollower(
             service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._resource_manager_changed
         )
@@ -223,6 +230,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             try:
                 success = await gateway.register_task_executor(self.registration)
                 self._blob, self._instance_id = success.blob, success.instance_id
+                self._receptionist = receptionist_of(self.service, ActorAddress.parse(success.system))
                 await gateway.send_slot_report(success.instance_id, self.slots.report())
             except (ActorError, GatewayError) as error:
                 self.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
@@ -265,14 +273,39 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._job_heartbeats.monitor(job_id)
 
     def _job_master_silent(self, target: str, reason: str) -> None:
-        self.log.warning("the JobMaster of job %s is silent: %s", target, reason)
-        self._drop_job(JobID(target), reason)
+        """Keep what runs of the job for its next JobMaster, for as long as the configuration says."""
+        job_id = JobID(target)
+        loss = self._connections.master_lost(job_id)
+        patience_s = self._configuration.get(TaskManagerOptions.JOB_MASTER_TIMEOUT)
+        if loss is None or not self.report_of(job_id).executions:
+            self.log.warning("the JobMaster of job %s is silent: %s", target, reason)
+            self._drop_job(job_id, reason)
+            return
+        self.log.warning(
+            "the JobMaster of job %s is silent: %s. Its tasks go on for %g s without one "
+            "(taskmanager.job-master.timeout)",
+            target,
+            reason,
+            patience_s,
+        )
+        self.schedule_run_async(patience_s, lambda: self._give_up_job_master(job_id, loss))
+
+    def _give_up_job_master(self, job_id: JobID, loss: int) -> None:
+        if self._connections.is_lost(job_id, loss):
+            self.log.error("no JobMaster of job %s has come back: its tasks are cancelled", job_id)
+            self._drop_job(job_id, "no JobMaster within taskmanager.job-master.timeout")
+
+    def report_of(self, job_id: JobID) -> JobReport:
+        """All that is here of a job."""
+        running = [task.report() for task in self._tasks.values() if task.descriptor.job_id == job_id]
+        ended = [report for job, report in self._unreported.values() if job == job_id]
+        return JobReport(tuple(running + ended), tuple(self.slots.offers(job_id)))
 
     @rpc_sync
-    def heartbeat_from_job_manager(self, job_id: JobID) -> list[ExecutionAttemptID]:
-        self._job_heartbeats.received(job_id)
-        running = [attempt for attempt, task in self._tasks.items() if task.descriptor.job_id == job_id]
-        return running + [attempt for attempt, job in self._unreported.items() if job == job_id]
+    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> list[ExecutionAttemptID]:
+        if self._connections.master_heard(job_id, job_master):
+            self._job_heartbeats.received(job_id)
+        return [report.state.attempt_id for report in self.report_of(job_id).executions]
 
     @rpc_tell
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
@@ -292,7 +325,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         for allocation in self.slots.of_job(job_id):
             self.release_slot(allocation.allocation_id, reason)
         await self._connections.remove(job_id)
-        for attempt_id in [attempt for attempt, job in self._unreported.items() if job == job_id]:
+        for attempt_id in [attempt for attempt, (job, _) in self._unreported.items() if job == job_id]:
             del self._unreported[attempt_id]
         if self._services is not None:
             await self.run_blocking(self._services.blobs.release_job, job_id)
@@ -352,10 +385,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def _state_entered(self, job_id: JobID, state: TaskExecutionState) -> None:
         if state.state.is_terminal:
-            task = self._tasks.pop(state.attempt_id, None)
-            name = state.attempt_id if task is None else task.descriptor.task_name
-            self.log.info("%s of job %s is %s", name, job_id, state.state.value)
-            self._unreported[state.attempt_id] = job_id
+            task = self._tasks.pop(state.attempt_id)
+            self.log.info("%s of job %s is %s", task.descriptor.task_name, job_id, state.state.value)
+            self._unreported[state.attempt_id] = job_id, task.report()
         attempt_id = state.attempt_id
         self._reports[attempt_id] = report = self.spawn(self._report(job_id, state), f"reporting {state.state.value}")
         report.add_done_callback(lambda done: self._forget_report(attempt_id, done))

@@ -33,6 +33,7 @@ class JobConnection:
     follower: LeaderFollower[JobMasterGateway]
     offering: asyncio.Task[None] | None = None
     registered: bool = False
+    losses: int = 0
 
 
 class JobConnections:
@@ -86,6 +87,39 @@ class JobConnections:
                 connection.offering.cancel()
             await connection.follower.stop()
 
+    def master_lost(self, job_id: JobID) -> int | None:
+        """The job's JobMaster is silent: it has to be registered with anew.
+
+        Returns:
+            the number of this loss, for `is_lost`; None if there is no connection.
+        """
+        connection = self._jobs.get(job_id)
+        if connection is None:
+            return None
+        connection.registered = False
+        connection.losses += 1
+        return connection.losses
+
+    def master_heard(self, job_id: JobID, leader: LeaderAddress) -> bool:
+        """A JobMaster speaks: one that is new, or was taken for lost, is registered with; a former one is ignored.
+
+        Returns:
+            whether it is the job's present JobMaster, as far as is known.
+        """
+        connection = self._jobs.get(job_id)
+        if connection is None or leader.token < connection.token:
+            return False
+        if self._switch(connection, leader) or (
+            not connection.registered and (connection.offering is None or connection.offering.done())
+        ):
+            self.offer(job_id)
+        return True
+
+    def is_lost(self, job_id: JobID, loss: int) -> bool:
+        """Whether no JobMaster has been registered with since that loss."""
+        connection = self._jobs.get(job_id)
+        return connection is not None and connection.losses == loss and not connection.registered
+
     def _leader_changed(self, job_id: JobID, gateway: JobMasterGateway | None) -> None:
         connection = self._jobs.get(job_id)
         if connection is None or gateway is None or connection.follower.leader is None:
@@ -118,7 +152,8 @@ class JobConnections:
             token = connection.token
             try:
                 if not connection.registered:
-                    await connection.gateway.register_task_manager(endpoint.registration)
+                    report = endpoint.report_of(job_id)
+                    await connection.gateway.register_task_manager(endpoint.registration, report)
                     connection.registered = connection.token == token
                     self._on_connected(job_id)
                 offers = endpoint.slots.offers(job_id)

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from blob.key import BlobKey
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
+    ExecutionReport,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
@@ -87,6 +88,8 @@ class Task:
         self._cancelled = asyncio.Event()
         self._failure: ErrorInfo | None = None
         self._finished = False
+        self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
+        self.since_ms = time.time_ns() // 1_000_000
 
     @property
     def cancelled(self) -> bool:
@@ -99,7 +102,7 @@ class Task:
 
     async def run(self) -> None:
         """Run the attempt to its end. Never raises: what goes wrong is the attempt's failure."""
-        self._on_state(TaskExecutionState(self.descriptor.attempt_id, ExecutionState.INITIALIZING))
+        self._enter(TaskExecutionState(self.descriptor.attempt_id, ExecutionState.INITIALIZING))
         status: int | None = None
         try:
             status = await self._run()
@@ -109,7 +112,30 @@ class Task:
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
-        self._on_state(self._final_state(status))
+        await self._blame_a_lost_driver()
+        self._enter(self._final_state(status))
+
+    async def _blame_a_lost_driver(self) -> None:
+        """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""
+        failure, driver = self._failure, self._services.driver
+        if failure is None or failure.kind is not FailureKind.USER_CODE:
+            return
+        try:
+            await driver.ping()
+        except SparkVehicleError as error:
+            log.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
+            message = f"the Spark driver (process {driver.info.pid}) has ended: {failure.type}: {failure.message}"
+            self._failure = replace(
+                failure, kind=FailureKind.SPARK_LOST, type="SparkDriverLostException", message=message
+            )
+
+    def _enter(self, state: TaskExecutionState) -> None:
+        self.state, self.since_ms = state, time.time_ns() // 1_000_000
+        self._on_state(state)
+
+    def report(self) -> ExecutionReport:
+        """What is to be told of it to a JobMaster that did not deploy it."""
+        return ExecutionReport(self.state, self.since_ms, self.descriptor.task_key, self.descriptor.allocation_id)
 
     async def _run(self) -> int | None:
         descriptor, driver = self.descriptor, self._services.driver
@@ -175,7 +201,7 @@ class Task:
         attempt_id = self.descriptor.attempt_id
         match message.get("type"):
             case "running":
-                self._on_state(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
+                self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "progress":
                 self._on_progress(TaskProgress(attempt_id, _progress(message["vertices"])))
             case "finished":

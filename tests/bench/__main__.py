@@ -14,7 +14,12 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-BENCHMARKS = {"blob": "tests.bench.blob", "rpc": "tests.bench.rpc", "submit": "tests.bench.submit"}
+BENCHMARKS = {
+    "blob": "tests.bench.blob",
+    "failover": "tests.bench.failover",
+    "rpc": "tests.bench.rpc",
+    "submit": "tests.bench.submit",
+}
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import TRIVIAL, write_job
+from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, write_job
 
 
 def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
@@ -64,14 +64,66 @@ def test_a_killed_component_is_replaced_while_a_job_runs(cluster: Cluster, tmp_p
     assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
 
 
-def test_a_killed_job_master_is_replaced_and_its_job_starts_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_job_master_is_replaced_and_its_task_runs_on(cluster: Cluster, tmp_path: Path) -> None:
     waiting = WaitingJob.start(cluster, tmp_path)
     job_id = waiting.job_id
+    before = cluster.job(job_id)["tasks"][0]["attempts"]
     os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
+    seen = []
+
+    def look() -> bool:
+        seen.append(cluster.json("job", "list")[0]["status"])
+        return seen[-1] == "RUNNING" and "RECONCILING" in seen
+
+    await_value(look)
+    assert set(seen) <= {"RUNNING", "RECONCILING"}, "nobody says anything else of it"
+    (attempt,) = cluster.job(job_id)["tasks"][0]["attempts"]
+    assert attempt["attempt_id"] == before[0]["attempt_id"]
+    waiting.release()
+    job = cluster.await_status(job_id, "FINISHED")
+    assert (job["restarts"], waiting.starts) == (0, 1)
+    await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
+    await_value(lambda: not list((cluster.directory / "ha").rglob(f"{job_id}@*")), 10)
+
+
+def test_what_ends_while_the_job_master_is_away_is_not_run_again(cluster: Cluster, tmp_path: Path) -> None:
+    out, file = tmp_path / "out", write_job(tmp_path, GATED_PIPELINE)
+    job_id = cluster.submit(file, str(tmp_path / "gate"), str(out))
+    await_value(lambda: (tmp_path / "gate.first").exists())
+    cluster.await_status(job_id, "RUNNING")
+    os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    cluster.await_status(job_id, "FINISHED")
+    job = cluster.job(job_id)
+    assert [len(task["attempts"]) for task in job["tasks"]] == [1, 1]
+    assert (tmp_path / "gate.first").read_text() == "x"
+    assert (tmp_path / "gate.second").read_text() == "x"
+
+
+def test_a_cancellation_that_was_promised_survives_its_job_master(cluster: Cluster, tmp_path: Path) -> None:
+    gate = tmp_path / "stubborn"
+    job_id = cluster.submit(write_job(tmp_path, STUBBORN), str(gate))
+    await_value(Path(f"{gate}.began").exists)
+    cluster.await_status(job_id, "RUNNING")
+    pid = cluster.pid_of(f"jobmaster-{job_id}")
+    cluster.run("job", "cancel", "--no-wait", job_id)
+    os.kill(pid, signal.SIGKILL)
+    gate.touch()
+    cluster.await_status(job_id, "CANCELED")
+
+
+def test_a_job_master_and_its_task_executor_killed_at_once_start_the_task_again(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster("high-availability.lease=1s")
+    waiting = WaitingJob.start(cluster, tmp_path)
+    for name in (f"jobmaster-{waiting.job_id}", "tm:taskmanager-0"):
+        os.kill(cluster.pid_of(name), signal.SIGKILL)
     await_value(lambda: waiting.starts == 2)
     waiting.release()
-    cluster.await_status(job_id, "FINISHED")
-    await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
+    job = cluster.await_status(waiting.job_id, "FINISHED")
+    assert job["restarts"] == 1
+    assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "task-executor-lost"
 
 
 def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(

@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtime.ids import AllocationID, ExecutionAttemptID, ResourceID, RestartID, SlotID
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, TaskExecutionState
+from runtime.ids import AllocationID, ExecutionAttemptID, ResourceID, RestartID, SlotID, SlotRequestID
+from runtime.jobgraph.codec import decode, encode
+from runtime.jobmaster.descriptor import ExecutionReport, TaskDeploymentDescriptor, TaskExecutionState
 from runtime.jobmaster.execution_graph import ExecutionGraph
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
 from runtime.jobmaster.instructions import (
@@ -35,7 +36,10 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
+from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 from tests.unit.test_jobgraph import make_graph
+
+EXECUTORS = ["tm-1", "tm-2", "tm-3"]
 
 SHAPES = [
     ["a-b"],
@@ -58,8 +62,8 @@ class JobMachine(RuleBasedStateMachine):
         self.work: deque[Instruction | SlotPoolInstruction] = deque()
         self.working = False
         self.now = 0
-        self.pool = SlotPool(50.0, 10.0)
-        self.pool.connect_resource_manager()
+        self.ids = 0
+        self.pool = self.new_pool()
         self.asked: list[AllocationID] = []
         self.slots: dict[AllocationID, SlotID] = {}
         self.running: dict[ExecutionAttemptID, TaskDeploymentDescriptor] = {}
@@ -69,10 +73,40 @@ class JobMachine(RuleBasedStateMachine):
         self.restarts: list[RestartID] = []
         self.terminal: list[JobStatus] = []
         self.was_cancelled = False
-        self.graph = ExecutionGraph(
-            make_graph(*links), create_restart_strategy(restart), self.at(), results_dir="r", jobmaster_address="jm"
-        )
+        self.cancel_was_promised = False
+        self.failing_over = False
+        self.processes = dict.fromkeys(EXECUTORS, 0)
+        self.job, self.restart_strategy = make_graph(*links), restart
+        self.graph = self.new_graph()
+        self.durable = encode(self.graph.snapshot(self.at()))
         self.do(self.graph.start(self.at()))
+
+    def new_graph(self) -> ExecutionGraph:
+        strategy = create_restart_strategy(self.restart_strategy)
+        return ExecutionGraph(
+            self.job,
+            strategy,
+            self.at(),
+            results_dir="r",
+            jobmaster_address="jm",
+            new_attempt_id=lambda: ExecutionAttemptID(self.fresh()),
+            new_request_id=lambda: SlotRequestID(self.fresh()),
+            new_restart_id=lambda: RestartID(self.fresh()),
+        )
+
+    def new_pool(self) -> SlotPool:
+        pool = SlotPool(50.0, 10.0, new_allocation_id=lambda: AllocationID(self.fresh()))
+        pool.connect_resource_manager()
+        return pool
+
+    def fresh(self) -> str:
+        """Ids in order: with random ones hypothesis could not repeat what it found."""
+        self.ids += 1
+        return f"{self.ids:032x}"
+
+    def write_down(self) -> None:
+        """What the JobMaster does before it deploys, and before it acknowledges an end or a cancellation."""
+        self.durable = encode(self.graph.snapshot(self.at()))
 
     def at(self) -> Instant:
         self.now += 1
@@ -101,6 +135,7 @@ class JobMachine(RuleBasedStateMachine):
             case ReleaseSlot(request_id):
                 return self.pool.release_slot(request_id, float(self.now))
             case DeployTask(slot, descriptor):
+                self.write_down()
                 assert slot.allocation_id in self.slots
                 assert slot in self.pool.allocated_slots
                 assert not any(d.allocation_id == slot.allocation_id for d in self.running.values()), "shared slot"
@@ -108,7 +143,8 @@ class JobMachine(RuleBasedStateMachine):
                 assert set(descriptor.blocking_inputs.values()) <= self.results, "deployed without its input"
                 self.running[descriptor.attempt_id] = descriptor
             case CancelTask(attempt_id):
-                assert attempt_id in self.running
+                # A successor repeats cancellations, also of what has ended meanwhile.
+                assert attempt_id in self.running or self.failing_over
                 self.canceling.add(attempt_id)
             case ScheduleRestart(restart_id):
                 self.restarts.append(restart_id)
@@ -137,6 +173,61 @@ class JobMachine(RuleBasedStateMachine):
             if state is ExecutionState.FINISHED:
                 self.results |= set(descriptor.blocking_outputs.values())
         self.do(self.graph.task_state_reported(TaskExecutionState(attempt_id, state, error), self.at()))
+        if state.is_terminal:
+            self.write_down()
+
+    @rule(data=st.data())
+    def the_job_master_is_replaced(self, data: st.DataObject) -> None:
+        """Its successor knows what was written down, and what the TaskExecutors tell it, in any order."""
+        self.failing_over = True
+        before = {
+            task.key for task in self.graph.archive().tasks if task.state is ExecutionState.FINISHED
+        } & self.written_as_finished()
+        reports: dict[str, list[ExecutionReport]] = {executor: [] for executor in EXECUTORS}
+        for attempt_id, descriptor in list(self.running.items()):
+            choices = ["RUNNING", "INITIALIZING", "CANCELED" if attempt_id in self.canceling else "FINISHED", "FAILED"]
+            state = TaskExecutionState(attempt_id, ExecutionState(data.draw(st.sampled_from(choices))))
+            executor = self.slots[descriptor.allocation_id].resource_id
+            reports[executor].append(ExecutionReport(state, self.now, descriptor.task_key, descriptor.allocation_id))
+            if state.state.is_terminal:
+                del self.running[attempt_id]
+                self.past.append(attempt_id)
+                if state.state is ExecutionState.FINISHED:
+                    self.results |= set(descriptor.blocking_outputs.values())
+        self.asked, self.restarts, self.terminal = [], [], []
+        self.pool, self.graph = self.new_pool(), self.new_graph()
+        addresses = {}
+        for request_id, slot in self.graph.restore(decode(self.durable, ExecutionGraphSnapshot), self.at()):
+            self.pool.adopt_slot(request_id, slot, float(self.now))
+            addresses[slot.slot_id.resource_id] = slot.address
+        self.do(self.graph.resume(self.at()))
+        for name in data.draw(st.permutations(EXECUTORS)):
+            executor = ResourceID(name)
+            if addresses.get(executor, self.address(name)) != self.address(name):
+                self.pool.release_task_executor(executor, float(self.now))
+                self.do(self.graph.task_executor_lost(executor, "its process was replaced", self.at()))
+            there = [SlotOffer(key, slot) for key, slot in self.slots.items() if slot.resource_id == executor]
+            reported = self.graph.executions_reported(executor, reports[name], self.at())
+            self.do([*reported, *self.pool.reconcile(executor, there)])
+            for offer in there:
+                accepted, instructions = self.pool.offer_slot(offer, self.address(name), float(self.now))
+                if not accepted:
+                    self.slots.pop(offer.allocation_id, None)
+                self.do(instructions)
+        self.failing_over = False
+        after = {task.key for task in self.graph.archive().tasks if task.state is ExecutionState.FINISHED}
+        if self.graph.status in (JobStatus.RUNNING, JobStatus.FINISHED):
+            assert before <= after, "what had finished runs again"
+        assert self.graph.status is not JobStatus.RECONCILING, "everybody has spoken"
+        if self.cancel_was_promised:
+            assert self.graph.status in (JobStatus.CANCELLING, JobStatus.CANCELED), "a promised cancellation is lost"
+
+    def address(self, executor: str) -> str:
+        return f"{executor}#{self.processes[executor]}"
+
+    def written_as_finished(self) -> set[str]:
+        saved = decode(self.durable, ExecutionGraphSnapshot)
+        return {task.key for task in saved.tasks if task.attempts[-1].state is ExecutionState.FINISHED}
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), executor=st.sampled_from(["tm-1", "tm-2"]))
@@ -145,7 +236,8 @@ class JobMachine(RuleBasedStateMachine):
         self.asked.remove(allocation_id)
         slot_id = SlotID(ResourceID(executor), self.now)
         self.slots[allocation_id] = slot_id
-        accepted, instructions = self.pool.offer_slot(SlotOffer(allocation_id, slot_id), "addr", float(self.now))
+        offer = SlotOffer(allocation_id, slot_id)
+        accepted, instructions = self.pool.offer_slot(offer, self.address(executor), float(self.now))
         assert accepted
         self.do(instructions)
 
@@ -192,6 +284,7 @@ class JobMachine(RuleBasedStateMachine):
                 del self.running[attempt_id]
                 self.past.append(attempt_id)
         self.slots = {key: value for key, value in self.slots.items() if key not in gone}
+        self.processes[executor] += 1
         self.pool.release_task_executor(ResourceID(executor), float(self.now))
         self.do(self.graph.task_executor_lost(ResourceID(executor), "died", self.at()))
 
@@ -200,6 +293,8 @@ class JobMachine(RuleBasedStateMachine):
     def cancel(self) -> None:
         self.was_cancelled = True
         self.do(self.graph.cancel(self.at()))
+        self.write_down()
+        self.cancel_was_promised = self.graph.status in (JobStatus.CANCELLING, JobStatus.CANCELED)
 
     @rule(seconds=st.integers(1, 40))
     def time_passes(self, seconds: int) -> None:
@@ -239,7 +334,8 @@ class JobMachine(RuleBasedStateMachine):
                     self.asked.remove(allocation_id)
                     slot_id = SlotID(ResourceID("tm-3"), self.now)
                     self.slots[allocation_id] = slot_id
-                    _, instructions = self.pool.offer_slot(SlotOffer(allocation_id, slot_id), "a", float(self.now))
+                    offer = SlotOffer(allocation_id, slot_id)
+                    _, instructions = self.pool.offer_slot(offer, self.address("tm-3"), float(self.now))
                     self.do(instructions)
             for attempt_id in list(self.running):
                 if attempt_id in self.running:

@@ -68,3 +68,25 @@ def test_exponential_delay_stays_within_its_jitter(failures: list[tuple[float, f
         assert backoff * 0.75 - 1e-9 <= strategy.delay <= min(backoff * 1.25, 60.0) + 1e-9
         now += pause
         backoff = min(backoff * 1.5, 60.0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        RestartStrategyConfig.none(),
+        RestartStrategyConfig.fixed_delay(2),
+        RestartStrategyConfig.failure_rate(2, 60.0, 1.0),
+        RestartStrategyConfig.exponential_delay(1.0, 60.0, 2.0, 300.0, 0.0),
+    ],
+)
+def test_a_successor_remembers_what_its_predecessor_counted(config: RestartStrategyConfig) -> None:
+    one, other = create_restart_strategy(config), create_restart_strategy(config)
+    for now in (10.0, 20.0):
+        one.notify_failure(now)
+    other.restore(one.state(25.0), 1025.0)  # another process, with another monotonic clock
+    for now in (30.0, 40.0, 100.0):
+        one.notify_failure(now)
+        other.notify_failure(now + 1000.0)
+        assert one.can_restart(now) == other.can_restart(now + 1000.0)
+        assert one.delay == other.delay
+        assert one.description == other.description

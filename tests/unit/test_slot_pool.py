@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
 from runtime.jobmaster.slot_pool import (
+    AllocatedSlot,
     AskForSlot,
     ReturnSlot,
     SlotLost,
@@ -313,3 +314,25 @@ class SlotPoolMachine(RuleBasedStateMachine):
 
 SlotPoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestSlotPoolModel = SlotPoolMachine.TestCase
+
+
+def test_slots_of_a_former_job_master_are_held_until_their_task_executor_speaks() -> None:
+    pool = SlotPool(50.0, 10.0)
+    kept, lost, other = (
+        AllocatedSlot(AllocationID.random(), SlotID(ResourceID(name), index), "addr")
+        for name, index in (("tm-1", 0), ("tm-1", 1), ("tm-2", 0))
+    )
+    requests = {slot: SlotRequestID.random() for slot in (kept, lost, other)}
+    for slot, request in requests.items():
+        pool.adopt_slot(request, slot, 0.0)
+    assert set(pool.allocated_slots) == {kept, lost, other}
+    offer = SlotOffer(kept.allocation_id, kept.slot_id)
+    instructions = pool.reconcile(ResourceID("tm-1"), [offer])
+    assert [type(item).__name__ for item in instructions] == ["SlotLost"]
+    assert instructions[0].allocation_id == lost.allocation_id  # type: ignore[union-attr]
+    assert pool.offer_slot(offer, "addr", 1.0) == (True, [])
+    assert set(pool.allocated_slots) == {kept, other}
+    pool.release_slot(requests[kept], 2.0)
+    assert pool.free_slots == (kept,)
+    assert pool.reconcile(ResourceID("tm-1"), []) == [], "nobody used it"
+    assert pool.free_slots == ()

@@ -1,0 +1,101 @@
+"""Writes the state of a job's execution down, and says when that has been done (see `runtime.jobmaster.snapshot`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from actors.rpc.endpoint import RpcEndpoint
+from runtime.gateways.errors import JobNotReachableError
+from runtime.ha.errors import HaError, LeadershipLostError
+from runtime.ha.execution_store import ExecutionStore
+from runtime.ha.model import LeaderTerm
+
+RETRY_S = 0.2
+
+
+class ExecutionJournal:
+    """One write at a time; whatever has changed meanwhile goes into the next. Redis that is away is waited for.
+
+    Args:
+        endpoint: the JobMaster, on whose main thread everything here runs.
+        store: where to.
+        job_id: of the job.
+        term: the leadership under which it is written.
+        take: the present state, encoded.
+    """
+
+    def __init__(
+        self, endpoint: RpcEndpoint, store: ExecutionStore, job_id: str, term: LeaderTerm, take: Callable[[], bytes]
+    ) -> None:
+        self._endpoint = endpoint
+        self._store = store
+        self._job_id = job_id
+        self._term = term
+        self._take = take
+        self._next: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._complete = False
+
+    async def written(self) -> None:
+        """Return when everything that has happened so far is written down.
+
+        Raises:
+            JobNotReachableError: the leadership is over, another JobMaster has the job.
+        """
+        if self._complete:
+            return
+        if self._closed:
+            raise JobNotReachableError(f"job {self._job_id} has another JobMaster; look it up again")
+        if self._next is None:
+            self._next = self._endpoint.service.loop.create_future()
+            self._next.add_done_callback(_retrieved)
+        written = self._next
+        if self._task is None or self._task.done():
+            self._task = self._endpoint.spawn(self._write(), "writing the state of the execution")
+        await asyncio.shield(written)
+
+    def complete(self) -> None:
+        """The end of the job is written down: nothing more is, and nobody needs to wait any more."""
+        self._complete = True
+
+    def close(self) -> None:
+        """Write no more; whoever waits is told to look for the next JobMaster."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._next is not None and not self._next.done():
+            self._next.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered; ask again"))
+
+    async def _write(self) -> None:
+        while self._next is not None:
+            waiting, self._next = self._next, None
+            try:
+                await self._put(self._take())
+            except BaseException as error:
+                waiting.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered: {error}"))
+                if isinstance(error, LeadershipLostError):
+                    self._endpoint.log.warning("%s", error)
+                    return  # the election finds it out, too
+                raise
+            waiting.set_result(None)
+
+    async def _put(self, data: bytes) -> None:
+        complained = False
+        while True:
+            try:
+                return await self._store.put(self._job_id, data, self._term)
+            except LeadershipLostError:
+                raise
+            except (HaError, OSError) as error:
+                if not complained:
+                    self._endpoint.log.warning("the state of job %s waits to be written: %s", self._job_id, error)
+                complained = True
+            await asyncio.sleep(RETRY_S)
+
+
+def _retrieved(future: asyncio.Future[None]) -> None:
+    """Mark a failure as seen: who waited may have gone."""
+    if not future.cancelled():
+        future.exception()

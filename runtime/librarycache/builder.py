@@ -1,0 +1,161 @@
+"""Builds an environment in a directory: links files, installs packages with pip, unpacks archives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
+from runtime.librarycache.errors import EnvironmentBuildError
+
+Fetch = Callable[[Library], Path]
+
+_FILES, _SITE, _ARCHIVES = "files", "site", "archives"
+_TAIL = 2000
+
+
+class EnvironmentBuilder:
+    """Builds and describes environments.
+
+    Args:
+        pip_options: given to every ``pip install``, e.g. ``--no-index --find-links DIR`` where there is no network.
+        timeout_s: seconds that one installation may take.
+    """
+
+    def __init__(self, pip_options: Sequence[str] = (), timeout_s: float = 600.0) -> None:
+        self._pip_options = tuple(pip_options)
+        self._timeout_s = timeout_s
+
+    def build(self, spec: EnvironmentSpec, directory: Path, fetch: Fetch) -> None:
+        """Fill *directory*, which exists and is empty.
+
+        Args:
+            spec: what is in it.
+            directory: where.
+            fetch: gives the local copy of a library's file.
+
+        Raises:
+            EnvironmentBuildError: pip refuses, an archive is damaged or of another Python, a name is no file name.
+            OSError: the files cannot be written.
+        """
+        files = directory / _FILES
+        for number, library in enumerate(spec.libraries):
+            # A directory each: two files may have one name, and a module's directory goes onto the path.
+            target = files / f"{number:03d}" / _file_name(library)
+            target.parent.mkdir(parents=True, mode=0o700)
+            _link_or_copy(fetch(library), target)
+        installed = [path for library, path in _paths(spec, files) if library.kind is LibraryKind.PACKAGE]
+        required = [path for library, path in _paths(spec, files) if library.kind is LibraryKind.REQUIREMENTS]
+        if installed or required:
+            self._install(directory / _SITE, installed, required)
+        for number, (library, path) in enumerate(_paths(spec, files)):
+            if library.kind is LibraryKind.ARCHIVE:
+                _unpack(path, directory / _ARCHIVES / f"{number:03d}")
+
+    def describe(self, spec: EnvironmentSpec, directory: Path) -> PythonEnvironment:
+        """The environment that was built of *spec* in *directory*."""
+        paths = list(_paths(spec, directory / _FILES))
+        site = directory / _SITE
+        return PythonEnvironment(
+            directory=directory,
+            py_files=tuple(path for library, path in paths if library.kind is LibraryKind.PY_FILE),
+            site=site if site.is_dir() else None,
+            archives=tuple(
+                _import_directory(directory / _ARCHIVES / f"{number:03d}")
+                for number, (library, _) in enumerate(paths)
+                if library.kind is LibraryKind.ARCHIVE
+            ),
+            jars=tuple(path for library, path in paths if library.kind is LibraryKind.JAR),
+        )
+
+    def _install(self, site: Path, packages: Iterable[Path], requirements: Iterable[Path]) -> None:
+        """One ``pip install`` for all, so that pip sees conflicts between them."""
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+        command += ["--no-warn-script-location", "--target", str(site), *self._pip_options]
+        command += [str(path) for path in packages]
+        for path in requirements:
+            command += ["--requirement", str(path)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=self._timeout_s, check=False, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentBuildError(
+                f"pip did not end within {self._timeout_s:g} s; raise taskmanager.python.install-timeout, "
+                "or send a packed virtual environment instead"
+            ) from error
+        if done.returncode != 0:
+            raise EnvironmentBuildError(f"pip could not install the job's packages: {_last_words(done.stderr)}")
+        if (site / "pyspark").exists():
+            raise EnvironmentBuildError(
+                "the job's packages bring pyspark, which the cluster provides: leave it out of their requirements"
+            )
+
+
+def _paths(spec: EnvironmentSpec, files: Path) -> Iterable[tuple[Library, Path]]:
+    for number, library in enumerate(spec.libraries):
+        yield library, files / f"{number:03d}" / _file_name(library)
+
+
+def _file_name(library: Library) -> str:
+    name = Path(library.name).name
+    if name != library.name or name in ("", ".", "..") or "\0" in name:
+        raise EnvironmentBuildError(f"{library.name!r} is no file name")
+    return name
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    target.mkdir(parents=True, mode=0o700)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(target)  # noqa: S202  # drops drive letters, leading slashes and ".."
+        else:
+            with tarfile.open(archive) as packed:
+                # Both filters refuse to leave the directory.
+                if _is_environment(packed):
+                    packed.extractall(target, filter="tar")
+                else:
+                    packed.extractall(target, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        raise EnvironmentBuildError(f"{archive.name} cannot be unpacked: {error}") from error
+    _import_directory(target)
+
+
+def _is_environment(packed: tarfile.TarFile) -> bool:
+    """Whether it is a packed virtual environment: those link to the interpreter outside, which "data" refuses."""
+    return any(member.name.lstrip("./") == "pyvenv.cfg" for member in packed.getmembers())
+
+
+def _import_directory(unpacked: Path) -> Path:
+    """What of an unpacked archive goes onto the path: a virtual environment's packages, else its top."""
+    found = [path for pattern in ("lib", "*/lib") for path in unpacked.glob(f"{pattern}/python*/site-packages")]
+    if not found:
+        return unpacked
+    version = f"python{sysconfig.get_python_version()}"
+    for path in found:
+        if path.parent.name == version:
+            return path
+    raise EnvironmentBuildError(
+        f"the packed environment is of {found[0].parent.name}, the cluster runs {version}: pack it with that one"
+    )
+
+
+def _last_words(text: str) -> str:
+    errors = [line for line in text.splitlines() if line.startswith("ERROR")]
+    words = "; ".join(errors) if errors else text.strip()
+    return words[-_TAIL:] or "it says nothing"

@@ -1,0 +1,65 @@
+"""The checkers of the fault suite find what they are there for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.history import Call, Execution, History, LastState, Leadership, Operation, Outcome, check
+
+
+def good() -> History:
+    """A history in which nothing is wrong: one job runs twice after a loss, another is cancelled."""
+    ok = Outcome.OK
+    return History(
+        operations=[
+            Operation(Call.SUBMIT, "a", 1.0, 1.1, ok),
+            Operation(Call.SUBMIT, "b", 1.0, 1.1, ok),
+            Operation(Call.SUBMIT, "c", 1.0, 9.0, Outcome.UNKNOWN),
+            Operation(Call.STATUS, "a", 2.0, 2.1, ok, "RUNNING"),
+            Operation(Call.STATUS, "a", 3.0, 3.1, ok, "RECONCILING"),
+            Operation(Call.CANCEL, "b", 4.0, 4.1, ok),
+            Operation(Call.STATUS, "b", 6.0, 6.1, ok, "CANCELED"),
+            Operation(Call.STATUS, "a", 8.0, 8.1, ok, "FINISHED"),
+        ],
+        executions=[
+            Execution("a", 1.5, 3.0, ended=False),
+            Execution("a", 4.0, 7.0, ended=True),
+            Execution("b", 2.0, 5.0, ended=False),
+        ],
+        leaderships=[Leadership("dispatcher", 5, 1.0), Leadership("rm", 6, 1.5), Leadership("dispatcher", 9, 2.0)],
+        last={"a": LastState("FINISHED", 2), "b": LastState("CANCELED", 1)},
+    )
+
+
+def test_a_history_without_contradictions() -> None:
+    assert check(good()) == []
+
+
+def status(job_id: str, at: float, value: str) -> Operation:
+    return Operation(Call.STATUS, job_id, at, at + 0.1, Outcome.OK, value)
+
+
+@pytest.mark.parametrize(
+    ("problem", "change"),
+    [
+        ("job a was acknowledged and is lost", lambda h: h.last.pop("a")),
+        ("job a never ends: it is RECONCILING", lambda h: h.last.update(a=LastState("RECONCILING", 2))),
+        ("job a was FINISHED and later RUNNING", lambda h: h.operations.append(status("a", 9.0, "RUNNING"))),
+        ("job b was CANCELED and later FINISHED", lambda h: h.last.update(b=LastState("FINISHED", 1))),
+        ("job a is CANCELED, and nobody", lambda h: h.last.update(a=LastState("CANCELED", 2))),
+        ("job a is FAILED", lambda h: h.last.update(a=LastState("FAILED", 2))),
+        ("job a ran twice at once", lambda h: h.executions.append(Execution("a", 6.5, 6.9, ended=False))),
+        ("job a ran 2 times in 1 attempts", lambda h: h.last.update(a=LastState("FINISHED", 1))),
+        ("job a was FINISHED at", lambda h: h.executions.append(Execution("a", 9.0, 9.5, ended=False))),
+        ("job b was CANCELED at", lambda h: h.executions.append(Execution("b", 6.5, 6.9, ended=False))),
+        ("never came to its end", lambda h: h.executions.__setitem__(1, replace(h.executions[1], ended=False))),
+        ("dispatcher: ", lambda h: h.leaderships.append(Leadership("dispatcher", 9, 3.0))),
+        ("dispatcher: ", lambda h: h.leaderships.append(Leadership("dispatcher", 8, 3.0))),
+    ],
+)
+def test_each_contradiction_is_found(problem: str, change: object) -> None:
+    history = good()
+    change(history)  # type: ignore[operator]
+    assert any(problem in found for found in check(history)), check(history)
