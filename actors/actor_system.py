@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actors.address import ActorAddress
+from actors.core.node import Node
 from actors.errors import ActorError, AddressError
-from actors.host import HostSpec
-from actors.logs import LogConfig
-from actors.loop_thread import LoopThread
-from actors.node import Node
+from actors.process.host import HostSpec
+from actors.process.logs import LogConfig
+from actors.process.loop_thread import LoopThread
+from actors.process.system import ProcessActorSystem
 from actors.remote.endpoint import NodeEndpoint
 from actors.remote.gateway import NodeId
 from actors.remote.pulse import Pulse
@@ -31,7 +32,6 @@ from actors.remote.remote import Remoting
 from actors.remote.root import RootPlacing
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcConfig, RpcService
-from actors.system import ProcessActorSystem
 from actors.system_api import ActorSystemBase
 from actors.system_client import ActorSystemClient
 from actors.system_config import SystemConfig
@@ -148,7 +148,7 @@ class ActorSystem(ActorSystemBase):
         def make(name: str, uid: int) -> HostSpec:
             return HostSpec(
                 name=name,
-                factory="actors.node_host:create",
+                factory="actors.process.node_host:create",
                 arguments={"uid": uid, "root": root, "config": config},
                 rpc=host_rpc,
                 secret_file=self.secret_file.absolute(),

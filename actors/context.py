@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from actors.ref import CURRENT, ActorRef
 
 if TYPE_CHECKING:
-    from actors.cell import Cell
+    from actors.core.cell import Cell
     from actors.props import Props
     from actors.selection import ActorSelection
     from actors.system_api import ActorSystemBase

@@ -12,11 +12,11 @@ from actors.address import ActorAddress
 from actors.errors import ActorSystemError, AddressError
 
 if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.node import Node
+    from actors.core.cell import Cell
+    from actors.core.node import Node
+    from actors.core.system_messages import SystemMessage
     from actors.rpc.gateway import Ask
     from actors.system_api import ActorSystemBase
-    from actors.system_messages import SystemMessage
 
 CURRENT: Any = object()
 """Stands for "the actor that is running here" as the sender of a message."""

@@ -1,4 +1,4 @@
-"""Routing logics (Akka's ``akka.routing``): which routees get a message. Pure; the actor is in `actors.router`.
+"""Routing logics (Akka's ``akka.routing``): which routees get a message. Pure; the actor is in `actors.core.router`.
 
 `RoundRobin` and its like are configurations that may travel to another process; `RoutingLogic.create` makes the
 `Selector` that keeps their state. `Pool` and `Group` say where the routees come from.

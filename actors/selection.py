@@ -19,7 +19,7 @@ from actors.ref import CURRENT, ActorRef, Origin
 from actors.serialization import message
 
 if TYPE_CHECKING:
-    from actors.node import Node
+    from actors.core.node import Node
     from actors.rpc.gateway import Ask
 
 AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]

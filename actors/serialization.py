@@ -36,12 +36,12 @@ from typing import Any
 
 import msgpack
 
+from actors.core.message_types import enum_names, enums_by_name, find, message_types, messages_by_name
+from actors.core.message_types import import_object as import_object
+from actors.core.message_types import import_path as import_path
+from actors.core.message_types import message as message
+from actors.core.message_types import name_of as name_of
 from actors.errors import SerializationError
-from actors.message_types import enum_names, enums_by_name, find, message_types, messages_by_name
-from actors.message_types import import_object as import_object
-from actors.message_types import import_path as import_path
-from actors.message_types import message as message
-from actors.message_types import name_of as name_of
 from actors.ref import ActorRef
 from actors.rpc.codec import decode_error, encode_error
 

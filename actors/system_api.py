@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from actors.address import ActorAddress
+from actors.core.system_messages import Terminate
 from actors.errors import ActorSystemError
 from actors.ref import ActorRef
-from actors.system_messages import Terminate
 
 if TYPE_CHECKING:
+    from actors.core.node import Node
     from actors.event_stream import EventStream
-    from actors.node import Node
     from actors.props import Props
     from actors.rpc.gateway import Ask
     from actors.selection import ActorSelection

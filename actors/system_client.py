@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from actors.address import ActorAddress
+from actors.core.node import Node
 from actors.errors import ActorSystemError, RecipientUnreachable
-from actors.loop_thread import LoopThread
-from actors.node import Node
+from actors.process.loop_thread import LoopThread
 from actors.props import Props
 from actors.ref import ActorRef
 from actors.remote.gateway import NodeGateway, NodeId

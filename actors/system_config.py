@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.core.settings import CoreSettings
 from actors.remote.watcher import HeartbeatConfig
 from actors.rpc.tls import TlsConfig
-from actors.settings import CoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

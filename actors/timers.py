@@ -10,7 +10,7 @@ from actors.mailbox import Envelope
 from actors.messages import ReceiveTimeout
 
 if TYPE_CHECKING:
-    from actors.cell_state import CellState
+    from actors.core.cell_state import CellState
 
 
 class TimerEnvelope(Envelope):

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actors.core.promise import Promise
+from actors.core.system_messages import DeathWatchNotification, SystemMessage, Terminate
 from actors.errors import EndpointStateError, Quarantined, SerializationError, WireError
 from actors.event_stream import Table
-from actors.promise import Promise
 from actors.props import CreateOrder
 from actors.ref import ActorRef
 from actors.remote.gateway import PATH, NodeGateway, NodeId, Route
@@ -21,10 +22,9 @@ from actors.remote.placing import Placing
 from actors.remote.remote import Remoting
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync, rpc_tell
-from actors.system_messages import DeathWatchNotification, SystemMessage, Terminate
 
 if TYPE_CHECKING:
-    from actors.node import Node
+    from actors.core.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ SENDER_CACHE = 1024
 GRACE_S = 7.0
 """Time allowed for the actors of a process that is to end, in seconds."""
 DRAIN_S = 2.0
-"""Time allowed then for what they have sent to leave; both together are less than `actors.host.STOP_DEADLINE_S`."""
+"""Time allowed then for what they have sent to leave; both together are less than the host's `STOP_DEADLINE_S`."""
 
 T = TypeVar("T")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from actors.core.system_messages import Terminate
 from actors.remote.gateway import NodeId
 from actors.remote.peers import Peers
-from actors.system_messages import Terminate
 
 if TYPE_CHECKING:
-    from actors.node import Node
+    from actors.core.node import Node
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, ActorSystemError
-from actors.host import HostSpec
-from actors.system import HostedActor, ProcessActorSystem
+from actors.process.host import HostSpec
+from actors.process.system import HostedActor, ProcessActorSystem
 
 log = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Watch
 from actors.errors import ActorError, EndpointStateError, RecipientTerminated, RecipientUnreachable
 from actors.event_stream import Table
 from actors.ref import ActorRef
 from actors.remote.gateway import PATH, NodeGateway
 from actors.rpc.gateway import Ask
 from actors.serialization import Serializer
-from actors.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Watch
 
 if TYPE_CHECKING:
-    from actors.node import Node
+    from actors.core.node import Node
 
 log = logging.getLogger(__name__)
 

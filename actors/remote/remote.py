@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from actors.address import ActorAddress
+from actors.core.system_messages import SystemMessage
 from actors.errors import ActorError, ActorSystemError, RecipientTerminated, RecipientUnreachable
 from actors.props import CreateOrder
 from actors.ref import ActorRef, Origin
@@ -24,10 +25,9 @@ from actors.remote.peers import Peers
 from actors.remote.placing import Placing
 from actors.remote.watcher import HeartbeatConfig
 from actors.rpc.service import RpcService
-from actors.system_messages import SystemMessage
 
 if TYPE_CHECKING:
-    from actors.node import Node
+    from actors.core.node import Node
 
 ROUTE_CACHE = 100_000
 TEXT_CACHE = 4096

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from actors.errors import ActorError, ActorSystemError, RecipientUnreachable
 from actors.event_stream import Table
-from actors.host import HostSpec
+from actors.process.host import HostSpec
+from actors.process.system import ProcessActorSystem
 from actors.props import CreateOrder, Placement
 from actors.remote.gateway import NodeGateway, NodeId, Route
 from actors.remote.hosts import Host, Hosts
@@ -17,7 +18,6 @@ from actors.remote.link import Link
 from actors.remote.outgoing import NodeDownParcel, SubscriptionsParcel
 from actors.remote.remote import CREATION_TIMEOUT_S, Remoting
 from actors.remote.routes import RouteTable
-from actors.system import ProcessActorSystem
 
 log = logging.getLogger(__name__)
 

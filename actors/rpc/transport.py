@@ -1,7 +1,7 @@
 """Sockets without asyncio's transports: who watches them.
 
 A transport and its protocol cost asyncio some 20 us for each message and side. Here a connection reads and writes its
-non-blocking socket itself. On the loop of an actor (`actors.direct_loop.DirectLoop`) it is called straight from where
+non-blocking socket itself. On an actor's loop (`actors.process.direct_loop`) it is called straight from where
 that loop waits, on any other loop through `add_reader` and `add_writer`.
 """
 
@@ -12,7 +12,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from actors.direct_loop import DirectLoop
+from actors.process.direct_loop import DirectLoop
 
 READ_SIZE = 64 * 1024
 LARGE_READ_SIZE = 256 * 1024

@@ -7,12 +7,12 @@ import logging
 import random
 from typing import TypeVar
 
+from actors.core.node import Node
+from actors.core.settings import CoreSettings
 from actors.errors import ActorSystemError, AskTimeout
-from actors.node import Node
 from actors.props import Props
 from actors.ref import ActorRef
 from actors.rpc.gateway import Ask
-from actors.settings import CoreSettings
 from actors.system_api import ActorSystemBase
 from actors.testkit.network import MemoryNetwork
 from actors.testkit.virtual_loop import VirtualLoop

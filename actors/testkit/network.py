@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actors.address import ActorAddress
+from actors.core.node import Node
+from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Terminate, Watch
 from actors.errors import ActorError, ActorSystemError, RecipientUnreachable
 from actors.event_stream import Table
-from actors.node import Node
 from actors.props import CreateOrder, Placement
 from actors.ref import ActorRef, Origin
-from actors.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Terminate, Watch
 
 if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.settings import CoreSettings
+    from actors.core.cell import Cell
+    from actors.core.settings import CoreSettings
     from actors.testkit.virtual_loop import VirtualLoop
 
 HOST = "127.0.0.1"

@@ -8,7 +8,7 @@ import time
 from typing import Any, TypeVar
 
 from actors.actor import Actor
-from actors.cell import Cell
+from actors.core.cell import Cell
 from actors.messages import Terminated
 from actors.props import Props
 from actors.ref import ActorRef

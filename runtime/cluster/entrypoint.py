@@ -18,11 +18,11 @@ import sys
 from pathlib import Path
 
 from actors.errors import ActorError, ActorSystemError
-from actors.logs import configure_logging
+from actors.process.logs import configure_logging
+from actors.process.system import ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcService
-from actors.system import ProcessActorSystem
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions

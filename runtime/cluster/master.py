@@ -19,12 +19,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import runtime
-from actors.host import HostSpec
+from actors.process.host import HostSpec
+from actors.process.system import HostedActor, ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
-from actors.system import HostedActor, ProcessActorSystem
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from conf.options import ClusterOptions, TaskManagerOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import ActorError
-from actors.host import HostSpec
+from actors.process.host import HostSpec
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress
 from conf.options import BlobOptions, JobManagerOptions

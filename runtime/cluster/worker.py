@@ -17,9 +17,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from actors.errors import ActorError
-from actors.logs import configure_logging
+from actors.process.logs import configure_logging
+from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
-from actors.system import HostedActor, ProcessActorSystem
 from conf.configuration import Configuration
 from conf.options import EnvironmentOptions, SecurityOptions, SparkOptions
 from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.address import ActorAddress
-from actors.host import HostSpec
-from actors.logs import LogConfig
+from actors.process.host import HostSpec
+from actors.process.logs import LogConfig
 from actors.receptionist import PATH as RECEPTIONIST_PATH
 from actors.rpc.service import RpcConfig
 from actors.rpc.tls import TlsConfig

@@ -26,10 +26,10 @@ from pathlib import Path
 import psutil
 
 from actors.client import ActorClient
-from actors.host import HostSpec
-from actors.logs import LogConfig
+from actors.process.host import HostSpec
+from actors.process.logs import LogConfig
+from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.service import RpcConfig, RpcService
-from actors.system import HostedActor, ProcessActorSystem
 from tests.bench import actors as many_actors
 from tests.bench import peers
 from tests.bench.echo import TOKEN, EchoGateway

@@ -16,7 +16,7 @@ _INSTRUMENTED = (
     "actors.rpc.security",
     "actors.rpc.codec",
     "actors.serialization",
-    "actors.hints",
+    "actors.core.hints",
     "actors.ref",
     "actors.address",
     # MessagePack's own decoder is compiled; it is not what is to be found out about here.

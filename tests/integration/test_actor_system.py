@@ -29,15 +29,15 @@ import pytest
 from actors.address import ActorAddress
 from actors.client import ActorClient
 from actors.errors import ActorError, ActorSystemError, RecipientUnreachable, UnknownActor
-from actors.host import HostSpec
-from actors.logs import LogConfig
+from actors.process.host import HostSpec
+from actors.process.logs import LogConfig
+from actors.process.system import HostedActor, ProcessActorSystem
+from actors.process.thespian_base import _TaggedPickle
 from actors.receptionist import PATH, Listing, Receptionist, ReceptionistGateway
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync, rpc_tell
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcConfig, RpcService
-from actors.system import HostedActor, ProcessActorSystem
-from actors.thespian_base import _TaggedPickle
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.integration.test_actor_system"

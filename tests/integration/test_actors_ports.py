@@ -22,13 +22,13 @@ import pytest
 
 from actors.client import ActorClient
 from actors.errors import RecipientUnreachable
-from actors.host import HostSpec
-from actors.logs import LogConfig
+from actors.process.host import HostSpec
+from actors.process.logs import LogConfig
+from actors.process.system import ProcessActorSystem
+from actors.process.thespian_base import MAXIMUM_STRANGERS, _TaggedPickle
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcConfig
 from actors.rpc.tls import TlsConfig
-from actors.system import ProcessActorSystem
-from actors.thespian_base import MAXIMUM_STRANGERS, _TaggedPickle
 from tests.fakes.certificates import CertificateAuthority
 from tests.integration.test_actor_system import (
     DEADLINE_S,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.dead_letters import DeadLetters, LogSample
+from actors.core.dead_letters import DeadLetters, LogSample
 from actors.errors import MailboxFull
 from actors.messages import DeadLetter
 from actors.ref import ActorRef, Origin
@@ -73,7 +73,7 @@ def letters(loop: ManualLoop, published: list[DeadLetter]) -> DeadLetters:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.name == "actors.dead_letters"]
+    found = [record.getMessage() for record in caplog.records if record.name == "actors.core.dead_letters"]
     caplog.clear()
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actors.actor import Actor
+from actors.core.router import RouterActor, mailbox_size, routed
 from actors.errors import AskTimeout, MailboxFull, RecipientTerminated, UnhandledMessageError
 from actors.mailbox import BoundedMailbox, Overflow
 from actors.messages import (
@@ -25,7 +26,6 @@ from actors.messages import (
 )
 from actors.props import Props
 from actors.ref import ActorRef
-from actors.router import RouterActor, mailbox_size, routed
 from actors.routing import (
     BroadcastAll,
     ConsistentHash,

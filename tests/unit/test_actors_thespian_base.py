@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.thespian_base import (
+from actors.process.thespian_base import (
     MAXIMUM_MESSAGE,
     TAG_SIZE,
     _BoundedReceiveBuffer,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.cell_state import CellState
+from actors.core.cell_state import CellState
+from actors.core.system_messages import DeathWatchNotification, Unwatch, Watch
 from actors.errors import ActorProcessDied
 from actors.messages import Terminated
 from actors.ref import ActorRef
-from actors.system_messages import DeathWatchNotification, Unwatch, Watch
 
 
 class DeathWatch(CellState):

@@ -19,8 +19,8 @@ from thespian.actors import ActorExitRequest, ActorSystem
 
 from actors.address import ActorAddress
 from actors.errors import ActorSystemError
-from actors.host import STOP_DEADLINE_S, HostFailed, HostSpec, HostStarted
-from actors.thespian_base import HardenedSystemBase, become_subreaper, harden
+from actors.process.host import STOP_DEADLINE_S, HostFailed, HostSpec, HostStarted
+from actors.process.thespian_base import HardenedSystemBase, become_subreaper, harden
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class ProcessActorSystem:
         process: int | None = None
         try:
             before = _children(self.admin_pid)
-            thespian_address = self._system.createActor("actors.host.HostActor")
+            thespian_address = self._system.createActor("actors.process.host.HostActor")
             process = _pidfd_of_new(_children(self.admin_pid), before)
             answer = self._await_answer(thespian_address, spec, process)
             if isinstance(answer, HostStarted):

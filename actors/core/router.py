@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actors.actor import Actor
-from actors.cell import Cell
+from actors.core.cell import Cell
 from actors.errors import AskTimeout, MailboxFull
 from actors.messages import (
     AddRoutee,

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from actors.direct_loop import LINGER_S, DirectLoop, YieldingSelector
+from actors.process.direct_loop import LINGER_S, DirectLoop, YieldingSelector
 
 __all__ = ["LINGER_S", "TURN_BUDGET_S", "EmbeddedLoop"]
 

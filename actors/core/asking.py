@@ -10,19 +10,19 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.dispatcher import Dispatcher
+from actors.core.dispatcher import Dispatcher
+from actors.core.promise import Promise, Promises, TerminationPromise
+from actors.core.settings import CoreSettings
+from actors.core.system_messages import AskFailed, SystemMessage, Watch
 from actors.errors import RecipientTerminated
 from actors.messages import PoisonPill
-from actors.promise import Promise, Promises, TerminationPromise
 from actors.ref import ActorRef, Origin, Target
 from actors.rpc.codec import decode_error, encode_error
 from actors.rpc.gateway import Ask
 from actors.selection import SelectionMessage
-from actors.settings import CoreSettings
-from actors.system_messages import AskFailed, SystemMessage, Watch
 
 if TYPE_CHECKING:
-    from actors.node import Node
+    from actors.core.node import Node
 
 
 class Asking(Dispatcher, abc.ABC):

@@ -10,10 +10,10 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from actors.core.hints import Check, check_of
 from actors.errors import SerializationError
-from actors.hints import Check, check_of
 
-_OWN_MODULES = ("messages", "system_messages", "mailbox", "supervision", "routing", "selection", "props")
+_OWN_MODULES = ("messages", "core.system_messages", "mailbox", "supervision", "routing", "selection", "props")
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")

@@ -6,13 +6,13 @@ import asyncio
 import concurrent.futures
 from typing import TYPE_CHECKING, Any
 
+from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage
 from actors.errors import AskTimeout
 from actors.messages import Failure
 from actors.ref import ActorRef
-from actors.system_messages import AskFailed, DeathWatchNotification, SystemMessage
 
 if TYPE_CHECKING:
-    from actors.node import Node
+    from actors.core.node import Node
 
 AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 

@@ -15,21 +15,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actors.address import ActorAddress
-from actors.cell import Cell
-from actors.cell_state import CellState
-from actors.delivery import Delivery, Remote
+from actors.core.cell import Cell
+from actors.core.cell_state import CellState
+from actors.core.delivery import Delivery, Remote
+from actors.core.guardians import start_guardians
+from actors.core.router import routed
+from actors.core.settings import CoreSettings
+from actors.core.system_messages import Create, DeathWatchNotification, Perform
 from actors.errors import (
     ActorInitializationError,
     ActorSystemError,
     InvalidActorName,
 )
-from actors.guardians import start_guardians
 from actors.mailbox import UnboundedMailbox
 from actors.props import CreateOrder, Placement, Props
 from actors.ref import ActorRef, Origin, Target, forget_node, register_node
-from actors.router import routed
-from actors.settings import CoreSettings
-from actors.system_messages import Create, DeathWatchNotification, Perform
 
 if TYPE_CHECKING:
     from actors.mailbox import Mailbox

@@ -8,20 +8,20 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from actors.asking import Asking
-from actors.cell import Cell
-from actors.dead_letters import DeadLetters
+from actors.core.asking import Asking
+from actors.core.cell import Cell
+from actors.core.dead_letters import DeadLetters
+from actors.core.guardians import Root
+from actors.core.promise import Promise, Promises
+from actors.core.settings import CoreSettings
+from actors.core.system_messages import DeathWatchNotification, SystemMessage, Watch
 from actors.errors import ActorError, MailboxFull, RecipientTerminated
 from actors.event_stream import EventStream
-from actors.guardians import Root
 from actors.messages import ActorIdentity, Identify, PoisonPill, ReceiveTimeout, Terminated
-from actors.promise import Promise, Promises
 from actors.props import CreateOrder
 from actors.ref import ActorRef, Origin, Target
 from actors.selection import ActorSelection, SelectionMessage, step
 from actors.serialization import Serializer
-from actors.settings import CoreSettings
-from actors.system_messages import DeathWatchNotification, SystemMessage, Watch
 
 log = logging.getLogger(__name__)
 

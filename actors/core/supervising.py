@@ -8,13 +8,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from actors.children import Child
+from actors.core.children import Child
+from actors.core.fault_handling import FaultHandling
+from actors.core.system_messages import Failed, Perform, Recreate, Resume, Suspend
 from actors.errors import ActorError
-from actors.fault_handling import FaultHandling
 from actors.messages import Terminated
 from actors.ref import ActorRef
 from actors.supervision import BackoffCounter, Directive, SupervisorStrategy
-from actors.system_messages import Failed, Perform, Recreate, Resume, Suspend
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from thespian.actors import Actor, ActorExitRequest, ThespianWatch, WatchMessage
 
-from actors.embedding import EmbeddedLoop
-from actors.logs import LogConfig, configure_logging
+from actors.process.embedding import EmbeddedLoop
+from actors.process.logs import LogConfig, configure_logging
+from actors.process.thespian_base import set_process_name
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.service import RpcConfig, RpcService
-from actors.thespian_base import set_process_name
 
 # Thespian replaces the root logger in each actor by one that forwards every record by its transport (66 us to
 # 1.6 ms a line). What the process that started the system had configured is kept from here and put back in the actor.

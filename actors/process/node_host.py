@@ -1,4 +1,4 @@
-"""A host process of an actor system: what runs in a `HostActor` whose factory is ``actors.node_host:create``."""
+"""A host process of an actor system: what runs in a `HostActor` whose factory is `create` in this module."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from actors.address import ActorAddress
+from actors.core.node import Node
 from actors.errors import ActorSystemError
-from actors.node import Node
 from actors.props import Props
 from actors.ref import ActorRef
 from actors.remote.endpoint import NodeEndpoint

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from actors.cell import Cell
+    from actors.core.cell import Cell
 
 log = logging.getLogger(__name__)
 

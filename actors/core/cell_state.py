@@ -9,17 +9,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from actors.children import Children
 from actors.context import ActorContext
+from actors.core.children import Children
+from actors.core.system_messages import SystemMessage
 from actors.errors import ActorError
 from actors.props import Props
 from actors.ref import ActorRef
-from actors.system_messages import SystemMessage
 
 if TYPE_CHECKING:
     from actors.actor import Actor
+    from actors.core.node import Node
     from actors.mailbox import Envelope, Mailbox
-    from actors.node import Node
     from actors.timers import ReceiveTimer, Timers
 
 

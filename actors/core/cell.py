@@ -9,6 +9,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from actors.core.supervising import Supervising
+from actors.core.system_messages import (
+    Create,
+    DeathWatchNotification,
+    Failed,
+    Perform,
+    Recreate,
+    Resume,
+    Suspend,
+    SystemMessage,
+    Terminate,
+    Unwatch,
+    Watch,
+)
 from actors.errors import (
     ActorKilled,
     ActorSystemError,
@@ -30,20 +44,6 @@ from actors.messages import (
 )
 from actors.props import Props
 from actors.ref import ActorRef, current_cell
-from actors.supervising import Supervising
-from actors.system_messages import (
-    Create,
-    DeathWatchNotification,
-    Failed,
-    Perform,
-    Recreate,
-    Resume,
-    Suspend,
-    SystemMessage,
-    Terminate,
-    Unwatch,
-    Watch,
-)
 from actors.timers import ReceiveTimer, TimerEnvelope, Timers
 
 log = logging.getLogger(__name__)

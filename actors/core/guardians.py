@@ -7,16 +7,16 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from actors.actor import Actor
-from actors.children import Children
+from actors.core.children import Children
+from actors.core.system_messages import DeathWatchNotification, Failed, SystemMessage, Terminate
 from actors.errors import AskTimeout
 from actors.props import Props
 from actors.ref import ActorRef
 from actors.supervision import OneForOneStrategy, SupervisorStrategy
-from actors.system_messages import DeathWatchNotification, Failed, SystemMessage, Terminate
 
 if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.node import Node
+    from actors.core.cell import Cell
+    from actors.core.node import Node
 
 log = logging.getLogger(__name__)
 

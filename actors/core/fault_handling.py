@@ -10,11 +10,11 @@ import functools
 import logging
 import traceback
 
-from actors.children import Waiting
-from actors.death_watch import DeathWatch
+from actors.core.children import Waiting
+from actors.core.death_watch import DeathWatch
+from actors.core.system_messages import Failed, Perform, Recreate, Resume, Suspend, Terminate
 from actors.errors import ActorInitializationError
 from actors.ref import ActorRef
-from actors.system_messages import Failed, Perform, Recreate, Resume, Suspend, Terminate
 from actors.timers import TimerEnvelope
 
 log = logging.getLogger(__name__)

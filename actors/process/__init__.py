@@ -1,0 +1,1 @@
+"""Actors in processes: Thespian, hardened, and an asyncio loop inside its actors."""

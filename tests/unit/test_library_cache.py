@@ -1,0 +1,254 @@
+"""Environments of jobs: built once, leased, kept apart, removed when unused. pip is real; its packages are local."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+import threading
+import venv
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from runtime.ids import JobID
+from runtime.librarycache.builder import EnvironmentBuilder
+from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
+from runtime.librarycache.errors import EnvironmentBuildError, LeaseConflictError, LibraryCacheError
+from runtime.librarycache.manager import LibraryCacheManager
+
+JOB, OTHER = JobID("a" * 32), JobID("b" * 32)
+OFFLINE = ("--no-index", "--no-deps")
+
+
+class Files:
+    """Stands for the blob cache: files by digest."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.fetched: list[str] = []
+
+    def add(self, name: str, kind: LibraryKind, content: bytes) -> Library:
+        library = Library(name, kind, f"{hash((name, content)) & 0xFFFFFFFFFFFF:012x}")
+        (self._directory / library.digest).write_bytes(content)
+        return library
+
+    def fetch(self, library: Library) -> Path:
+        self.fetched.append(library.name)
+        return self._directory / library.digest
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    directory = tmp_path / "blobs"
+    directory.mkdir()
+    return Files(directory)
+
+
+@pytest.fixture
+def builder() -> EnvironmentBuilder:
+    return EnvironmentBuilder(OFFLINE)
+
+
+def manager_in(tmp_path: Path, builder: EnvironmentBuilder, now: list[float] | None = None) -> LibraryCacheManager:
+    clock = now or [0.0]
+    return LibraryCacheManager(tmp_path / "environments", builder, retention_s=10.0, clock=lambda: clock[0])
+
+
+def wheel(name: str, version: str, module: str) -> bytes:
+    """A wheel with one module."""
+    out = io.BytesIO()
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(out, "w") as packed:
+        packed.writestr(f"{name}.py", module)
+        packed.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        packed.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{info}/RECORD", "")
+    return out.getvalue()
+
+
+def value_in(environment: PythonEnvironment, expression: str) -> str:
+    """What an interpreter with the environment's path makes of an expression."""
+    code = f"import sys; sys.path[:0] = {list(environment.import_path)!r}; print({expression})"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def package(files: Files, version: str) -> EnvironmentSpec:
+    content = wheel("understudy_probe", version, f"version = {version!r}\n")
+    return EnvironmentSpec((files.add(f"understudy_probe-{version}-py3-none-any.whl", LibraryKind.PACKAGE, content),))
+
+
+def test_a_wheel_is_installed_and_imported(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    lease = manager_in(tmp_path, builder).register_lease(JOB)
+    environment = lease.get_or_resolve(package(files, "1.0"), files.fetch)
+    assert value_in(environment, "__import__('understudy_probe').version") == "1.0"
+
+
+def test_two_jobs_see_two_versions_at_once(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    manager = manager_in(tmp_path, builder)
+    first = manager.register_lease(JOB).get_or_resolve(package(files, "1.0"), files.fetch)
+    second = manager.register_lease(OTHER).get_or_resolve(package(files, "2.0"), files.fetch)
+    assert value_in(first, "__import__('understudy_probe').version") == "1.0"
+    assert value_in(second, "__import__('understudy_probe').version") == "2.0"
+
+
+def test_py_files_archives_and_jars_have_their_places(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder
+) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("unpacked_probe.py", "value = 'from the archive'")
+    spec = EnvironmentSpec(
+        (
+            files.add("helper.py", LibraryKind.PY_FILE, b"value = 'first'"),
+            files.add("helper.py", LibraryKind.PY_FILE, b"value = 'second'"),
+            files.add("modules.zip", LibraryKind.ARCHIVE, archive.getvalue()),
+            files.add("connector.jar", LibraryKind.JAR, b"PK"),
+        )
+    )
+    environment = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    assert value_in(environment, "__import__('helper').value") == "first"
+    assert value_in(environment, "__import__('unpacked_probe').value") == "from the archive"
+    assert [path.name for path in environment.jars] == ["connector.jar"]
+    assert environment.site is None
+
+
+def test_a_packed_virtual_environment_gives_its_packages(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder
+) -> None:
+    home = tmp_path / "packed"
+    venv.create(home, with_pip=False, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "venv_probe.py").write_text("value = 'from the environment'")
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as packed:
+        packed.add(home, arcname=".")
+    spec = EnvironmentSpec((files.add("env.tar.gz", LibraryKind.ARCHIVE, out.getvalue()),))
+    environment = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    assert value_in(environment, "__import__('venv_probe').value") == "from the environment"
+
+
+def test_an_environment_of_another_python_is_refused(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        packed.writestr("lib/python2.7/site-packages/old.py", "")
+    spec = EnvironmentSpec((files.add("env.zip", LibraryKind.ARCHIVE, out.getvalue()),))
+    with pytest.raises(EnvironmentBuildError, match=r"python2\.7.*pack it with"):
+        manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "..", "", "a/b.whl"])
+def test_a_name_that_is_no_file_name_is_refused(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder, name: str
+) -> None:
+    spec = EnvironmentSpec((files.add(name, LibraryKind.PY_FILE, b""),))
+    with pytest.raises(EnvironmentBuildError, match="no file name"):
+        manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_an_archive_does_not_leave_its_directory(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as packed:
+        member = tarfile.TarInfo("../../escaped.py")
+        packed.addfile(member, io.BytesIO())
+    spec = EnvironmentSpec((files.add("evil.tar", LibraryKind.ARCHIVE, out.getvalue()),))
+    with pytest.raises(EnvironmentBuildError, match=r"evil\.tar cannot be unpacked"):
+        manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    assert not list(tmp_path.rglob("escaped.py"))
+
+
+def test_what_pip_refuses_is_said_and_nothing_is_left(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder
+) -> None:
+    manager = manager_in(tmp_path, builder)
+    spec = EnvironmentSpec((files.add("broken-1.0-py3-none-any.whl", LibraryKind.PACKAGE, b"no zip"),))
+    lease = manager.register_lease(JOB)
+    with pytest.raises(EnvironmentBuildError, match=r"pip could not install.*broken"):
+        lease.get_or_resolve(spec, files.fetch)
+    assert list((tmp_path / "environments").iterdir()) == []
+    good = package(files, "1.0")
+    assert lease.get_or_resolve(good, files.fetch).site is not None, "a failed build does not bind the job"
+
+
+def test_packages_that_bring_pyspark_are_refused(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        packed.writestr("pyspark/__init__.py", "")
+        packed.writestr("fake-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: fake\nVersion: 1.0\n")
+        packed.writestr("fake-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr("fake-1.0.dist-info/RECORD", "")
+    spec = EnvironmentSpec((files.add("fake-1.0-py3-none-any.whl", LibraryKind.PACKAGE, out.getvalue()),))
+    with pytest.raises(EnvironmentBuildError, match="bring pyspark"):
+        manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+
+
+def test_an_environment_is_built_once_however_many_ask(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder
+) -> None:
+    manager, spec = manager_in(tmp_path, builder), package(files, "1.0")
+    ready = threading.Barrier(6)
+
+    def ask(job: str) -> PythonEnvironment:
+        lease = manager.register_lease(JobID(job * 32))
+        ready.wait()
+        return lease.get_or_resolve(spec, files.fetch)
+
+    with ThreadPoolExecutor(6) as pool:
+        environments = set(pool.map(ask, "aabbcd"))
+    assert len(environments) == 1
+    assert len(files.fetched) == 1
+
+
+def test_a_conflicting_lease_is_an_error_that_names_both(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder
+) -> None:
+    manager = manager_in(tmp_path, builder)
+    manager.register_lease(JOB).get_or_resolve(package(files, "1.0"), files.fetch)
+    with pytest.raises(LeaseConflictError, match=r"probe-1\.0.*probe-2\.0"):
+        manager.register_lease(JOB).get_or_resolve(package(files, "2.0"), files.fetch)
+
+
+def test_unused_environments_go_after_the_retention_and_leased_ones_stay(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder
+) -> None:
+    now = [0.0]
+    manager = manager_in(tmp_path, builder, now)
+    first, second = manager.register_lease(JOB), manager.register_lease(JOB)
+    environment = first.get_or_resolve(package(files, "1.0"), files.fetch)
+    second.get_or_resolve(package(files, "1.0"), files.fetch)
+    first.release()
+    first.release()
+    now[0] = 100.0
+    assert manager.remove_unused() == []
+    second.release()
+    now[0] = 109.9
+    assert manager.remove_unused() == []
+    now[0] = 110.0
+    assert manager.remove_unused() == [environment.directory.name]
+    assert list((tmp_path / "environments").iterdir()) == []
+    again = manager.register_lease(JOB).get_or_resolve(package(files, "1.0"), files.fetch)
+    assert value_in(again, "__import__('understudy_probe').version") == "1.0"
+
+
+def test_a_successor_uses_what_is_there_and_clears_what_is_half_built(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder
+) -> None:
+    spec = package(files, "1.0")
+    manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    (tmp_path / "environments" / "incoming-xyz").mkdir()
+    now = [0.0]
+    successor = manager_in(tmp_path, builder, now)
+    assert successor.register_lease(OTHER).get_or_resolve(spec, files.fetch).site is not None
+    assert files.fetched == ["understudy_probe-1.0-py3-none-any.whl"]
+    assert [path.name for path in (tmp_path / "environments").iterdir()] == [spec.key]
+
+
+def test_a_released_lease_gives_nothing(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    lease = manager_in(tmp_path, builder).register_lease(JOB)
+    lease.release()
+    with pytest.raises(LibraryCacheError, match="was released"):
+        lease.get_or_resolve(package(files, "1.0"), files.fetch)
