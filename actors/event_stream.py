@@ -70,6 +70,7 @@ class EventStream:
     Args:
         run: runs a function with its arguments on the node's loop; default: at once, here.
         refused: told of subscriber, event and error when a subscriber's mailbox refuses an event.
+        on_subscriber: given whoever subscribes in this node and had not before, to see that its end is noticed.
         on_change: given the new table of this node's subscriptions whenever it changes, for the other nodes.
     """
 
@@ -77,10 +78,12 @@ class EventStream:
         self,
         run: Callable[..., object] | None = None,
         refused: Callable[[ActorRef, Any, MailboxFull], None] | None = None,
+        on_subscriber: Callable[[ActorRef], None] | None = None,
         on_change: Callable[[Table], None] | None = None,
     ) -> None:
         self._run = run or _at_once
         self._refused = refused
+        self._on_subscriber = on_subscriber
         self.on_change = on_change
         self._here = Subscriptions()
         self._elsewhere: Table = {}
@@ -109,8 +112,11 @@ class EventStream:
         return self._here.table
 
     def _subscribe(self, ref: ActorRef, name: str) -> None:
+        known = ref in self._here
         if self._here.add(ref, name):
             self._changed()
+            if not known and self._on_subscriber is not None:
+                self._on_subscriber(ref)
 
     def _unsubscribe(self, ref: ActorRef, name: str | None) -> None:
         if self._here.remove(ref, name):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.core.dispatcher import Dispatcher
-from actors.core.promise import Promise, Promises, TerminationPromise
+from actors.core.promise import Promise, Promises, SubscriberWatch, TerminationPromise
 from actors.core.settings import CoreSettings
 from actors.core.system_messages import AskFailed, SystemMessage, Watch
 from actors.errors import RecipientTerminated
@@ -129,6 +129,13 @@ class Asking(Dispatcher, abc.ABC):
         self.watching(ref, promise)
         self.send_system(ref, Watch(promise.ref))
         self.send(ref, message, None)
+
+    def watch_subscriber(self, ref: ActorRef) -> None:
+        """See that the end of a subscriber to the event stream is noticed; of an actor of this node it is anyway."""
+        if ref._target is None and not self.is_closed:
+            watch = SubscriberWatch(self.as_node, ref)
+            self.watching(ref, watch)
+            self.send_system(ref, Watch(watch.ref))
 
     def fail_ask(self, asker: ActorRef, error: BaseException) -> None:
         """Tell an asker that there will be no reply; it sees the error as if it came from another process."""

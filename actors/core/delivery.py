@@ -82,7 +82,7 @@ class Delivery(Asking):
         self.promises = Promises(self.as_node, temp, rng.getrandbits(61) + 1)
         self.serializer = Serializer(lambda text: ActorRef.parse(text, self.as_node))
         self.dead_letters = ActorRef(self.as_node, origin, "/deadLetters", 0, _Grave(self))
-        self.event_stream = EventStream(self.run_on_loop, self._event_refused)
+        self.event_stream = EventStream(self.run_on_loop, self._event_refused, self.watch_subscriber)
         self.letters = DeadLetters(loop, self.event_stream.publish)
 
     # ------------------------------------------------------------------ refs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 from typing import TYPE_CHECKING, Any
 
 from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage
@@ -85,6 +86,24 @@ class TerminationPromise(Promise):
     def expire(self) -> None:
         """The time is over."""
         self.fail(AskTimeout(f"{self.recipient.path} did not stop within {self._timeout_s:g} s"))
+
+
+class SubscriberWatch(Promise):
+    """Waits for the end of a subscriber to the event stream that lives elsewhere (Akka's `EventStreamUnsubscriber`)."""
+
+    __slots__ = ()
+
+    def __init__(self, node: Node, subscriber: ActorRef) -> None:
+        super().__init__(node, node.loop.create_future(), subscriber, "", math.inf)
+
+    def deliver_system(self, message: SystemMessage) -> None:
+        """The subscriber has stopped, or there was none."""
+        if isinstance(message, DeathWatchNotification) and self._node.promises.remove(self):
+            self._node.unwatching(self.recipient, self)
+            self._node.event_stream.unsubscribe(self.recipient)
+
+    def fail(self, error: BaseException) -> None:
+        """The node ends; nobody waits."""
 
 
 class Promises:

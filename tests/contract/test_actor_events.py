@@ -69,6 +69,19 @@ def test_dead_letter_to_nobody(world: World) -> None:
 
 
 @everywhere
+def test_a_dead_subscriber(world: World) -> None:
+    """Akka: a subscriber that has stopped is subscribed no more, wherever it lived and whoever had subscribed it."""
+    letters = world.probe()
+    subscriber = world.spawn(Silent)
+    world.system.event_stream.subscribe(subscriber, OtherEvent)
+    world.system.event_stream.subscribe(letters.ref, DeadLetter)
+    world.stop(subscriber)
+    world.until(lambda: world.system.event_stream.table, lambda table: subscriber not in table, "its unsubscription")
+    world.system.event_stream.publish(OtherEvent(world.name("gone")))
+    world.no_letter(letters, subscriber)
+
+
+@everywhere
 def test_dead_letters_of_a_mailbox(world: World) -> None:
     """Akka: what waits in the mailbox of an actor when it stops goes to dead letters, in its order."""
     probe = world.probe()
