@@ -91,6 +91,8 @@ class ProcessActorSystem:
         """
         spec = dataclasses.replace(spec, nonce=secrets.token_hex(8))
         process: int | None = None
+        if _ends_within(self.admin_pid, 0.0):  # Thespian would try to reach it for 35 s
+            raise ActorSystemError(f"{spec.name} could not be started: {self._admin_has_ended()}")
         try:
             before = _children(self.admin_pid)
             thespian_address = self._system.createActor("actors.process.host.HostActor")
@@ -110,13 +112,15 @@ class ProcessActorSystem:
             if process is not None and not _wait(process, EXIT_DEADLINE_S):
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         except Exception as error:
-            admin = f"the actor system's admin (process {self.admin_pid}) has ended"
-            reason = admin if _ends_within(self.admin_pid, 0.2) else str(error)
+            reason = self._admin_has_ended() if _ends_within(self.admin_pid, 0.2) else str(error)
             raise ActorSystemError(f"{spec.name} could not be started: {reason}") from error
         finally:
             if process is not None:
                 os.close(process)
         raise ActorSystemError(f"{spec.name} could not be started: {reason} (see {spec.log.file or 'above'})")
+
+    def _admin_has_ended(self) -> str:
+        return f"the actor system's admin (process {self.admin_pid}) has ended"
 
     def _await_answer(
         self, thespian_address: Any, spec: HostSpec, process: int | None
@@ -167,13 +171,15 @@ class ProcessActorSystem:
             for pid in self._started.keys() & _children(self.admin_pid):  # a dead one's number may be another's
                 with contextlib.suppress(ProcessLookupError):
                     running[os.pidfd_open(pid)] = self._started[pid]
-            for descriptor, actor in running.items():
+            for actor in running.values():
                 if not _is_suspended(actor.pid):
                     self._base.post(actor.thespian_address, ActorExitRequest())
-                else:
-                    log.warning("%s (process %d) is suspended and cannot stop: killed", actor.name, actor.pid)
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             while waiting := [descriptor for descriptor in running if not _wait(descriptor, 0.0)]:
+                for descriptor in waiting:
+                    actor = running[descriptor]
+                    if _is_suspended(actor.pid):  # looked at each time: a signal takes a moment to work
+                        log.warning("%s (process %d) is suspended and cannot stop: killed", actor.name, actor.pid)
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 if time.monotonic() >= deadline:
                     for descriptor in waiting:
                         actor = running[descriptor]

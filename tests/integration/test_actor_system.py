@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import pickle
+import select
 import shutil
 import signal
 import socket
@@ -433,7 +434,12 @@ def test_a_process_that_dies_while_it_starts_is_noticed(shared: Driver) -> None:
 
 
 def test_a_start_after_the_admins_end_says_so(driver: Driver) -> None:
-    os.kill(driver.admin, signal.SIGKILL)
+    admin = os.pidfd_open(driver.admin)
+    try:
+        signal.pidfd_send_signal(admin, signal.SIGKILL)
+        assert select.select([admin], [], [], 10)[0], "the admin does not end"
+    finally:
+        os.close(admin)
     begin = time.monotonic()
     with pytest.raises(
         ActorSystemError, match=rf"late could not be started: .*admin \(process {driver.admin}\) has ended"
