@@ -4,6 +4,7 @@ ActorError
 ├── AddressError               an actor address cannot be parsed
 ├── WireError                  a peer sent bytes that are not the protocol
 │   ├── FrameTooLarge          a frame exceeds ``rpc.frame-size``
+│   │   └── OffloadError       it was to travel apart, and could not be put or fetched
 │   └── ProtocolVersionMismatch
 ├── AuthenticationError        the peer does not hold the cluster secret
 ├── EndpointStateError         a call to an endpoint that is not running
@@ -44,6 +45,10 @@ class WireError(ActorError):
 
 class FrameTooLarge(WireError):
     """A frame exceeds the agreed maximum (``rpc.frame-size``)."""
+
+
+class OffloadError(FrameTooLarge):
+    """A value over ``rpc.frame-size`` was to travel apart from its frame, and could not be put, or not be fetched."""
 
 
 class ProtocolVersionMismatch(WireError):

@@ -38,12 +38,12 @@ class Offloaded:
 
     Args:
         key: text of the blob's key.
-        job_id: the job that the blob belongs to, and is deleted with at the latest.
+        job_id: the job that the blob belongs to, and is deleted with at the latest; None for a transient one of nobody.
         size: number of bytes.
     """
 
     key: str
-    job_id: str
+    job_id: str | None
     size: int
 
 
@@ -120,7 +120,7 @@ class MessageOffload:
     Args:
         writer: uploads and deletes.
         limit: most bytes that travel inline.
-        job_id: the job that the blobs belong to.
+        job_id: the job that the blobs belong to; None for nobody.
         lifetime_s: seconds after its upload at which a blob is deleted whoever still uses it; not more than the
             server's time to live of transient blobs, by which those go whose sender died. A content that is sent again
             in the second half of that time is uploaded anew.
@@ -133,7 +133,7 @@ class MessageOffload:
         self,
         writer: BlobWriter,
         limit: int,
-        job_id: str,
+        job_id: str | None,
         *,
         lifetime_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,

@@ -17,13 +17,15 @@ from actors.rpc.gateway import RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
-from blob.key import PermanentBlobKey, TransientBlobKey
+from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import MaybeOffloaded, offload_if_larger
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError
+from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ClusterStatus, ResourceOverview, TaskLog, TaskManagerView
-from runtime.ids import JobID
+from runtime.gateways.messages import ClusterStatus, ComponentLog, ResourceOverview, TaskLog, TaskManagerView
+from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.ids import JobID, ResourceID
+from runtime.job_logs import KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
@@ -118,13 +120,20 @@ class ClusterClient:
 
     # --------------------------------------------------------------------- jobs
 
-    def submit(self, graph: JobGraph, main: Path, py_files: Iterable[Path] = ()) -> JobID:
+    def submit(
+        self,
+        graph: JobGraph,
+        main: Path,
+        py_files: Iterable[Path] = (),
+        libraries: Iterable[tuple[Path, ArtifactRole]] = (),
+    ) -> JobID:
         """Upload a job's files and submit it; returns when the cluster has persisted it.
 
         Args:
             graph: the job; its artifacts are filled in here.
             main: the job file.
             py_files: modules and archives for the job's Python path.
+            libraries: what else the job's code imports: packages, requirements, packed environments, jars.
 
         Raises:
             OSError: a file cannot be read.
@@ -133,6 +142,7 @@ class ClusterClient:
         """
         files = [(main, ArtifactRole.MAIN)]
         files += [(path, ArtifactRole.PY_FILE) for path in py_files]
+        files += libraries
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
@@ -178,8 +188,36 @@ class ClusterClient:
         self._ask(lambda dispatcher: dispatcher.cancel_job(job_id).result())
 
     def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
-        """The logs of a job's attempts, oldest attempt first; raises `JobNotFoundError`."""
+        """The logs of a job's attempts, oldest attempt first: while they run, and until the job is forgotten.
+
+        Of a failed attempt also what its TaskExecutor (``taskexecutor``) and Spark driver (``spark``) logged meanwhile.
+
+        Raises:
+            JobNotFoundError: no such job is running or remembered.
+        """
         logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id).result(60.0))
+        with self._blobs() as blobs:
+            return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs]
+
+    def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
+        """What is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
+        with self._blobs() as blobs:
+            return _fetch_log(blobs, log.blob_key, job_id)
+
+    def task_executor(self, resource_id: ResourceID) -> TaskExecutorGateway:
+        """The TaskExecutor of that name, to be asked itself; raises `UnknownTaskExecutorError`."""
+        for view in self.task_managers():
+            if view.registration.resource_id == resource_id:
+                return self._actors.gateway(ActorAddress.parse(view.registration.address), TaskExecutorGateway)
+        raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered; `status` shows those that are")
+
+    def task_executor_logs(self, resource_id: ResourceID) -> list[tuple[ComponentLog, bytes]]:
+        """The log of a TaskExecutor and that of its Spark driver, or their heads and tails.
+
+        Raises:
+            UnknownTaskExecutorError: it is not registered.
+        """
+        logs = self.task_executor(resource_id).request_own_logs().result(60.0)
         with self._blobs() as blobs:
             return [(log, _fetch_once(blobs, TransientBlobKey(log.blob_key))) for log in logs]
 
@@ -251,6 +289,17 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
         return [system]
     texts = [system] if isinstance(system, str) else system
     return [ActorAddress.parse(text) for text in dict.fromkeys(texts)]
+
+
+def _fetch_log(blobs: BlobClient, key: str, job_id: JobID) -> bytes:
+    if not key:
+        return b""
+    parsed = BlobKey.parse(key)
+    return (
+        _fetch_once(blobs, parsed)
+        if isinstance(parsed, TransientBlobKey)
+        else blobs.get_bytes(parsed, logs_owner(job_id))
+    )
 
 
 def _fetch_once(blobs: BlobClient, key: TransientBlobKey) -> bytes:

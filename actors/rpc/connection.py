@@ -123,6 +123,8 @@ class ServerConnection(_Connection):
         super().__init__(service, ServerHandshake(service.secret, "rpc"))
         self._peer = peer
         self._dispatch = service.dispatch
+        self.fetches_results = False
+        """Whether the peer has said that a result may travel apart."""
         self._handlers = 0
         self._handlers_limit = service.config.handlers_in_flight
         self._held = 0
@@ -136,6 +138,9 @@ class ServerConnection(_Connection):
         self._service.newcomers.pop(self, None)
 
     def message_received(self, message: list[Any]) -> None:
+        if message[0] == wire.OFFLOADED and message[1] == 0:
+            self.fetches_results = True
+            return
         self._dispatch(message, self)
 
     def pressure_changed(self) -> None:
@@ -219,6 +224,8 @@ class ClientConnection(_Connection):
         self._closed = False
         self._pending = PendingAsks(service.loop)
         self._next_id = 0
+        if service.offload.offloader is not None:
+            self.send(service.encoder.encode([wire.OFFLOADED, 0, "", 0]))
 
     def started(self) -> None:
         if isinstance(self._handshake, ClientHandshake):
@@ -245,7 +252,7 @@ class ClientConnection(_Connection):
 
     def message_received(self, message: list[Any]) -> None:
         kind = message[0]
-        if kind not in (wire.REPLY, wire.ERROR):
+        if kind not in (wire.REPLY, wire.ERROR, wire.OFFLOADED):
             raise WireError(f"the server sent a message of kind {kind}")
         ask = self._pending.take(message[1])
         if ask is None or ask.future.done():
@@ -255,6 +262,11 @@ class ClientConnection(_Connection):
         future = ask.future
         if kind == wire.ERROR:
             future.set_exception(codec.decode_error(message[2], message[3], message[4]))
+            return
+        if kind == wire.OFFLOADED:
+            if type(message[2]) is not str:
+                raise WireError("malformed frame: the key of an offloaded result has to be a text")
+            self._service.offload.spawn(self._service.offload.fetch_result(ask, message[2]))
             return
         try:
             future.set_result(ask.decode(message[2]))

@@ -8,11 +8,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actors.errors import ActorError, ActorSystemError, EndpointStateError, UnknownActor, WireError
+from actors.errors import ActorError, ActorSystemError, EndpointStateError, FrameTooLarge, UnknownActor, WireError
 from actors.rpc import codec, wire
 from actors.rpc.codec import MethodSpec
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.gateway import FencingToken
+from actors.rpc.offload import Offload
 from actors.rpc.tables import MethodTable, method_table
 
 if TYPE_CHECKING:
@@ -66,10 +67,15 @@ class Dispatcher:
         loop: runs the coroutine handlers.
         encoder: makes the frames of the replies.
         location: ``host:port`` of this process, for error messages.
+        offload: for arguments and results that do not fit into a frame.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, encoder: wire.FrameEncoder, location: Callable[[], str]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        encoder: wire.FrameEncoder,
+        location: Callable[[], str],
+        offload: Offload,
     ) -> None:
         self.served: dict[str, Served] = {}
         self.caller: ServerConnection | None = None
@@ -77,6 +83,7 @@ class Dispatcher:
         self._loop = loop
         self._encoder = encoder
         self._location = location
+        self._offload = offload
 
     # ------------------------------------------------------------------ endpoints come and go
 
@@ -142,6 +149,10 @@ class Dispatcher:
             if method is None:
                 raise UnknownActor(f"{path} has no method {name!r}")
             spec, handler, is_coroutine = method
+            if type(args) is str and correlation is not None and self._offload.offloader is not None:
+                connection.handler_started()
+                self._offload.spawn(self._fetch_arguments(message, connection))
+                return
             values = spec.decode_arguments(args)
         except (ActorError, ValueError, TypeError, LookupError) as error:
             self._fail(connection, correlation, path, name, error)
@@ -157,6 +168,23 @@ class Dispatcher:
             self._loop.call_soon(self._call, served, spec, handler, values, correlation, connection)
         else:
             self._call(served, spec, handler, values, correlation, connection)
+
+    async def _fetch_arguments(self, message: list[Any], connection: ServerConnection) -> None:
+        """Dispatch an ASK whose arguments travel apart once they are here; others are not kept waiting for it."""
+        _, correlation, path, name, key, _ = message
+        try:
+            arguments = await self._offload.get(key)
+            if type(arguments) is not list:
+                raise WireError(f"the arguments of {_shown(name)} that traveled apart are no list")
+        except ActorError as error:
+            self._fail(connection, correlation, path, name, error)
+        except asyncio.CancelledError:
+            self._fail(connection, correlation, path, name, EndpointStateError("the RPC service was closed"))
+            raise
+        else:
+            self.dispatch([*message[:4], arguments, message[5]], connection)
+        finally:
+            connection.handler_ended()
 
     def _call(
         self,
@@ -225,10 +253,30 @@ class Dispatcher:
         try:
             value = result if spec.encode_result is None else spec.encode_result(result)
             frame = self._encoder.encode([wire.REPLY, correlation, value])
+        except FrameTooLarge as error:
+            if self._offload.offloader is None or not connection.fetches_results:
+                self._fail(connection, correlation, served.endpoint.path, spec.name, error)
+                return
+            task = self._loop.create_task(self._send_apart(connection, correlation, served, spec, value))
+            connection.handler_started()
+            served.tasks.add(task)
+            task.add_done_callback(functools.partial(_ended, served, connection))
+            return
         except Exception as error:  # a result that cannot be encoded must not leave the asker waiting
             self._fail(connection, correlation, served.endpoint.path, spec.name, error)
             return
         connection.send(frame)
+
+    async def _send_apart(
+        self, connection: ServerConnection, correlation: int, served: Served, spec: MethodSpec, value: Any
+    ) -> None:
+        try:
+            await self._offload.send_result(connection, self._encoder, correlation, value)
+        except asyncio.CancelledError:
+            self._fail(connection, correlation, served.endpoint.path, spec.name, _stopped(served, spec))
+            raise
+        except ActorError as error:
+            self._fail(connection, correlation, served.endpoint.path, spec.name, error)
 
     def _fail(
         self, connection: ServerConnection, correlation: int | None, path: str, name: str, error: Exception

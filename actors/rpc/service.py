@@ -11,7 +11,7 @@ import threading
 from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, AskTimeout, RecipientUnreachable
+from actors.errors import ActorError, AskTimeout, FrameTooLarge, RecipientUnreachable
 from actors.rpc import wire
 from actors.rpc.codec import MethodSpec
 from actors.rpc.config import RpcConfig
@@ -20,6 +20,7 @@ from actors.rpc.dispatch import Dispatcher
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from actors.rpc.listener import Listener, listen_tcp, listen_unix
+from actors.rpc.offload import Offload, Offloader
 from actors.rpc.peer import Peer
 from actors.rpc.tables import proxy_type
 from actors.rpc.tls import TlsStream
@@ -54,7 +55,8 @@ class RpcService:
         self.connections: set[ServerConnection] = set()
         self.newcomers: dict[ServerConnection, None] = {}
         self.port = config.port
-        self._dispatcher = Dispatcher(loop, self.encoder, lambda: f"{config.bind_host}:{self.port}")
+        self.offload = Offload(loop)
+        self._dispatcher = Dispatcher(loop, self.encoder, lambda: f"{config.bind_host}:{self.port}", self.offload)
         self.dispatch = self._dispatcher.dispatch
         self._peers: dict[tuple[str, int], Peer] = {}
         self._listeners: list[Listener] = []
@@ -67,6 +69,13 @@ class RpcService:
         if self._tls is None or sock.family == socket.AF_UNIX:
             return None
         return TlsStream(self._tls[0 if server_side else 1], server_side=server_side)
+
+    def use_offloader(self, offloader: Offloader) -> None:
+        """Let arguments and results of asks that exceed a frame travel by *offloader*; it is closed with the service.
+
+        To be called before the first call is made: a connection tells the other side once whether results may come so.
+        """
+        self.offload.offloader = offloader
 
     # ------------------------------------------------------------------ serving
 
@@ -160,9 +169,38 @@ class RpcService:
             peer.ask(
                 message, spec.decode_result, future, timeout_s, functools.partial(_timed_out, target, spec, timeout_s)
             )
+        except FrameTooLarge as error:
+            if self.offload.offloader is not None and type(message[4]) is list:
+                self.offload.spawn(self._offload_ask(target, spec, message, future, timeout_s))
+            elif not future.done():
+                future.set_exception(error)
         except ActorError as error:
             if not future.done():
                 future.set_exception(error)
+
+    async def _offload_ask(
+        self, target: ActorAddress, spec: MethodSpec, message: list[Any], future: asyncio.Future[Any], timeout_s: float
+    ) -> None:
+        """Send an ask whose arguments do not fit into a frame; what is put for it is kept until it is answered."""
+        deadline = self.loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                key, _ = await self.offload.put(message[4])
+        except TimeoutError:
+            if not future.done():
+                future.set_exception(_timed_out(target, spec, timeout_s))
+        except asyncio.CancelledError:
+            if not future.done():
+                future.set_exception(RecipientUnreachable("the RPC service was closed"))
+            raise
+        except ActorError as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            future.add_done_callback(lambda _: self.offload.release(key))
+            if not future.done():
+                message[4] = key
+                self._send_ask(target, spec, message, future, max(0.0, deadline - self.loop.time()))
 
     def tell(self, target: ActorAddress, name: str, arguments: list[Any], token: FencingToken | None) -> None:
         """Send a tell (used by the generated gateways): at most once, no reply, never an error to the caller."""
@@ -219,6 +257,7 @@ class RpcService:
         self._closed = True
         for peer in list(self._peers.values()):
             peer.close()
+        await self.offload.close()
         path = self.config.unix_socket(self.port)
         if path is not None and self._listeners:
             path.unlink(missing_ok=True)

@@ -4,8 +4,11 @@
     TELL   [1, actor path, method, [argument, ...], fencing token | nil]
     REPLY  [2, correlation id, value]
     ERROR  [3, correlation id, error type, message, remote traceback]
+    OFFLOADED  [4, correlation id, key, size]
 
 An ERROR with correlation id 0 (asks count from 1) is about the connection: the server's last word before it closes it.
+OFFLOADED is a REPLY whose value is elsewhere (`actors.rpc.offload`); from a client, with correlation id 0, it says that
+the client can fetch such. An ASK whose arguments are elsewhere has the text of their key in place of the list.
 A fencing token is ``[epoch, session]``. Nothing here is ever unpickled; MessagePack extension types are refused; its
 own timestamp arrives as a float (seconds since 1970).
 """
@@ -20,7 +23,7 @@ import msgpack
 
 from actors.errors import FrameTooLarge, WireError
 
-ASK, TELL, REPLY, ERROR = 0, 1, 2, 3
+ASK, TELL, REPLY, ERROR, OFFLOADED = 0, 1, 2, 3, 4
 
 _LENGTH = struct.Struct(">I")
 HEADER_SIZE = _LENGTH.size
@@ -28,7 +31,7 @@ _LARGE = 4096
 """From so many bytes on a body is walked through once before anything is built from it: nested lists that announce more
 elements than follow would otherwise have memory set aside for them all (80 GB for a frame of 10 MB)."""
 
-_FIELDS = {ASK: 6, TELL: 5, REPLY: 3, ERROR: 5}
+_FIELDS = {ASK: 6, TELL: 5, REPLY: 3, ERROR: 5, OFFLOADED: 4}
 
 
 class FrameEncoder:
@@ -120,14 +123,7 @@ class FrameDecoder:
 
 def parse(body: bytes | bytearray) -> list[Any]:
     """One message, of the body of its frame; raises `WireError` when it is malformed."""
-    try:
-        if len(body) > _LARGE:
-            _walk_through(body)
-        message = msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_refuse_extension, timestamp=1)
-    except WireError:
-        raise
-    except Exception as error:  # msgpack raises several unrelated types on malformed input; all mean the same here
-        raise WireError(f"malformed frame: {type(error).__name__}: {error}") from error
+    message = unpack_value(body)
     if not isinstance(message, list) or not message:
         raise WireError("malformed frame: not a message array")
     kind = message[0]
@@ -138,6 +134,24 @@ def parse(body: bytes | bytearray) -> list[Any]:
     if kind != TELL and type(message[1]) is not int:
         raise WireError("malformed frame: the correlation id is no integer")
     return message
+
+
+def pack_value(value: Any) -> bytes:
+    """A plain value that travels apart from its frame."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def unpack_value(body: bytes | bytearray) -> Any:
+    """The plain value of a body, or of what traveled apart; raises `WireError` when it is malformed."""
+    try:
+        if len(body) > _LARGE:
+            _walk_through(body)
+        return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_refuse_extension, timestamp=1)
+    except WireError:
+        raise
+    except Exception as error:  # msgpack raises several unrelated types on malformed input; all mean the same here
+        raise WireError(f"malformed frame: {type(error).__name__}: {error}") from error
 
 
 def _walk_through(body: bytes | bytearray) -> None:

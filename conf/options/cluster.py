@@ -105,6 +105,24 @@ class TaskManagerOptions:
         "How long a TaskManager keeps a job's tasks running while the job has no JobMaster, in the hope that another "
         "one takes over; after that it cancels them (Flink fails them at once).",
     )
+    PIP_OPTIONS = option(
+        "taskmanager.python.pip-options",
+        Arguments("--index-url https://pypi.example.org/simple"),
+        "",
+        "What `pip install` is given when the packages and requirements of a job are installed, as in a shell.",
+    )
+    INSTALL_TIMEOUT = option(
+        "taskmanager.python.install-timeout",
+        Duration("10 min"),
+        "10 min",
+        "How long the installation of a job's packages may take.",
+    )
+    ENVIRONMENT_RETENTION = option(
+        "taskmanager.python.environment-retention",
+        Duration("1 h"),
+        "1 h",
+        "How long a TaskManager keeps a Python environment that no job uses, for the next job with the same files.",
+    )
 
 
 class SecurityOptions:

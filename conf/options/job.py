@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from conf.option import option
-from conf.values import Choice, Duration, Integer, Number
+from conf.values import Choice, Duration, Integer, MemorySize, Number
 
 
 class RestartStrategyType(Enum):
@@ -42,7 +42,14 @@ class JobOptions:
         "job.logs.retention",
         Duration("7 d"),
         "7 d",
-        "How long the logs of a finished job are kept.",
+        "How long a TaskExecutor keeps the files of a finished job's logs; what the cluster keeps of them goes with "
+        "the job (`jobstore.expiration-time`).",
+    )
+    LOGS_MAX_SIZE = option(
+        "job.logs.max-size",
+        MemorySize("1 mb", minimum=4096, maximum=128 << 20),
+        "4 mb",
+        "How much is kept of each log of a finished task; of a longer one the head and the tail are.",
     )
 
 

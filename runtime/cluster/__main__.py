@@ -96,6 +96,33 @@ def job() -> None:
     type=click.Path(exists=True, dir_okay=False),
     help="Python module or archive for the job's path; repeatable.",
 )
+@click.option(
+    "--package",
+    "packages",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Wheel or source distribution to install for the job; repeatable.",
+)
+@click.option(
+    "--requirements",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Requirements file to install for the job; repeatable.",
+)
+@click.option(
+    "--py-archive",
+    "archives",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Packed virtual environment, or archive of modules, to unpack for the job; repeatable.",
+)
+@click.option(
+    "--jar",
+    "jars",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Jar for the session of a pipeline; repeatable.",
+)
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option
 @click.argument("file", type=click.Path())
@@ -146,6 +173,12 @@ def job_cancel(**settings: object) -> None:
 @job.command(name="logs")
 @configured
 @json_option
+@click.option("-f", "--follow", is_flag=True, help="Follow them while the job runs; its end gives the exit status.")
+@click.option(
+    "--task-executors",
+    is_flag=True,
+    help="Show the logs of the TaskExecutors that it ran on, and of their Spark drivers, instead.",
+)
 @click.argument("job_id")
 def job_logs(**settings: object) -> None:
     """Print what a job's tasks wrote: their standard output, and their standard error to standard error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from conf.configuration import Configuration
 from conf.options import ClusterOptions
 from runtime.client import ClusterClient
 from runtime.cluster.job_file import read_job_file
+from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
 from runtime.cluster.progress import job_progress
 from runtime.cluster.render import (
     print_error,
@@ -37,6 +38,7 @@ from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError
 from runtime.ha.errors import HaError
 from runtime.ids import JobID
 from runtime.jobgraph.errors import JobGraphError
+from runtime.jobgraph.job_graph import ArtifactRole
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.spark.errors import SparkVehicleError
@@ -162,14 +164,26 @@ def job_run(
     name: str | None,
     job_id: str | None,
     py_files: tuple[str, ...],
+    packages: tuple[str, ...],
+    requirements: tuple[str, ...],
+    archives: tuple[str, ...],
+    jars: tuple[str, ...],
     detach: bool,
     as_json: bool,
 ) -> None:
     """`understudy job run`."""
+    roles = (
+        (ArtifactRole.PY_FILE, py_files),
+        (ArtifactRole.PACKAGE, packages),
+        (ArtifactRole.REQUIREMENTS, requirements),
+        (ArtifactRole.ARCHIVE, archives),
+        (ArtifactRole.JAR, jars),
+    )
+    libraries = [(Path(path), role) for role, paths in roles for path in paths]
     with _readable_errors(), connect(configuration) as client:
         if not detach and not as_json:
-            sys.exit(_run(client, Path(file), args, name, job_id, py_files))
-        submitted = _submit(client, Path(file), args, name, job_id, py_files)
+            sys.exit(_run(client, Path(file), args, name, job_id, libraries))
+        submitted = _submit(client, Path(file), args, name, job_id, libraries)
         if detach:
             print_json({"job_id": submitted}) if as_json else print_line(submitted)
             return
@@ -184,10 +198,10 @@ def _submit(
     args: tuple[str, ...],
     name: str | None,
     job_id: str | None,
-    py_files: tuple[str, ...],
+    libraries: Sequence[tuple[Path, ArtifactRole]],
 ) -> JobID:
     graph = read_job_file(file, args, name, None if job_id is None else _job_id(job_id))
-    return client.submit(graph, file, [Path(path) for path in py_files])
+    return client.submit(graph, file, libraries=libraries)
 
 
 def _run(
@@ -196,10 +210,10 @@ def _run(
     args: tuple[str, ...],
     name: str | None,
     job_id: str | None,
-    py_files: tuple[str, ...],
+    libraries: Sequence[tuple[Path, ArtifactRole]],
 ) -> int:
     """Run a job attached; returns the exit status."""
-    submitted = _submit(client, file, args, name, job_id, py_files)
+    submitted = _submit(client, file, args, name, job_id, libraries)
     print_line(f"job {submitted} was submitted", sys.stderr)
     interrupted = False
     with job_progress() as progress:
@@ -273,19 +287,16 @@ def job_cancel(configuration: Configuration, job_id: str, wait: bool) -> None:
     print_line(f"job {wanted} is {state}")
 
 
-def job_logs(configuration: Configuration, job_id: str, as_json: bool) -> None:
+def job_logs(configuration: Configuration, job_id: str, follow: bool, task_executors: bool, as_json: bool) -> None:
     """`understudy job logs`."""
+    if follow and task_executors:
+        raise ClusterError("the logs of TaskExecutors cannot be followed", "leave out -f, or --task-executors")
+    wanted = _job_id(job_id)
     with _readable_errors(), connect(configuration) as client:
-        logs = client.logs(_job_id(job_id))
-    if as_json:
-        print_json([{**to_plain(log), "text": content.decode(errors="replace")} for log, content in logs])
-        return
-    for log, content in logs:
-        if content:
-            print_line(f"--- {log.task}, attempt {log.attempt + 1}, {log.name}", sys.stderr)
-            stream = sys.stdout if log.name == "stdout" else sys.stderr
-            stream.write(content.decode(errors="replace"))
-            stream.flush()
+        if follow:
+            sys.exit(follow_logs(client, wanted, as_json))
+        show = show_task_executor_logs if task_executors else show_logs
+        show(client, wanted, as_json)
 
 
 def _job_id(text: str) -> JobID:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import FencingToken, rpc, rpc_sync
+from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
-from blob.gateway import PATH as BLOB_SERVER_PATH
-from blob.gateway import BlobAddress, BlobServerGateway
+from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
-from conf.options import JobStoreOptions
+from conf.options import BlobOptions, JobStoreOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore
+from runtime.dispatcher.job_blobs import JobBlobs, live_jobs
+from runtime.dispatcher.job_logs import is_whole, merged_logs
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import (
@@ -37,6 +38,7 @@ from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_maste
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
+from runtime.job_logs import logs_owner
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
@@ -48,6 +50,7 @@ from runtime.leadership import LeaderEndpoint
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 DETAILS_TIMEOUT_S = 2.0
+LOGS_TIMEOUT_S = 30.0
 STARTS_AT_ONCE = 4
 
 
@@ -73,6 +76,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         blobs: a client of it; closed with the endpoint.
         archive: finished jobs.
         log_dir: where the JobMasters' logs are, which go with their jobs.
+        sweep_interval_s: seconds between two looks for blobs of jobs that nobody knows.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         blobs: BlobClient,
         archive: ArchivedExecutionGraphStore,
         log_dir: Path,
+        sweep_interval_s: float,
     ) -> None:
         super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
         self._ha = ha
@@ -95,6 +100,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._blobs = blobs
         self._archive = archive
         self._log_dir = log_dir
+        self._sweep_interval_s = sweep_interval_s
+        self._job_blobs = JobBlobs(service, receptionist)
         self._jobs: dict[JobID, _Job] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
         # A thousand recovered jobs must not keep the master from answering, nor time out in its queue.
@@ -121,7 +128,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         entries = await registry.entries()
         for job_id in [job_id for job_id, entry in entries.items() if entry.dirty]:
             self.spawn(self._clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
-        for job_id, stored in (await store.get_all()).items():
+        graphs = await store.get_all()
+        await self._job_blobs.try_to_use(*graphs)
+        for job_id, stored in graphs.items():
             entry = entries.get(job_id)
             if entry is not None and entry.status is JobSchedulingStatus.DONE:
                 continue
@@ -133,8 +142,11 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 await self._run(graph, JobStatus.RECONCILING)
 
     async def serve(self) -> None:
-        """Begin to expire what was archived."""
+        """Begin to expire what was archived, and to sweep the blobs of jobs that nobody knows."""
         self._expire()
+        # At once: a former leader, whose list may be older, is refused from then on.
+        if self._term is not None:
+            self.spawn(self._sweep_blobs(self._term), "sweeping blobs that nobody knows")
 
     async def step_back(self) -> None:
         """Leave the jobs to the next leader; their JobMasters go on."""
@@ -157,6 +169,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return job_id
         done = self._submitting[job_id] = asyncio.Event()
         try:
+            await self._keep_blobs(job_id)
             await self._ha.running_jobs_registry().set_pending(job_id, term)
             await self._ha.job_graph_store().put(job_id, encode(graph), term)
             await self._run(graph, JobStatus.INITIALIZING)
@@ -169,6 +182,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             done.set()
         self.log.info("job %s (%s) was accepted", job_id, graph.name)
         return job_id
+
+    async def _keep_blobs(self, job_id: JobID) -> None:
+        """From here on no sweep takes the job's files, also not one that began before the job was submitted."""
+        try:
+            await self._job_blobs.use(job_id)
+        except ActorError as error:
+            raise JobNotReachableError(f"job {job_id} is not accepted without the BlobServer: {error}") from error
 
     async def _read(self, sent: MaybeOffloaded) -> bytes:
         if isinstance(sent, Inline):
@@ -229,10 +249,24 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         await self._ha.job_graph_store().remove(job_id, term)
         await self._master.stop_job_master(job_id)
         await self._ha.execution_store().remove(job_id, term)
-        listing = await self._receptionist.find(BLOB_SERVER_PATH)
-        leader = FencingToken(term.epoch, term.session)
-        await self.service.gateway(listing.address, BlobServerGateway).cleanup_job(job_id, leader)
+        await self._job_blobs.clean_up(job_id, term)
         await self._ha.running_jobs_registry().mark_clean(job_id, term)
+
+    async def _sweep_blobs(self, term: LeaderTerm) -> None:
+        """Have the blobs deleted that were uploaded and never submitted, or left over; as long as this one leads."""
+        while self._term == term:
+            try:
+                registry = await self._ha.running_jobs_registry().entries()
+                stored = await self._ha.job_graph_store().job_ids()
+                archived = [job.job_id for job in self._archive.details()]
+                if self._term != term:
+                    return  # what it knew went with its leadership
+                await self._job_blobs.sweep(
+                    live_jobs([*self._jobs, *self._submitting], archived, stored, registry), term
+                )
+            except (ActorError, HaError) as error:
+                self.log.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
+            await asyncio.sleep(self._sweep_interval_s)
 
     def _expire(self) -> None:
         term = self._term
@@ -243,6 +277,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     async def _forget(self, job_id: JobID, term: LeaderTerm) -> None:
+        try:
+            await self._job_blobs.clean_up(logs_owner(job_id), term)
+        except ActorError as error:
+            self.log.info("the logs of job %s are left to a sweep: %s", job_id, error)
         await self._ha.running_jobs_registry().forget(job_id, term)
         (self._log_dir / f"{job_master(job_id)}.log").unlink(missing_ok=True)
 
@@ -321,13 +359,41 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     @rpc
     async def request_job_logs(self, job_id: JobID) -> list[TaskLog]:
-        if self._archive.find(job_id) is None:
-            self._find(job_id)
-        resource_manager = await self._resource_manager.get()
-        workers = await resource_manager.request_task_managers()
-        gateways = [self.service.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
-        answers = await asyncio.gather(*(gateway.request_task_logs(job_id) for gateway in gateways))
-        return [log for answer in answers for log in answer]
+        archived = await self.run_blocking(self._archive.get, job_id)
+        if archived is not None and is_whole(archived):
+            return merged_logs(archived, [])
+        job = archived or await self._running(job_id)
+        return merged_logs(job, await self._logs_at_task_executors(job_id))
+
+    async def _running(self, job_id: JobID) -> ArchivedExecutionGraph | None:
+        """A job that is not over; None while its JobMaster does not answer."""
+        self._find(job_id)
+        try:
+            async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                return await self._gateway_of(job_id).request_job()
+        except (ActorError, JobNotReachableError, TimeoutError) as error:
+            self.log.info("the JobMaster of job %s does not answer: %s", job_id, error)
+            return None
+
+    async def _logs_at_task_executors(self, job_id: JobID) -> list[TaskLog]:
+        """What they have of a job; one that does not answer has lost nothing that is kept."""
+        try:
+            async with asyncio.timeout(LOGS_TIMEOUT_S):
+                workers = await (await self._resource_manager.get()).request_task_managers()
+                gateways = [self.service.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
+                answers = await asyncio.gather(
+                    *(gateway.request_task_logs(job_id) for gateway in gateways), return_exceptions=True
+                )
+        except (ActorError, TimeoutError) as error:
+            self.log.warning("the TaskExecutors were not asked for logs of job %s: %s", job_id, error)
+            return []
+        found = []
+        for view, answer in zip(workers, answers, strict=True):
+            if isinstance(answer, BaseException):
+                self.log.warning("%s does not give its logs: %s", view.registration.resource_id, answer)
+            else:
+                found += answer
+        return found
 
     @rpc_sync
     def get_blob_server(self) -> BlobAddress:
@@ -355,6 +421,7 @@ async def create(
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     blob = BlobAddress(blob_host, blob_port)
+    context.offload_large_calls(service, blob)
     return Dispatcher(
         service,
         name,
@@ -369,4 +436,5 @@ async def create(
             context.configuration.get(JobStoreOptions.EXPIRATION_TIME),
         ),
         log_dir=context.directory.log,
+        sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
     )

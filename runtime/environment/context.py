@@ -14,10 +14,11 @@ from actors.address import ActorAddress
 from actors.process.host import HostSpec
 from actors.process.logs import LogConfig
 from actors.receptionist import PATH as RECEPTIONIST_PATH
-from actors.rpc.service import RpcConfig
+from actors.rpc.service import RpcConfig, RpcService
 from actors.rpc.tls import TlsConfig
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
+from blob.rpc_offload import BlobOffloader
 from conf.configuration import Configuration
 from conf.options import (
     BlobOptions,
@@ -60,6 +61,10 @@ class ComponentContext:
     async def ha_services(self) -> HighAvailabilityServices:
         """Open the high-availability services; the caller closes them."""
         return await open_ha_services(self.configuration)
+
+    def offload_large_calls(self, service: RpcService, blob: BlobAddress) -> None:
+        """See `offload_large_calls`; *blob* is where this master's BlobServer listens."""
+        offload_large_calls(service, self.configuration, lambda: (blob.host, blob.port))
 
     def host_spec(self, name: str, factory: str, **arguments: Any) -> HostSpec:
         """How to host an actor of this cluster in a process of its own."""
@@ -137,6 +142,20 @@ def blob_client(
         timeout=configuration.get(BlobOptions.SOCKET_TIMEOUT),
         retries=configuration.get(BlobOptions.FETCH_RETRIES),
         tls=None if tls is None else tls.contexts()[1],
+    )
+
+
+def offload_large_calls(
+    service: RpcService, configuration: Configuration, address: Callable[[], tuple[str, int]]
+) -> None:
+    """Let a component's arguments and results over `rpc.frame-size` travel by the BlobServer; before its first call."""
+    service.use_offloader(
+        BlobOffloader(
+            lambda location: blob_client(configuration, BlobAddress(*location), service.secret),
+            address,
+            # A value is fetched at once; what a killed process has put goes with the server's time to live.
+            lifetime_s=max(1.0, min(configuration.get(BlobOptions.CLEANUP_TTL), 3600.0)),
+        )
     )
 
 

@@ -42,7 +42,10 @@ class DispatcherGateway(FencedRpcGateway):
         raise NotImplementedError
 
     def request_job_logs(self, job_id: JobID) -> Ask[list[TaskLog]]:
-        """The logs of the job's task attempts, as TRANSIENT blobs; raises `JobNotFoundError`."""
+        """The logs of the job's task attempts, in the order in which these began; raises `JobNotFoundError`.
+
+        What is kept of an attempt that is over, or else what its TaskExecutor has, as far as that answers.
+        """
         raise NotImplementedError
 
     def get_blob_server(self) -> Ask[BlobAddress]:

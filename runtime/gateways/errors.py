@@ -8,7 +8,9 @@ GatewayError
 ├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
 ├── UnknownJobManagerError       the job's JobMaster is not registered
 ├── SlotOccupiedError            the slot belongs to another allocation
-└── SlotNotAllocatedError        the slot is not this job's (any more)
+├── SlotNotAllocatedError        the slot is not this job's (any more)
+├── DeploymentNotFoundError      a part of a deployment travels as a blob, which is not to be found
+└── NoSuchLogError               what was asked for is no log of a task
 
 The errors of a bad job graph (`runtime.jobgraph.errors`) travel as themselves too.
 """
@@ -61,6 +63,16 @@ class SlotOccupiedError(GatewayError):
 @wire_error
 class SlotNotAllocatedError(GatewayError):
     """The slot is not this job's (any more)."""
+
+
+@wire_error
+class NoSuchLogError(GatewayError):
+    """What was asked for is no log of a task."""
+
+
+@wire_error
+class DeploymentNotFoundError(GatewayError):
+    """A part of a deployment travels as a blob, which the TaskExecutor does not find."""
 
 
 for _error in vars(jobgraph_errors).values():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
-from runtime.ids import InstanceID, JobID, ResourceID
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,39 @@ class ResourceOverview:
 
 @dataclass(frozen=True, slots=True)
 class TaskLog:
-    """A log file of one task attempt, uploaded as a TRANSIENT blob for whoever asked.
+    """A log of one task attempt: a TRANSIENT blob, made for whoever asked, or the PERMANENT one that is kept of it.
 
     Args:
         job_id: the job.
         task: name of the task.
         attempt: number of the attempt, from 0.
-        name: ``stdout`` or ``stderr``.
+        name: ``stdout`` or ``stderr``; of a failed attempt also ``taskexecutor`` and ``spark``.
         size: bytes.
-        blob_key: text of the transient blob's key.
+        blob_key: text of the blob's key; a permanent one is of `runtime.job_logs.logs_owner`. Empty for an empty log.
+        attempt_id: the attempt.
     """
 
     job_id: JobID
     task: str
     attempt: int
+    name: str
+    size: int
+    blob_key: str
+    attempt_id: ExecutionAttemptID
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentLog:
+    """A log of a TaskExecutor or of what belongs to it, uploaded as a TRANSIENT blob for whoever asked.
+
+    Args:
+        resource_id: the TaskExecutor.
+        name: ``taskexecutor`` or ``spark``, its Spark driver's.
+        size: bytes of the log.
+        blob_key: text of the transient blob's key; of a long log it holds the head and the tail.
+    """
+
+    resource_id: ResourceID
     name: str
     size: int
     blob_key: str

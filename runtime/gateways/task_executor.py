@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
-from blob.offload import Inline, Offloaded
-from runtime.gateways.messages import LeaderAddress, TaskLog
+from runtime.gateways.messages import ComponentLog, LeaderAddress, TaskLog
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
+from runtime.job_logs import KeptLog, LogChunk
+from runtime.jobmaster.deployment_message import TaskDeployment
 from runtime.resourcemanager.slot_manager import SlotReport
 
 
@@ -31,13 +32,14 @@ class TaskExecutorGateway(RpcGateway):
         """From a JobMaster: it needs the slot no more. No error when it is free already."""
         raise NotImplementedError
 
-    def submit_task(self, descriptor: Inline | Offloaded, job_master: FencingToken) -> Ask[None]:
-        """From a JobMaster: run an attempt; the encoded `TaskDeploymentDescriptor`, as a blob when it is large.
+    def submit_task(self, deployment: TaskDeployment, job_master: FencingToken) -> Ask[None]:
+        """From a JobMaster: run an attempt; parts of the descriptor that are large are blobs.
 
         Idempotent by attempt. Its states follow as `JobMasterGateway.update_task_execution_state`.
 
         Raises:
             SlotNotAllocatedError: the allocation is not this job's any more.
+            DeploymentNotFoundError: one of the blobs is not to be found; nothing was begun.
         """
         raise NotImplementedError
 
@@ -62,4 +64,25 @@ class TaskExecutorGateway(RpcGateway):
 
     def request_task_logs(self, job_id: JobID) -> Ask[list[TaskLog]]:
         """Upload the logs of all attempts of the job that ran here as TRANSIENT blobs, and name them."""
+        raise NotImplementedError
+
+    def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> Ask[list[KeptLog]]:
+        """From a JobMaster: put the logs of an attempt that ended untold as PERMANENT blobs of `logs_owner`.
+
+        The answer is empty where the attempt did not run here. Fails with the error of the blob service.
+        """
+        raise NotImplementedError
+
+    def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> Ask[LogChunk]:
+        """A piece of ``stdout`` or ``stderr`` of an attempt that runs or ran here, from byte *offset* on.
+
+        At most `runtime.job_logs.CHUNK` bytes; none at the present end, or while there is no such file.
+
+        Raises:
+            NoSuchLogError: the name is no log's, or the offset is negative.
+        """
+        raise NotImplementedError
+
+    def request_own_logs(self) -> Ask[list[ComponentLog]]:
+        """Upload this TaskExecutor's own log and its Spark driver's as TRANSIENT blobs, and name them."""
         raise NotImplementedError

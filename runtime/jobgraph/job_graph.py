@@ -53,6 +53,13 @@ class ArtifactRole(Enum):
 
     MAIN = "main"
     PY_FILE = "py-file"
+    """A module or archive that is imported as it is."""
+    PACKAGE = "package"
+    """A wheel or source distribution, installed for the job."""
+    REQUIREMENTS = "requirements"
+    """A requirements file, installed for the job."""
+    ARCHIVE = "archive"
+    """A packed virtual environment, or an archive of modules, unpacked for the job."""
     JAR = "jar"
     FILE = "file"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobgraph.topology import topological_order
 from runtime.jobmaster.descriptor import VertexProgress
@@ -25,6 +26,7 @@ class AttemptInfo:
         timestamps: when it entered each of its states, by the state's name, in milliseconds since the epoch.
         error: why it failed.
         exit_status: of its task process, negative for a signal; None while it runs or when it is not known.
+        logs: what is kept of its logs; none while it runs, or when they could not be put.
     """
 
     attempt_id: ExecutionAttemptID
@@ -34,6 +36,7 @@ class AttemptInfo:
     timestamps: dict[str, int]
     error: ErrorInfo | None
     exit_status: int | None
+    logs: tuple[KeptLog, ...] = ()
 
     @property
     def end_ms(self) -> int | None:
@@ -172,6 +175,7 @@ def _describe_attempt(execution: Execution) -> AttemptInfo:
         {state.value: entered for state, entered in execution.timestamps.items()},
         execution.error,
         execution.exit_status,
+        execution.logs,
     )
 
 

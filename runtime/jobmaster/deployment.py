@@ -10,14 +10,15 @@ from actors.errors import ActorError
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
-from blob.offload import MaybeOffloaded, offload_if_larger
 from conf.configuration import Configuration
 from conf.options import BlobOptions, RpcOptions
 from runtime.environment.context import blob_client
+from runtime.gateways.errors import DeploymentNotFoundError
 from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.jobgraph.codec import encode
+from runtime.jobmaster.deployment_message import TaskDeployment, pack
+from runtime.jobmaster.deployment_offload import DeploymentOffload
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.jobmaster.slot_pool import AllocatedSlot
 
@@ -37,16 +38,21 @@ class TaskManagers:
         endpoint: the JobMaster, whose main thread everything here runs on.
         job_id: the job.
         configuration: the cluster's.
-        blob: where descriptors over the limit are uploaded to.
+        blob: where what is over the limit of a descriptor is uploaded to.
     """
 
     def __init__(self, endpoint: RpcEndpoint, job_id: JobID, configuration: Configuration, blob: BlobAddress) -> None:
         self._endpoint = endpoint
         self._job_id = job_id
-        self._offload_limit = min(
-            configuration.get(BlobOptions.OFFLOAD_MINSIZE), configuration.get(RpcOptions.FRAME_SIZE) // 2
-        )
         self._blobs = blob_client(configuration, blob, endpoint.service.secret)
+        self._offload = DeploymentOffload(
+            self._blobs,
+            # Both parts of a descriptor go in one message.
+            min(configuration.get(BlobOptions.OFFLOAD_MINSIZE), configuration.get(RpcOptions.FRAME_SIZE) // 4),
+            job_id,
+            endpoint.run_blocking,
+            configuration.get(BlobOptions.CLEANUP_TTL),
+        )
         self._workers: dict[ResourceID, _Worker] = {}
         self._expected: dict[ResourceID, str] = {}
         self._deploying: dict[ExecutionAttemptID, asyncio.Event] = {}
@@ -94,18 +100,30 @@ class TaskManagers:
         worker = self._workers[resource_id]
         sent = self._deploying[descriptor.attempt_id] = asyncio.Event()
         try:
-            packed = await self._pack(descriptor)
-            await written()
-            await worker.gateway.submit_task(packed, token)
+            await self._send(worker.gateway, descriptor, token, written)
         finally:
             sent.set()
             del self._deploying[descriptor.attempt_id]
 
-    async def _pack(self, descriptor: TaskDeploymentDescriptor) -> MaybeOffloaded:
-        data = encode(descriptor)
-        return await self._endpoint.run_blocking(
-            offload_if_larger, data, self._offload_limit, self._blobs, self._job_id
-        )
+    async def _send(
+        self,
+        gateway: TaskExecutorGateway,
+        descriptor: TaskDeploymentDescriptor,
+        token: FencingToken,
+        written: Callable[[], Awaitable[None]],
+    ) -> None:
+        offload = self._offload
+        job, attempt = pack(descriptor)
+        async with offload.delivery(job, keep=True) as job_sent, offload.delivery(attempt) as attempt_sent:
+            await written()
+            try:
+                await gateway.submit_task(TaskDeployment(job_sent, attempt_sent), token)
+            except DeploymentNotFoundError as error:
+                self._endpoint.log.info("%s is sent again: %s", descriptor.task_name, error)
+                lasting = TaskDeployment(
+                    await offload.lasting(job, job_sent, keep=True), await offload.lasting(attempt, attempt_sent)
+                )
+                await gateway.submit_task(lasting, token)
 
     def cancel(self, attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
         """Have an attempt cancelled, after its deployment has been delivered; repeated until it is answered."""
@@ -141,12 +159,18 @@ class TaskManagers:
         """Tell all TaskExecutors that the job is over."""
         for worker in self._workers.values():
             worker.gateway.disconnect_job_manager(self._job_id, reason)
+        self._release_blobs()
 
     def clear(self) -> None:
         """Forget all TaskExecutors: another JobMaster leads, and if it is this one again they register anew."""
         self._workers.clear()
         self._expected.clear()
+        self._release_blobs()
 
-    def close(self) -> None:
-        """Close the connection to the BlobServer."""
+    def _release_blobs(self) -> None:
+        self._endpoint.spawn(self._offload.release(), "deleting what was kept for further deployments")
+
+    async def close(self) -> None:
+        """Delete what is left of deployments, and close the connection to the BlobServer."""
+        await self._offload.close()
         self._blobs.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
+from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy, VertexRole
 from runtime.jobgraph.topology import Chain
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState
@@ -116,12 +117,14 @@ class TaskExecutionState:
         state: the state that it has entered.
         error: with FAILED: why.
         exit_status: with a terminal state: the exit status of the task process, negative for a signal.
+        logs: with a terminal state: what is kept of the attempt's logs; none where they could not be put.
     """
 
     attempt_id: ExecutionAttemptID
     state: ExecutionState
     error: ErrorInfo | None = None
     exit_status: int | None = None
+    logs: tuple[KeptLog, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

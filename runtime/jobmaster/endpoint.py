@@ -17,6 +17,7 @@ from actors.errors import ActorError, FencingError, RecipientUnreachable, WireEr
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import Ask, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
+from blob.errors import BlobError
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
@@ -70,6 +71,7 @@ from runtime.leadership import LeaderEndpoint
 
 CHECK_INTERVAL_S = 0.5
 RETRY_S = 0.5
+LOST_LOGS_TIMEOUT_S = 5.0
 POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
 
 
@@ -222,7 +224,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     async def on_stop(self) -> None:
         await super().on_stop()
-        self._task_managers.close()
+        await self._task_managers.close()
         await self._ha.close()
 
     def _check(self, term: LeaderTerm) -> None:
@@ -311,6 +313,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         except JobNotReachableError as error:
             self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
             return
+        await self._keep_lost_logs(graph)
+        if self._graph is not graph:
+            return  # another JobMaster reports the end, or this one anew
         journal.complete()  # the Dispatcher removes what was written
         self.log.info("job %s is %s", self._job_id, instruction.status.value)
         self._do(self._pool.close())
@@ -327,6 +332,22 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 await asyncio.sleep(RETRY_S)
             else:
                 return
+
+    async def _keep_lost_logs(self, graph: ExecutionGraph) -> None:
+        """An attempt that was lost with its TaskExecutor left its logs there: where that is back, they are kept too."""
+
+        async def keep(attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
+            try:
+                address = self._task_managers.address_of(resource_id)
+                async with asyncio.timeout(LOST_LOGS_TIMEOUT_S):
+                    gateway = self.service.gateway(address, TaskExecutorGateway)
+                    graph.logs_kept(attempt_id, tuple(await gateway.keep_task_logs(self._job_id, attempt_id)))
+            except KeyError:
+                self.log.info("the logs of attempt %s are left where it ran: %s is not here", attempt_id, resource_id)
+            except (ActorError, BlobError, TimeoutError) as error:
+                self.log.warning("the logs of attempt %s are left at %s: %s", attempt_id, resource_id, error)
+
+        await asyncio.gather(*(keep(*attempt) for attempt in graph.attempts_without_logs()))
 
     def _require_graph(self) -> ExecutionGraph:
         if self._graph is None:
@@ -450,6 +471,7 @@ async def create(
 ) -> JobMaster:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
+    context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
     return JobMaster(
         service,
         name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, SlotRequestID
+from runtime.job_logs import KeptLog
 from runtime.jobgraph.topology import Chain
 from runtime.jobmaster.descriptor import VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, check_execution_transition
@@ -27,6 +28,7 @@ class Execution:
         "attempt_id",
         "error",
         "exit_status",
+        "logs",
         "number",
         "progress",
         "request_id",
@@ -45,6 +47,7 @@ class Execution:
         self.slot: AllocatedSlot | None = None
         self.error: ErrorInfo | None = None
         self.exit_status: int | None = None
+        self.logs: tuple[KeptLog, ...] = ()
         self.waiting_for = ""
         self.progress: dict[JobVertexID, VertexProgress] = {}
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
+from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.topology import chains
 from runtime.jobmaster.archived_execution_graph import (
@@ -296,6 +297,7 @@ class ExecutionGraph:
         execution, state = task.current, report.state
         if state.is_terminal:
             execution.exit_status = report.exit_status
+            execution.logs = report.logs
         if execution.state is ExecutionState.CANCELING:
             # However it ended, it did so while it was being cancelled (as in Flink).
             return self._end(task, ExecutionState.CANCELED, at) + self._settle(at) if state.is_terminal else []
@@ -324,6 +326,22 @@ class ExecutionGraph:
         if task is not None:
             own = set(task.chain.vertices)
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
+
+    def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
+        """Ended attempts whose logs lie at most where they ran, and where that was: those that were lost."""
+        return [
+            (execution.attempt_id, execution.slot.slot_id.resource_id)
+            for task in self._tasks.values()
+            for execution in task.attempts
+            if execution.state.is_terminal and not execution.logs and execution.slot is not None
+        ]
+
+    def logs_kept(self, attempt_id: ExecutionAttemptID, logs: tuple[KeptLog, ...]) -> None:
+        """The logs of one of `attempts_without_logs` have been put after all."""
+        for task in self._tasks.values():
+            for execution in task.attempts:
+                if execution.attempt_id == attempt_id:
+                    execution.logs = logs
 
     def deployments_reported(
         self, resource_id: ResourceID, attempt_ids: Iterable[ExecutionAttemptID], at: Instant

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.job_logs import KeptLog
 from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
 from runtime.jobmaster.restart_strategy import RestartStrategyState
@@ -31,6 +32,7 @@ class AttemptSnapshot:
     slot: AllocatedSlot | None
     error: ErrorInfo | None
     exit_status: int | None
+    logs: tuple[KeptLog, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ def _snapshot(execution: Execution) -> AttemptSnapshot:
         execution.slot,
         execution.error,
         execution.exit_status,
+        execution.logs,
     )
 
 
@@ -99,6 +102,7 @@ def restore_attempt(saved: AttemptSnapshot) -> Execution:
     execution.slot = saved.slot
     execution.error = saved.error
     execution.exit_status = saved.exit_status
+    execution.logs = saved.logs
     return execution
 
 

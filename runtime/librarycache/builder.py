@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,9 +19,15 @@ from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKi
 from runtime.librarycache.errors import EnvironmentBuildError
 
 Fetch = Callable[[Library], Path]
+Cancelled = Callable[[], bool]
 
 _FILES, _SITE, _ARCHIVES = "files", "site", "archives"
 _TAIL = 2000
+_LOOK_S = 0.2
+
+
+def _never() -> bool:
+    return False
 
 
 class EnvironmentBuilder:
@@ -33,16 +42,18 @@ class EnvironmentBuilder:
         self._pip_options = tuple(pip_options)
         self._timeout_s = timeout_s
 
-    def build(self, spec: EnvironmentSpec, directory: Path, fetch: Fetch) -> None:
+    def build(self, spec: EnvironmentSpec, directory: Path, fetch: Fetch, cancelled: Cancelled = _never) -> None:
         """Fill *directory*, which exists and is empty.
 
         Args:
             spec: what is in it.
             directory: where.
             fetch: gives the local copy of a library's file.
+            cancelled: asked now and then; True ends the building.
 
         Raises:
-            EnvironmentBuildError: pip refuses, an archive is damaged or of another Python, a name is no file name.
+            EnvironmentBuildError: it was cancelled, pip refuses, an archive is damaged or of another Python, a name is
+                no file name.
             OSError: the files cannot be written.
         """
         files = directory / _FILES
@@ -54,7 +65,7 @@ class EnvironmentBuilder:
         installed = [path for library, path in _paths(spec, files) if library.kind is LibraryKind.PACKAGE]
         required = [path for library, path in _paths(spec, files) if library.kind is LibraryKind.REQUIREMENTS]
         if installed or required:
-            self._install(directory / _SITE, installed, required)
+            self._install(directory / _SITE, installed, required, cancelled)
         for number, (library, path) in enumerate(_paths(spec, files)):
             if library.kind is LibraryKind.ARCHIVE:
                 _unpack(path, directory / _ARCHIVES / f"{number:03d}")
@@ -75,28 +86,49 @@ class EnvironmentBuilder:
             jars=tuple(path for library, path in paths if library.kind is LibraryKind.JAR),
         )
 
-    def _install(self, site: Path, packages: Iterable[Path], requirements: Iterable[Path]) -> None:
+    def _install(
+        self, site: Path, packages: Iterable[Path], requirements: Iterable[Path], cancelled: Cancelled
+    ) -> None:
         """One ``pip install`` for all, so that pip sees conflicts between them."""
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
         command += ["--no-warn-script-location", "--target", str(site), *self._pip_options]
         command += [str(path) for path in packages]
         for path in requirements:
             command += ["--requirement", str(path)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=self._timeout_s, check=False, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EnvironmentBuildError(
-                f"pip did not end within {self._timeout_s:g} s; raise taskmanager.python.install-timeout, "
-                "or send a packed virtual environment instead"
-            ) from error
-        if done.returncode != 0:
-            raise EnvironmentBuildError(f"pip could not install the job's packages: {_last_words(done.stderr)}")
+        status, said = self._run(command, cancelled)
+        if status != 0:
+            raise EnvironmentBuildError(f"pip could not install the job's packages: {_last_words(said)}")
         if (site / "pyspark").exists():
             raise EnvironmentBuildError(
                 "the job's packages bring pyspark, which the cluster provides: leave it out of their requirements"
             )
+
+    def _run(self, command: Sequence[str], cancelled: Cancelled) -> tuple[int, str]:
+        """Run pip to its end; returns its status and what it said on standard error."""
+        deadline = time.monotonic() + self._timeout_s
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+            )
+            try:
+                while True:
+                    try:
+                        status = process.wait(_LOOK_S)
+                        break
+                    except subprocess.TimeoutExpired as running:
+                        if cancelled():
+                            raise EnvironmentBuildError("the job was cancelled") from running
+                        if time.monotonic() > deadline:
+                            raise EnvironmentBuildError(
+                                f"pip did not end within {self._timeout_s:g} s; raise "
+                                "taskmanager.python.install-timeout, or send a packed virtual environment instead"
+                            ) from running
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # with what pip itself has started
+                    process.wait()
+            said.seek(0)
+            return status, said.read().decode(errors="replace")
 
 
 def _paths(spec: EnvironmentSpec, files: Path) -> Iterable[tuple[Library, Path]]:

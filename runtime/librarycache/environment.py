@@ -81,6 +81,12 @@ class PythonEnvironment:
     jars: tuple[Path, ...] = ()
 
     @property
+    def import_files(self) -> tuple[str, ...]:
+        """The same, but with modules themselves in the place of their directories: what Spark's workers are given."""
+        others = (*self.archives, *(() if self.site is None else (self.site,)))
+        return tuple(str(path) for path in (*self.py_files, *others))
+
+    @property
     def import_path(self) -> tuple[str, ...]:
         """What comes first on ``sys.path``: py-files, then archives, then installed packages."""
         entries = [str(path.parent if path.suffix == ".py" else path) for path in self.py_files]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.ids import JobID
-from runtime.librarycache.builder import EnvironmentBuilder, Fetch
+from runtime.librarycache.builder import Cancelled, EnvironmentBuilder, Fetch
 from runtime.librarycache.environment import EnvironmentSpec, PythonEnvironment
 from runtime.librarycache.errors import LeaseConflictError, LibraryCacheError
 
@@ -28,19 +28,22 @@ class EnvironmentLease:
         self.job_id = job_id
         self.released = False
 
-    def get_or_resolve(self, spec: EnvironmentSpec, fetch: Fetch) -> PythonEnvironment:
+    def get_or_resolve(
+        self, spec: EnvironmentSpec, fetch: Fetch, cancelled: Cancelled = lambda: False
+    ) -> PythonEnvironment:
         """The job's environment, built if there is none of its files yet; blocks meanwhile.
 
         Args:
             spec: the environment's files; the same for all leases of a job.
             fetch: gives the local copy of a library's file.
+            cancelled: asked now and then while it is built; True ends that.
 
         Raises:
             LeaseConflictError: the job has another environment already.
             EnvironmentBuildError, OSError: it cannot be built.
             LibraryCacheError: the lease was released.
         """
-        return self._manager._resolve(self, spec, fetch)
+        return self._manager._resolve(self, spec, fetch, cancelled)
 
     def release(self) -> None:
         """Give the claim back; idempotent."""
@@ -97,7 +100,9 @@ class LibraryCacheManager:
             self._jobs[job_id] = (count + 1, spec)
         return EnvironmentLease(self, job_id)
 
-    def _resolve(self, lease: EnvironmentLease, spec: EnvironmentSpec, fetch: Fetch) -> PythonEnvironment:
+    def _resolve(
+        self, lease: EnvironmentLease, spec: EnvironmentSpec, fetch: Fetch, cancelled: Cancelled
+    ) -> PythonEnvironment:
         with self._lock:
             if lease.released:
                 raise LibraryCacheError(f"the lease of job {lease.job_id} was released")
@@ -113,7 +118,7 @@ class LibraryCacheManager:
         with entry.building:
             if entry.built is None:
                 try:
-                    entry.built = self._build(spec, fetch)
+                    entry.built = self._build(spec, fetch, cancelled)
                 except BaseException:
                     with self._lock:
                         entry.holders.discard(lease.job_id)
@@ -122,13 +127,13 @@ class LibraryCacheManager:
                     raise
             return entry.built
 
-    def _build(self, spec: EnvironmentSpec, fetch: Fetch) -> PythonEnvironment:
+    def _build(self, spec: EnvironmentSpec, fetch: Fetch, cancelled: Cancelled) -> PythonEnvironment:
         target = self._directory / spec.key
         if not target.is_dir():
             began = self._clock()
             incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self._directory))
             try:
-                self._builder.build(spec, incoming, fetch)
+                self._builder.build(spec, incoming, fetch, cancelled)
                 incoming.rename(target)
             except BaseException:
                 shutil.rmtree(incoming, ignore_errors=True)

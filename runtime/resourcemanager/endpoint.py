@@ -300,6 +300,7 @@ async def create(
 ) -> ResourceManager:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
+    context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
     return ResourceManager(
         service,
         name,

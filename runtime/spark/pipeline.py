@@ -53,6 +53,8 @@ def _open_session(spec: TaskSpec, endpoint: ConnectEndpoint) -> SparkSession:
     files = [path for path in spec.py_files if Path(path).is_file()]
     if files:
         spark.addArtifacts(*files, pyfile=True)
+    if spec.jars:
+        spark.addArtifacts(*spec.jars)
     directories = [path for path in spec.py_files if Path(path).is_dir()]
     if directories:
         carry_path(directories)

@@ -120,8 +120,9 @@ class TaskSpec:
         argv: `sys.argv[1:]`.
         parameters: JSON-like values for `ctx.parameters`.
         py_files: .py, .zip and .egg files and directories put on `sys.path`, of the Spark workers too.
+        jars: for the session of a pipeline.
         classic: where to attach to; a script needs it.
-        connect: the session to open, an isolated one where there are `py_files`; a pipeline needs it.
+        connect: the session to open, an isolated one where there are `py_files` or `jars`; a pipeline needs it.
         env: added to the process's environment.
         conf: Spark SQL settings of the task's session.
         progress_interval: seconds between two looks at Spark's stage and task counts.
@@ -139,6 +140,7 @@ class TaskSpec:
     argv: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     py_files: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
     classic: ClassicEndpoint | None = None
     connect: ConnectEndpoint | None = None
     env: dict[str, str] = field(default_factory=dict)

@@ -8,13 +8,15 @@ import time
 from pathlib import Path
 
 from blob.client import BlobClient
-from blob.key import TransientBlobKey
+from blob.key import PermanentBlobKey, TransientBlobKey
 from conf.files import write_private
-from runtime.gateways.messages import TaskLog
-from runtime.ids import JobID
+from runtime.gateways.errors import NoSuchLogError
+from runtime.gateways.messages import ComponentLog, TaskLog
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID
+from runtime.job_logs import TASK_LOGS, KeptLog, LogChunk, bounded, logs_owner, read_chunk
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 
-LOGS = ("stdout", "stderr")
+TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # what a client takes at once has an end too
 _DESCRIPTION = "attempt.json"
 
 
@@ -47,13 +49,30 @@ class AttemptDirectories:
                 described = json.loads((directory / _DESCRIPTION).read_bytes())
             except FileNotFoundError:
                 continue  # it is being made at this moment, or removed
-            for name in LOGS:
+            for name in TASK_LOGS:
                 path = directory / name
                 if path.exists():
-                    key = blobs.put_file(path, TransientBlobKey)  # not the job's: its blobs go when it ends
-                    log = TaskLog(job_id, described["task"], described["attempt"], name, path.stat().st_size, str(key))
+                    with bounded(path, TRANSIENT_MAX_SIZE) as (file, size, _):
+                        key = blobs.put_stream(file, TransientBlobKey)  # not the job's: its blobs go when it ends
+                    attempt_id = ExecutionAttemptID(directory.name)
+                    log = TaskLog(job_id, described["task"], described["attempt"], name, size, str(key), attempt_id)
                     found.append((described["began"], log))
         return [log for _, log in sorted(found, key=lambda item: item[0])]
+
+    def keep_logs(
+        self, job_id: JobID, attempt_id: ExecutionAttemptID, blobs: BlobClient, max_size: int
+    ) -> list[KeptLog]:
+        """Put what is kept of an attempt's logs as PERMANENT blobs; none if it did not run here. Raises BlobError."""
+        directory = self._root / job_id / attempt_id
+        if not directory.exists():
+            return []
+        return [keep_log(name, directory / name, job_id, blobs, max_size) for name in TASK_LOGS]
+
+    def read(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
+        """A piece of a log; raises NoSuchLogError for a name that is no log's, or a negative offset."""
+        if name not in TASK_LOGS or offset < 0:
+            raise NoSuchLogError(f"{name[:40]!r} from byte {offset} is no log of a task: {' and '.join(TASK_LOGS)} are")
+        return read_chunk(self._root / job_id / attempt_id / name, offset)
 
     def expire(self, retention_s: float) -> None:
         """Remove the directories of jobs that nothing was written to for *retention_s* seconds."""
@@ -61,3 +80,18 @@ class AttemptDirectories:
             newest = max((path.stat().st_mtime for path in job.rglob("*")), default=job.stat().st_mtime)
             if time.time() - newest > retention_s:
                 shutil.rmtree(job)
+
+
+def keep_log(name: str, path: Path, job_id: JobID, blobs: BlobClient, max_size: int, start: int = 0) -> KeptLog:
+    """Put what is kept of a log, from byte *start* on, as a PERMANENT blob; raises BlobError, OSError."""
+    if not path.exists():
+        return KeptLog(name, 0, 0, "")
+    with bounded(path, max_size, start) as (file, size, kept):
+        key = blobs.put_stream(file, PermanentBlobKey, logs_owner(job_id)) if kept else ""
+    return KeptLog(name, size, kept, str(key))
+
+
+def upload_log(resource_id: ResourceID, name: str, path: Path, blobs: BlobClient, max_size: int) -> ComponentLog:
+    """Put a TaskExecutor's own log as a TRANSIENT blob; raises BlobError, OSError."""
+    with bounded(path, max_size) as (file, size, _):
+        return ComponentLog(resource_id, name, size, str(blobs.put_stream(file, TransientBlobKey)))

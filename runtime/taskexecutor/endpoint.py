@@ -16,8 +16,9 @@ from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.cache import BlobCache
 from blob.client import BlobClient
+from blob.errors import BlobNotFound
 from blob.gateway import BlobAddress
-from blob.offload import MaybeOffloaded, resolve
+from blob.offload import resolve
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
 from conf.options import (
@@ -27,16 +28,23 @@ from conf.options import (
     SparkOptions,
     TaskManagerOptions,
 )
-from runtime.environment.context import ComponentContext, blob_client, blob_store_url, wait_for_process
-from runtime.gateways.errors import GatewayError
-from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration, TaskLog
+from runtime.environment.context import (
+    ComponentContext,
+    blob_client,
+    blob_store_url,
+    offload_large_calls,
+    wait_for_process,
+)
+from runtime.gateways.errors import DeploymentNotFoundError, GatewayError
+from runtime.gateways.messages import ComponentLog, LeaderAddress, TaskExecutorRegistration, TaskLog
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, InstanceID, JobID, ResourceID, SlotID
-from runtime.jobgraph.codec import decode
+from runtime.job_logs import KeptLog, LogChunk
+from runtime.jobmaster.deployment_message import TaskDeployment, unpack
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     JobReport,
@@ -45,10 +53,13 @@ from runtime.jobmaster.descriptor import (
     TaskProgress,
 )
 from runtime.leaders import LeaderFollower
+from runtime.librarycache.builder import EnvironmentBuilder
+from runtime.librarycache.manager import LibraryCacheManager
 from runtime.resourcemanager.slot_manager import SlotReport
 from runtime.spark import SparkDriver, Zygote, warm_up
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.job_connections import JobConnections
+from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.task import Task, TaskServices
 
@@ -71,6 +82,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         driver: the Spark driver, owned by the worker process, not by this actor.
         directory: the worker's own directory.
         warm_up: whether the driver is new, and is to be warmed beside the first tasks.
+        log_file: where this process logs to.
     """
 
     def __init__(
@@ -83,6 +95,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         driver: SparkDriver,
         directory: Path,
         warm_up: bool,
+        log_file: Path,
     ) -> None:
         super().__init__(service, resource_id)
         self.resource_id = resource_id
@@ -94,6 +107,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._directory = directory
         self._warm_up = warm_up
         self._attempts = AttemptDirectories(directory / "tasks")
+        own_logs = {"taskexecutor": log_file, "spark": Path(driver.info.log_file)}
+        self._own_logs = LogKeeper(
+            self, self._attempts, own_logs, self._log_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
+        )
         self._connections = JobConnections(self, ha, self._job_connected)
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
@@ -136,6 +153,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     # ---------------------------------------------------------------- life
 
     async def on_start(self) -> None:
+        offload_large_calls(self.service, self._configuration, self._blob_location)
         await self._driver.reset()  # what a killed predecessor's tasks left running
         zygote = await Zygote.start(self._directory / "zygote.log")
         cache = BlobCache(
@@ -144,9 +162,14 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             create_blob_store(blob_store_url(self._configuration).reveal()),
             max_bytes=self._configuration.get(BlobOptions.CACHE_MAX_SIZE),
         )
-        self._services = TaskServices(
-            self._driver, zygote, cache, self._configuration.get(JobOptions.CANCELLATION_TIMEOUT)
+        get = self._configuration.get
+        pip_options = get(TaskManagerOptions.PIP_OPTIONS)
+        libraries = LibraryCacheManager(
+            self._directory / "environments",
+            EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
+            get(TaskManagerOptions.ENVIRONMENT_RETENTION),
         )
+        self._services = TaskServices(self._driver, zygote, cache, libraries, get(JobOptions.CANCELLATION_TIMEOUT))
         self._job_heartbeats.start()
         await self._resource_manager.start()
         self.spawn(self._list(), "listing itself")
@@ -172,13 +195,13 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await self._ha.close()
         await self._driver.close()
 
-    def _new_blob_client(self) -> BlobClient:
-        def address() -> tuple[str, int]:
-            if self._blob is None:
-                raise ActorError("this TaskExecutor is not registered: it does not know the BlobServer yet")
-            return self._blob.host, self._blob.port
+    def _blob_location(self) -> tuple[str, int]:
+        if self._blob is None:
+            raise ActorError("this TaskExecutor is not registered: it does not know the BlobServer yet")
+        return self._blob.host, self._blob.port
 
-        return blob_client(self._configuration, address, self.service.secret)
+    def _new_blob_client(self) -> BlobClient:
+        return blob_client(self._configuration, self._blob_location, self.service.secret)
 
     async def _die_with(self, what: str, pid: int) -> None:
         """End when a process that no task can do without has ended: the worker starts all of it anew.
@@ -212,6 +235,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _expire(self) -> None:
         retention_s = self._configuration.get(JobOptions.LOGS_RETENTION)
         self.spawn(self.run_blocking(self._attempts.expire, retention_s), "removing old logs")
+        if self._services is not None:
+            libraries = self._services.libraries
+            self.spawn(self.run_blocking(libraries.remove_unused), "removing unused environments")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     # ----------------------------------------------------- the ResourceManager
@@ -348,29 +374,37 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     # ------------------------------------------------------------------- tasks
 
     @rpc
-    async def submit_task(self, descriptor: MaybeOffloaded, job_master: FencingToken) -> None:
+    async def submit_task(self, deployment: TaskDeployment, job_master: FencingToken) -> None:
         services = self._require_services()
-        data = await self.run_blocking(resolve, descriptor, services.blobs)
-        deployment = decode(data, TaskDeploymentDescriptor)
-        connection = self._connections.find(deployment.job_id)
+        descriptor = await self._read(deployment, services.blobs)
+        job_id, attempt_id = descriptor.job_id, descriptor.attempt_id
+        connection = self._connections.find(job_id)
         if connection is not None and job_master < connection.token:
-            raise FencingError(f"the task comes from a JobMaster that no longer leads job {deployment.job_id}")
-        attempt_id = deployment.attempt_id
+            raise FencingError(f"the task comes from a JobMaster that no longer leads job {job_id}")
         if attempt_id in self._tasks or attempt_id in self._unreported:
             return
-        self.slots.check(deployment.job_id, deployment.allocation_id)
-        directory = self._attempts.make(deployment)
+        self.slots.check(job_id, descriptor.allocation_id)
+        directory = self._attempts.make(descriptor)
         task = Task(
-            deployment,
+            descriptor,
             directory,
             services,
-            lambda state: self._state_entered(deployment.job_id, state),
-            lambda progress: self._progressed(deployment.job_id, progress),
+            lambda state: self._state_entered(job_id, state),
+            lambda progress: self._progressed(job_id, progress),
+            self._own_logs.keeper_of(descriptor),
         )
         self._tasks[attempt_id] = task
-        self.log.info("%s of job %s starts, attempt %s", deployment.task_name, deployment.job_id, attempt_id)
-        self._runs[attempt_id] = run = self.spawn(task.run(), f"running {deployment.task_name}")
+        self.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
+        self._runs[attempt_id] = run = self.spawn(task.run(), f"running {descriptor.task_name}")
         run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
+
+    async def _read(self, deployment: TaskDeployment, blobs: BlobCache) -> TaskDeploymentDescriptor:
+        try:
+            job = await self.run_blocking(resolve, deployment.job, blobs)
+            attempt = await self.run_blocking(resolve, deployment.attempt, blobs)
+        except BlobNotFound as error:
+            raise DeploymentNotFoundError(str(error)) from error
+        return unpack(job, attempt)
 
     def _require_services(self) -> TaskServices:
         if self._services is None:
@@ -413,11 +447,27 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         if connection is not None:
             connection.gateway.update_task_progress(progress)
 
-    @rpc
-    async def request_task_logs(self, job_id: JobID) -> list[TaskLog]:
+    def _log_client(self) -> BlobClient:
         if self._client is None:
             self._client = self._new_blob_client()
-        return await self.run_blocking(self._attempts.upload_logs, job_id, self._client)
+        return self._client
+
+    @rpc
+    async def request_task_logs(self, job_id: JobID) -> list[TaskLog]:
+        return await self.run_blocking(self._attempts.upload_logs, job_id, self._log_client())
+
+    @rpc
+    async def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
+        max_size = self._configuration.get(JobOptions.LOGS_MAX_SIZE)
+        return await self.run_blocking(self._attempts.keep_logs, job_id, attempt_id, self._log_client(), max_size)
+
+    @rpc
+    async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
+        return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
+
+    @rpc
+    async def request_own_logs(self) -> list[ComponentLog]:
+        return await self.run_blocking(self._own_logs.upload, self._log_client())
 
 
 async def create(
@@ -434,4 +484,5 @@ async def create(
         await SparkDriver.adopt(Path(driver_file)),
         Path(directory),
         warm_up,
+        context.directory.log / f"{name}.log",
     )

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from blob.cache import BlobCache
 from blob.errors import BlobError
 from blob.key import BlobKey
 from runtime.ids import JobVertexID
-from runtime.jobgraph.job_graph import ArtifactRole, JobKind
+from runtime.job_logs import KeptLog
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     TaskDeploymentDescriptor,
@@ -29,6 +30,9 @@ from runtime.jobmaster.descriptor import (
     VertexProgress,
 )
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
+from runtime.librarycache.errors import LibraryCacheError
+from runtime.librarycache.manager import EnvironmentLease, LibraryCacheManager
 from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, Zygote
 from runtime.spark.spec import (
     ClassicEndpoint,
@@ -51,13 +55,24 @@ class TaskServices:
         driver: the Spark driver.
         zygote: forks task processes.
         blobs: the job's files.
+        libraries: the jobs' Python environments.
         cancellation_timeout_s: seconds that a cancelled process may take before it is killed.
     """
 
     driver: SparkDriver
     zygote: Zygote
     blobs: BlobCache
+    libraries: LibraryCacheManager
     cancellation_timeout_s: float
+
+
+_LIBRARIES = {
+    ArtifactRole.PY_FILE: LibraryKind.PY_FILE,
+    ArtifactRole.PACKAGE: LibraryKind.PACKAGE,
+    ArtifactRole.REQUIREMENTS: LibraryKind.REQUIREMENTS,
+    ArtifactRole.ARCHIVE: LibraryKind.ARCHIVE,
+    ArtifactRole.JAR: LibraryKind.JAR,
+}
 
 
 class Task:
@@ -69,6 +84,7 @@ class Task:
         services: see `TaskServices`.
         on_state: told each state that the attempt enters, the last one when nothing of it runs any more.
         on_progress: told Spark's counts.
+        keep_logs: puts the logs of the attempt, which ends in the given state, where they outlive this TaskExecutor.
     """
 
     def __init__(
@@ -78,12 +94,14 @@ class Task:
         services: TaskServices,
         on_state: Callable[[TaskExecutionState], None],
         on_progress: Callable[[TaskProgress], None],
+        keep_logs: Callable[[ExecutionState], Awaitable[tuple[KeptLog, ...]]],
     ) -> None:
         self.descriptor = descriptor
         self._directory = directory
         self._services = services
         self._on_state = on_state
         self._on_progress = on_progress
+        self._keep_logs = keep_logs
         self._process: TaskProcess | None = None
         self._cancelled = asyncio.Event()
         self._failure: ErrorInfo | None = None
@@ -106,6 +124,9 @@ class Task:
         status: int | None = None
         try:
             status = await self._run()
+        except LibraryCacheError as error:
+            # Its files are the job's own: another attempt would find the same.
+            self._fail(FailureKind.USER_CODE, type(error).__name__, str(error))
         except (BlobError, SparkVehicleError, OSError) as error:
             kind = FailureKind.RUNTIME if self._services.driver.alive else FailureKind.SPARK_LOST
             self._fail(kind, type(error).__name__, str(error))
@@ -113,7 +134,9 @@ class Task:
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
         await self._blame_a_lost_driver()
-        self._enter(self._final_state(status))
+        state = self._final_state(status)
+        # Before the end is told: from then on nobody asks this TaskExecutor for them.
+        self._enter(replace(state, logs=await self._keep_logs(state.state)))
 
     async def _blame_a_lost_driver(self) -> None:
         """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""
@@ -138,17 +161,24 @@ class Task:
         return ExecutionReport(self.state, self.since_ms, self.descriptor.task_key, self.descriptor.allocation_id)
 
     async def _run(self) -> int | None:
-        descriptor, driver = self.descriptor, self._services.driver
         if self.cancelled:
             return None
-        files = await asyncio.get_running_loop().run_in_executor(None, self._fetch_artifacts)
+        lease = self._services.libraries.register_lease(self.descriptor.job_id)
+        try:
+            files, environment = await asyncio.get_running_loop().run_in_executor(None, self._prepare, lease)
+            return await self._run_process(files, environment)
+        finally:
+            lease.release()
+
+    async def _run_process(self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None) -> int:
+        descriptor, driver = self.descriptor, self._services.driver
         endpoint: ClassicEndpoint | ConnectEndpoint
         if descriptor.kind is JobKind.SCRIPT:
             endpoint = await driver.open_classic(descriptor.attempt_id)
         else:
-            endpoint = await driver.open_session(isolated=bool(files[ArtifactRole.PY_FILE]))
+            endpoint = await driver.open_session(isolated=environment is not None)
         try:
-            self._process = process = await self._services.zygote.fork(self._spec(files, endpoint))
+            self._process = process = await self._services.zygote.fork(self._spec(files, environment, endpoint))
             try:
                 status = await self._follow(process)
             finally:
@@ -227,11 +257,31 @@ class Task:
 
     # --------------------------------------------------------------- preparation
 
+    def _prepare(self, lease: EnvironmentLease) -> tuple[dict[ArtifactRole, list[Path]], PythonEnvironment | None]:
+        """The job's files, and what its code imports; the latter is None where it brings nothing."""
+        libraries = {
+            Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
+            for artifact in self.descriptor.artifacts
+            if artifact.role in _LIBRARIES
+        }
+        files = self._fetch_artifacts()
+        if not libraries:
+            return files, None
+        spec = EnvironmentSpec(tuple(libraries))
+        return files, lease.get_or_resolve(
+            spec, lambda library: self._cached(libraries[library]), lambda: self.cancelled
+        )
+
+    def _cached(self, artifact: Artifact) -> Path:
+        return self._services.blobs.get_file(self.descriptor.job_id, BlobKey.parse(artifact.blob_key))
+
     def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
         """The job's files under the names that the user knows, linked from the cache into the attempt's directory."""
         files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
         for artifact in self.descriptor.artifacts:
-            cached = self._services.blobs.get_file(self.descriptor.job_id, BlobKey.parse(artifact.blob_key))
+            if artifact.role in _LIBRARIES:
+                continue
+            cached = self._cached(artifact)
             target = self._directory / "files" / Path(artifact.name).name
             target.parent.mkdir(mode=0o700, exist_ok=True)
             if not target.exists():
@@ -239,7 +289,12 @@ class Task:
             files[artifact.role].append(target)
         return files
 
-    def _spec(self, files: dict[ArtifactRole, list[Path]], endpoint: ClassicEndpoint | ConnectEndpoint) -> TaskSpec:
+    def _spec(
+        self,
+        files: dict[ArtifactRole, list[Path]],
+        environment: PythonEnvironment | None,
+        endpoint: ClassicEndpoint | ConnectEndpoint,
+    ) -> TaskSpec:
         descriptor = self.descriptor
         return TaskSpec(
             job_id=descriptor.job_id,
@@ -253,7 +308,8 @@ class Task:
             attempt_number=descriptor.attempt_number,
             argv=descriptor.argv,
             parameters=descriptor.parameters,
-            py_files=tuple(str(path) for path in files[ArtifactRole.PY_FILE]),
+            py_files=() if environment is None else environment.import_files,
+            jars=() if environment is None else tuple(str(path) for path in environment.jars),
             classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
             connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
         )

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz decoder|handshake|serializer|live|client --seconds 600``: the long form of the fuzz.
+"""``python -m tests.fuzz decoder|handshake|serializer|blob|live|client --seconds 600``: the long form of the fuzz.
 
 Prints one line of JSON: what was run, how often, at what memory, and whether anything was found. The status is 0 when
 nothing was, 1 when something was (the input is kept), 2 when the fuzzer is not installed.
@@ -19,7 +19,7 @@ from tests.fuzz.client import run_client
 from tests.fuzz.live import run_live
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDED = ("decoder", "handshake", "serializer")
+GUIDED = ("decoder", "handshake", "serializer", "blob")
 RSS_LIMIT_MB = 512
 INPUT_TIMEOUT_S = 5
 INPUT_SIZE = 4096

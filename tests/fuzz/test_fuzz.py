@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from actors.errors import SerializationError, WireError
 from actors.rpc.wire import FrameDecoder
-from tests.fuzz import decoder, handshake, serializer
+from tests.fuzz import blob, decoder, handshake, serializer
 from tests.fuzz.__main__ import GUIDED, RSS_LIMIT_MB, has_fuzzer, run_guided
 from tests.fuzz.client import run_client
 from tests.fuzz.live import run_live
@@ -26,6 +26,7 @@ CHECKS: dict[str, Callable[[bytes], None]] = {
     "decoder": decoder.check,
     "handshake": handshake.check,
     "serializer": serializer.check,
+    "blob": blob.check,
 }
 
 
@@ -36,7 +37,7 @@ def test_any_input(target: str, data: bytes) -> None:
     CHECKS[target](data)
 
 
-@pytest.mark.parametrize("target", [decoder, handshake, serializer], ids=lambda target: target.__name__)
+@pytest.mark.parametrize("target", [decoder, handshake, serializer, blob], ids=lambda target: target.__name__)
 def test_the_seeds_and_what_is_near_them(target: object) -> None:
     choose = random.Random(1)
     seeds = target.seeds()  # type: ignore[attr-defined]

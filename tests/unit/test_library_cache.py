@@ -174,6 +174,20 @@ def test_what_pip_refuses_is_said_and_nothing_is_left(
     assert lease.get_or_resolve(good, files.fetch).site is not None, "a failed build does not bind the job"
 
 
+def test_a_cancelled_job_ends_its_installation(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    manager = manager_in(tmp_path, builder)
+    lease = manager.register_lease(JOB)
+    with pytest.raises(EnvironmentBuildError, match="was cancelled"):
+        lease.get_or_resolve(package(files, "1.0"), files.fetch, lambda: True)
+    assert list((tmp_path / "environments").iterdir()) == []
+
+
+def test_an_installation_has_its_time(tmp_path: Path, files: Files) -> None:
+    manager = manager_in(tmp_path, EnvironmentBuilder(OFFLINE, timeout_s=0.0))
+    with pytest.raises(EnvironmentBuildError, match=r"within 0 s; raise taskmanager\.python\.install-timeout"):
+        manager.register_lease(JOB).get_or_resolve(package(files, "1.0"), files.fetch)
+
+
 def test_packages_that_bring_pyspark_are_refused(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as packed:

@@ -1,0 +1,101 @@
+"""Brings the logs of attempts, when these end, to where they outlive the TaskExecutor; and serves its own logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from actors.errors import ActorError
+from actors.rpc.endpoint import RpcEndpoint
+from blob.client import BlobClient
+from blob.errors import BlobConnectionError, BlobError, BlobServerError
+from runtime.gateways.messages import ComponentLog
+from runtime.ids import ResourceID
+from runtime.job_logs import KeptLog
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+from runtime.jobmaster.execution_state import ExecutionState
+from runtime.taskexecutor.attempts import AttemptDirectories, keep_log, upload_log
+
+PATIENCE_S = 15.0
+"""How long an attempt's end waits at most for its logs to be put: a BlobServer that is replaced is back by then."""
+
+RETRY_S = 0.5
+OWN_MAX_SIZE = 256 * 1024
+"""Most bytes that are kept, with a failed attempt, of each log of the TaskExecutor's own."""
+
+
+class LogKeeper:
+    """The logs that leave a TaskExecutor.
+
+    Args:
+        endpoint: the TaskExecutor.
+        attempts: has the files of its attempts.
+        own: the logs of its own by name. They are all that is ever served: never what the Spark driver's JVM prints
+            (its ``.out``), for Spark's workers print tokens there.
+        client: gives the client of the BlobServer.
+        max_size: most bytes that are kept of an attempt's log (``job.logs.max-size``).
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        attempts: AttemptDirectories,
+        own: Mapping[str, Path],
+        client: Callable[[], BlobClient],
+        max_size: int,
+    ) -> None:
+        self._endpoint = endpoint
+        self._attempts = attempts
+        self._own = own
+        self._client = client
+        self._max_size = max_size
+
+    def keeper_of(
+        self, deployment: TaskDeploymentDescriptor
+    ) -> Callable[[ExecutionState], Awaitable[tuple[KeptLog, ...]]]:
+        """What puts the logs of an attempt that begins now, once it has ended in the state that it is told.
+
+        With those of a failed one go the lines that the TaskExecutor and its Spark driver logged meanwhile (those of
+        other tasks among them, if there were any). What cannot be put is reported, and keeps the end from nobody.
+        """
+        starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
+
+        def put(state: ExecutionState) -> tuple[KeptLog, ...]:
+            job_id, client = deployment.job_id, self._client()
+            kept = self._attempts.keep_logs(job_id, deployment.attempt_id, client, self._max_size)
+            if state is ExecutionState.FAILED:
+                kept += [
+                    keep_log(name, path, job_id, client, OWN_MAX_SIZE, starts[name]) for name, path in self._own.items()
+                ]
+            return tuple(kept)
+
+        async def keep(state: ExecutionState) -> tuple[KeptLog, ...]:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    while True:
+                        try:
+                            return await self._endpoint.run_blocking(put, state)
+                        except (BlobConnectionError, BlobServerError) as error:
+                            self._endpoint.log.info("logs wait to be put: %s", error)
+                        await asyncio.sleep(RETRY_S)
+            except (ActorError, BlobError, OSError, TimeoutError) as error:
+                self._endpoint.log.warning(
+                    "the logs of %s of job %s stay in this TaskExecutor alone: %s: %s",
+                    deployment.task_name,
+                    deployment.job_id,
+                    type(error).__name__,
+                    error,
+                )
+                return ()
+
+        return keep
+
+    def upload(self, client: BlobClient) -> list[ComponentLog]:
+        """Put the TaskExecutor's own logs as TRANSIENT blobs; raises BlobError."""
+        resource_id = ResourceID(self._endpoint.name)
+        return [
+            upload_log(resource_id, name, path, client, self._max_size)
+            for name, path in self._own.items()
+            if path.exists()
+        ]

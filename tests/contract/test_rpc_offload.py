@@ -1,0 +1,268 @@
+"""Asks whose arguments or results are larger than a frame, by an offloader in memory and by a real BlobServer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.address import ActorAddress
+from actors.errors import AskTimeout, FrameTooLarge, OffloadError, WireError
+from actors.rpc import offload as rpc_offload
+from actors.rpc import wire
+from actors.rpc.offload import Offloader
+from actors.rpc.service import RpcConfig, RpcService
+from blob.client import BlobClient
+from blob.errors import InvalidBlobKey
+from blob.rpc_offload import BlobOffloader
+from tests.contract.blob_harness import SECRET as BLOB_SECRET
+from tests.contract.blob_harness import Served
+from tests.contract.rpc_harness import SECRET, Probe, ProbeGateway
+
+FRAME = 16 * 1024
+LARGE = b"x" * (4 * FRAME)
+CONFIG = RpcConfig(frame_size=FRAME)
+
+
+class Store:
+    """What several offloaders share."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.puts = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+
+class MemoryOffloader:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.closed = False
+
+    async def put(self, data: bytes, /) -> str:
+        self.store.puts += 1
+        key = f"key-{self.store.puts}"
+        self.store.held[key] = data
+        await self.store.gate.wait()
+        return key
+
+    async def get(self, key: str, /) -> bytes:
+        await self.store.gate.wait()
+        return self.store.held[key]
+
+    def release(self, key: str, /) -> None:
+        del self.store.held[key]
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@asynccontextmanager
+async def pair(
+    asker: Offloader | None, server: Offloader | None, config: RpcConfig = CONFIG
+) -> AsyncIterator[ProbeGateway]:
+    loop = asyncio.get_running_loop()
+    serving, asking = RpcService(loop, SECRET, config), RpcService(loop, SECRET, config)
+    for service, offloader in ((serving, server), (asking, asker)):
+        if offloader is not None:
+            service.use_offloader(offloader)
+    await serving.listen()
+    try:
+        address: ActorAddress = await serving.start_server(Probe(serving, "probe"))
+        yield asking.gateway(address, ProbeGateway)
+    finally:
+        await asking.close()
+        await serving.close()
+
+
+def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await body()
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # of another thread's doing
+        await asyncio.sleep(0.005)
+
+
+def test_arguments_and_results_over_a_frame_arrive_and_small_ones_are_not_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rpc_offload, "RESULT_KEPT_S", 0.01)
+
+    async def body() -> None:
+        store = Store()
+        asker, server = MemoryOffloader(store), MemoryOffloader(store)
+        async with pair(asker, server) as probe:
+            assert await probe.echo(b"small") == b"small"
+            assert store.puts == 0
+            assert await probe.zeros(3 * FRAME) == bytes(3 * FRAME)
+            assert store.puts == 1
+            assert await probe.echo(LARGE) == LARGE
+            assert store.puts == 3
+            await until(lambda: not store.held)
+        assert asker.closed
+        assert server.closed
+
+    run(body)
+
+
+def test_without_an_offloader_on_both_sides_too_large_is_too_large_and_the_connection_goes_on() -> None:
+    async def body() -> None:
+        store = Store()
+        for asker, server in ((None, None), (None, MemoryOffloader(store))):
+            async with pair(asker, server) as probe:
+                with pytest.raises(FrameTooLarge):
+                    await probe.echo(LARGE)
+                with pytest.raises(FrameTooLarge):
+                    await probe.zeros(3 * FRAME)
+                assert await probe.echo(b"small") == b"small"
+        assert store.puts == 0
+        async with pair(MemoryOffloader(store), None) as probe:
+            with pytest.raises(FrameTooLarge):
+                await probe.zeros(3 * FRAME)
+            with pytest.raises(WireError):
+                await probe.echo(LARGE)
+            assert await probe.echo(b"small") == b"small"
+            assert store.held == {}
+
+    run(body)
+
+
+def test_others_are_served_while_a_large_one_is_under_way_and_its_time_out_counts_from_the_call() -> None:
+    async def body() -> None:
+        store = Store()
+        config = RpcConfig(frame_size=FRAME, ask_timeout_s=0.3)
+        async with pair(MemoryOffloader(store), MemoryOffloader(store), config) as probe:
+            store.gate.clear()
+            large, result = probe.echo(LARGE), probe.zeros(3 * FRAME)
+            assert await probe.echo(b"small") == b"small"
+            for ask in (large, result):
+                with pytest.raises(AskTimeout):
+                    await ask
+            store.gate.set()
+            assert await probe.echo(LARGE) == LARGE
+
+    run(body)
+
+
+def test_what_cannot_be_put_or_is_gone_is_an_error_of_that_ask_alone() -> None:
+    class Broken(MemoryOffloader):
+        async def put(self, data: bytes, /) -> str:
+            raise OSError("no room")
+
+    class Forgetful(MemoryOffloader):
+        async def get(self, key: str, /) -> bytes:
+            raise KeyError(key)
+
+    async def body() -> None:
+        store = Store()
+        for asker, server in (
+            (Broken(store), MemoryOffloader(store)),
+            (MemoryOffloader(store), Forgetful(store)),
+        ):
+            async with pair(asker, server) as probe:
+                with pytest.raises(OffloadError):
+                    await probe.echo(LARGE)
+                assert await probe.echo(b"small") == b"small"
+        for asker, server in (
+            (MemoryOffloader(store), Broken(store)),
+            (Forgetful(store), MemoryOffloader(store)),
+        ):
+            async with pair(asker, server) as probe:
+                with pytest.raises(OffloadError):
+                    await probe.zeros(3 * FRAME)
+                assert await probe.echo(b"small") == b"small"
+
+    run(body)
+
+
+@pytest.mark.parametrize("content", [b"\xc1", wire.pack_value({"no": "list"}), wire.pack_value([1]), b""])
+def test_arguments_that_were_tampered_with_are_a_wire_error(content: bytes) -> None:
+    class Tampering(MemoryOffloader):
+        async def get(self, key: str, /) -> bytes:
+            return content
+
+    async def body() -> None:
+        store = Store()
+        async with pair(MemoryOffloader(store), Tampering(store)) as probe:
+            with pytest.raises(WireError):
+                await probe.echo(LARGE)
+            assert await probe.echo(b"small") == b"small"
+
+    run(body)
+
+
+def test_by_a_real_blob_server_uploads_are_shared_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc_offload, "RESULT_KEPT_S", 2.0)
+    with Served(tmp_path) as served:
+
+        def offloader() -> BlobOffloader:
+            return BlobOffloader(lambda location: BlobClient(location, BLOB_SECRET), lambda: served.server.address)
+
+        async def body() -> None:
+            async with pair(offloader(), offloader()) as probe:
+                answers = await asyncio.gather(*(probe.echo(LARGE) for _ in range(8)))
+                assert answers == [LARGE] * 8
+                assert served.server.stats().puts < 16, "8 calls with one content, there and back"
+                await until(lambda: served.server.stats().total_bytes == 0)
+                with pytest.raises(OffloadError):
+                    async with pair(
+                        BlobOffloader(
+                            lambda _: BlobClient(("127.0.0.1", 1), b"s", retries=0), lambda: ("127.0.0.1", 1)
+                        ),
+                        None,
+                    ) as other:
+                        await other.echo(LARGE)
+
+        run(body)
+        assert served.server.stats().total_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/", "host/t-x", "host:x/t-", "127.0.0.1:1/p-" + "0" * 64 + "-" + "0" * 32, "a:99999999/t"]
+)
+def test_a_key_that_is_none_asks_nobody(key: str) -> None:
+    def nobody(location: tuple[str, int]) -> BlobClient:
+        return BlobClient(location, b"secret", retries=0)
+
+    async def body() -> None:
+        offloader = BlobOffloader(nobody, lambda: ("127.0.0.1", 1))
+        with pytest.raises(InvalidBlobKey):
+            await offloader.get(key)
+        await offloader.close()
+
+    run(body)
+
+
+def test_an_upload_that_its_asker_gave_up_leaves_nothing(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        gate = threading.Event()
+
+        def address() -> tuple[str, int]:
+            gate.wait(10)
+            return served.server.address
+
+        async def body() -> None:
+            offloader = BlobOffloader(lambda location: BlobClient(location, BLOB_SECRET), address)
+            put = asyncio.ensure_future(offloader.put(LARGE))
+            await asyncio.sleep(0)
+            put.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await put
+            gate.set()
+            await until(lambda: served.server.stats().deletes == 1)
+            assert served.server.stats().total_bytes == 0
+            await offloader.close()
+
+        run(body)

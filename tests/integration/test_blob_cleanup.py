@@ -1,0 +1,72 @@
+"""Whose blobs go and whose stay, on a cluster of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actors.errors import FencingError
+from actors.rpc.gateway import FencingToken
+from blob.client import BlobClient
+from blob.gateway import NAME as BLOB_SERVER
+from blob.gateway import BlobServerGateway
+from blob.key import PermanentBlobKey
+from conf.configuration import Configuration
+from runtime.environment.context import blob_store_url
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.ids import JobID
+from tests.cluster_harness import Cluster, WaitingJob, await_value
+
+AGE_S = 3
+SETTINGS = ("blob.service.cleanup.interval=0.5s", f"blob.service.cleanup.ttl={AGE_S}s")
+
+
+def upload_orphan(cluster: Cluster) -> JobID:
+    """Upload a job's file, as a client does that dies before it submits the job."""
+    job_id = JobID.random()
+    secret = (cluster.directory / "secret").read_bytes().strip()
+    with cluster.client() as client:
+        address = client.lookup("dispatcher", DispatcherGateway).get_blob_server().result()
+    with BlobClient((address.host, address.port), secret) as blobs:
+        blobs.put_bytes(b"never submitted", PermanentBlobKey, job_id)
+    assert len(files_of(cluster, job_id)) == 2, "at the server, and in the store"
+    return job_id
+
+
+def files_of(cluster: Cluster, job_id: str) -> set[Path]:
+    """The blobs of a job at the server and in the store, without the TaskExecutors' copies."""
+    store = blob_store_url(Configuration.read(cluster.directory / "configuration.json")).reveal()
+    return {path for root in (cluster.directory / "blob", Path(store)) for path in root.rglob(f"job_{job_id}/blob_*")}
+
+
+def test_an_orphan_goes_and_what_runs_keeps_its_blobs_whoever_leads(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster(*SETTINGS)
+    running = WaitingJob.start(cluster, tmp_path)
+    own = files_of(cluster, running.job_id)
+    assert len(own) == 2
+
+    orphan = upload_orphan(cluster)
+    await_value(lambda: not files_of(cluster, orphan))
+    assert files_of(cluster, running.job_id) == own, "it is older than the orphan was"
+
+    # The next leader knows the job by its recovery, and what the one before it knew counts no more.
+    former = cluster.pid_of("dispatcher")
+    os.kill(former, signal.SIGKILL)
+    await_value(lambda: cluster.pid_of("dispatcher") not in (0, former))
+    cluster.await_status(running.job_id, "RUNNING")
+    orphan = upload_orphan(cluster)
+    await_value(lambda: not files_of(cluster, orphan))
+    assert files_of(cluster, running.job_id) == own
+    with cluster.client() as client, pytest.raises(FencingError):
+        client.lookup(BLOB_SERVER, BlobServerGateway).sweep_orphans([], FencingToken(1, "a former leader")).result()
+    assert files_of(cluster, running.job_id) == own
+
+    running.release()
+    cluster.await_status(running.job_id, "FINISHED")
+    await_value(lambda: not files_of(cluster, running.job_id))

@@ -1,0 +1,116 @@
+"""What jobs bring along to import: each sees its own, also beside another with another version of the same package."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from tests.cluster_harness import Cluster, await_value
+from tests.job_files import write_job
+
+SCRIPT = """\
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+import library_probe
+
+def in_worker(_):
+    import library_probe
+    return library_probe.VERSION
+
+here, other = map(Path, sys.argv[1:])
+context = SparkSession.builder.getOrCreate().sparkContext
+here.touch()
+while not other.exists():
+    time.sleep(0.05)
+print(library_probe.VERSION, context.range(2).map(in_worker).distinct().collect())
+"""
+
+PIPELINE = """\
+import time
+from pathlib import Path
+from pyspark.sql import functions as F
+from runtime.api import Pipeline
+
+def in_worker(_):
+    import library_probe
+    return library_probe.VERSION
+
+def show(ctx):
+    import library_probe
+    Path(ctx.parameters["here"]).touch()
+    while not Path(ctx.parameters["other"]).exists():
+        time.sleep(0.05)
+    versions = ctx.spark.range(2).select(F.udf(in_worker, "string")("id")).distinct().collect()
+    print(library_probe.VERSION, [row[0] for row in versions])
+
+def pipeline(argv):
+    job = Pipeline("probe", parameters={"here": argv[0], "other": argv[1]})
+    job.sink("show", show)
+    return job
+"""
+
+
+def wheel(directory: Path, version: str) -> Path:
+    """A wheel with one module that knows its version."""
+    path = directory / f"library_probe-{version}-py3-none-any.whl"
+    info = f"library_probe-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("library_probe.py", f"VERSION = {version!r}\n")
+        packed.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: library_probe\nVersion: {version}\n")
+        packed.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def output_of(cluster: Cluster, job_id: str) -> str:
+    cluster.await_status(job_id, "FINISHED")
+    return cluster.run("job", "logs", job_id).stdout
+
+
+def test_two_jobs_with_two_versions_of_a_package_run_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    gates = [str(tmp_path / "first"), str(tmp_path / "second")]
+    first = cluster.submit(
+        write_job(tmp_path, SCRIPT, "script.py"), *gates, options=("--package", str(wheel(tmp_path, "1.0")))
+    )
+    second = cluster.submit(
+        write_job(tmp_path, PIPELINE, "flow.py"), *gates[::-1], options=("--package", str(wheel(tmp_path, "2.0")))
+    )
+    assert "1.0 ['1.0']" in output_of(cluster, first)
+    assert "2.0 ['2.0']" in output_of(cluster, second)
+
+
+def test_packages_that_cannot_be_installed_fail_the_job_with_pips_words(cluster: Cluster, tmp_path: Path) -> None:
+    broken = tmp_path / "broken-1.0-py3-none-any.whl"
+    broken.write_bytes(b"no wheel")
+    script = write_job(tmp_path, "print('never')\n")
+    done = cluster.run("job", "run", "--package", str(broken), str(script), check=False)
+    assert done.returncode == 1
+    assert "EnvironmentBuildError: pip could not install the job's packages" in done.stderr
+    assert "never" not in done.stdout
+
+
+def test_a_cancelled_job_does_not_wait_for_its_installation(cluster: Cluster, tmp_path: Path) -> None:
+    source = tmp_path / "slow-1.0"
+    source.mkdir()
+    began = tmp_path / "began"
+    (source / "setup.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\ntime.sleep(600)\n"
+        "from setuptools import setup\nsetup(name='slow', version='1.0')\n"
+    )
+    archive = tmp_path / "slow-1.0.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.write(source / "setup.py", "slow-1.0/setup.py")
+    job_id = cluster.submit(write_job(tmp_path, "print('never')\n"), options=("--package", str(archive)))
+    await_value(lambda: began.exists() or None, timeout=120)
+    cluster.run("job", "cancel", job_id, timeout=30)
+    cluster.await_status(job_id, "CANCELED")
+
+
+def test_a_script_with_jars_is_refused_with_the_remedy(cluster: Cluster, tmp_path: Path) -> None:
+    jar = tmp_path / "connector.jar"
+    jar.write_bytes(b"PK")
+    done = cluster.run("job", "run", "--jar", str(jar), str(write_job(tmp_path, "print('never')\n")), check=False)
+    assert done.returncode != 0
+    assert "cannot have jars of its own (connector.jar)" in done.stderr
+    assert "Traceback" not in done.stderr

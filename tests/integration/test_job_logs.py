@@ -1,0 +1,190 @@
+"""Logs of tasks on a real cluster: kept when whoever had them is gone, and followed while they are written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from runtime.ids import JobID
+from runtime.job_logs import logs_owner
+from tests.cluster_harness import Cluster, await_value
+from tests.job_files import FAILING, write_job
+
+# Says that it runs, in its log and in a file; waits for the gate; and what it says then is the last of its log.
+TALKING = """\
+import sys, time
+from pathlib import Path
+
+gate = Path(sys.argv[1])
+began = Path(sys.argv[1] + ".began")
+with began.open("a") as file:
+    file.write("x")
+print("start", len(began.read_text()))
+print("a remark", file=sys.stderr)
+while not gate.exists():
+    time.sleep(0.05)
+print("the end")
+"""
+
+LONG = """\
+for number in range(3000):
+    print("line", number)
+"""
+
+
+def _starts(gate: Path) -> int:
+    began = Path(f"{gate}.began")
+    return len(began.read_text()) if began.exists() else 0
+
+
+def _begin(cluster: Cluster, tmp_path: Path) -> tuple[str, Path]:
+    gate = tmp_path / "gate"
+    job_id = cluster.submit(write_job(tmp_path, TALKING), str(gate))
+    await_value(lambda: _starts(gate) == 1)
+    cluster.await_status(job_id, "RUNNING")
+    return job_id, gate
+
+
+def _kept(job: dict[str, Any]) -> list[list[str]]:
+    return [[log["name"] for log in attempt["logs"]] for attempt in job["tasks"][0]["attempts"]]
+
+
+def _forget_files(cluster: Cluster, job_id: str) -> None:
+    """Remove what the TaskExecutors have of a job: as if they were gone with their disks."""
+    found = list(cluster.directory.glob(f"*/tasks/{job_id}"))
+    assert found
+    for directory in found:
+        shutil.rmtree(directory)
+
+
+def _task_of(cluster: Cluster, job_id: str) -> int:
+    for pid in cluster.processes():
+        try:
+            if job_id in psutil.Process(pid).cwd():
+                return pid
+        except psutil.Error:
+            continue  # it has ended
+    raise AssertionError(f"no process of job {job_id}")
+
+
+def test_logs_outlive_the_task_executor_and_the_dispatcher(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    job_id, gate = _begin(cluster, tmp_path)
+    assert "start 1\n" in cluster.run("job", "logs", job_id).stdout, "of a running job"
+    gate.touch()
+    job = cluster.await_status(job_id, "FINISHED")
+    assert _kept(job) == [["stdout", "stderr"]]
+    os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
+    _forget_files(cluster, job_id)
+    done = cluster.run("job", "logs", job_id)
+    assert done.stdout == "start 1\nthe end\n"
+    assert "a remark\n" in done.stderr
+    for victim in ("dispatcher", "blobserver"):
+        killed = cluster.pid_of(victim)
+        os.kill(killed, signal.SIGKILL)
+        await_value(lambda victim=victim, killed=killed: cluster.pid_of(victim) not in (0, killed))
+        assert cluster.run("job", "logs", job_id).stdout == "start 1\nthe end\n"
+    followed = cluster.run("job", "logs", "-f", job_id)
+    assert (followed.stdout, followed.returncode) == ("start 1\nthe end\n", 0)
+
+
+def test_the_logs_of_an_attempt_that_was_lost_with_its_task_executor_are_kept(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    job_id, gate = _begin(cluster, tmp_path)
+    os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
+    await_value(lambda: _starts(gate) == 2)
+    gate.touch()
+    job = cluster.await_status(job_id, "FINISHED")
+    assert _kept(job) == [["stdout", "stderr"], ["stdout", "stderr"]]
+    _forget_files(cluster, job_id)
+    assert cluster.run("job", "logs", job_id).stdout == "start 1\nstart 2\nthe end\n"
+
+
+def test_logs_are_kept_while_the_job_master_and_the_blob_server_are_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    job_id, gate = _begin(cluster, tmp_path)
+    os.kill(_task_of(cluster, job_id), signal.SIGKILL)
+    await_value(lambda: _starts(gate) == 2)
+    cluster.await_status(job_id, "RUNNING")
+    failed = ["stdout", "stderr", "taskexecutor", "spark"]
+    assert _kept(cluster.job(job_id)) == [failed, []]
+    for victim in (f"jobmaster-{job_id}", "blobserver"):
+        os.kill(cluster.pid_of(victim), signal.SIGKILL)
+    gate.touch()
+    job = cluster.await_status(job_id, "FINISHED")
+    assert _kept(job) == [failed, ["stdout", "stderr"]], "the journal had the first, the second waited"
+    _forget_files(cluster, job_id)
+    assert cluster.run("job", "logs", job_id).stdout == "start 1\nstart 2\nthe end\n"
+
+
+def test_a_running_job_is_followed_into_its_next_attempt(cluster: Cluster, tmp_path: Path) -> None:
+    job_id, gate = _begin(cluster, tmp_path)
+    command = cluster.command("job", "logs", "-f", job_id)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "start 1\n"
+        os.kill(_task_of(cluster, job_id), signal.SIGKILL)
+        assert process.stdout.readline() == "start 2\n"
+        gate.touch()
+        output, errors = process.communicate(timeout=60)
+    assert output == "the end\n"
+    assert process.returncode == 0, errors
+    assert errors.count("a remark\n") == 2
+    assert "attempt 2, stdout" in errors
+
+
+def test_following_ends_as_the_job_does(cluster: Cluster, tmp_path: Path) -> None:
+    job_id = cluster.submit(write_job(tmp_path, FAILING, "failing.py"))
+    done = cluster.run("job", "logs", "-f", job_id, check=False)
+    assert done.returncode == 1
+    assert done.stdout == "before the failure\n"
+    assert "FAILED: ZeroDivisionError" in done.stderr
+    # With a failed attempt goes what its TaskExecutor and Spark logged meanwhile; what the JVM prints does not.
+    logs = cluster.json("job", "logs", job_id)
+    assert {log["name"] for log in logs} == {"stdout", "stderr", "taskexecutor", "spark"}
+    (own,) = [log["text"] for log in logs if log["name"] == "taskexecutor"]
+    assert f"job {job_id} starts" in own
+    served = cluster.json("job", "logs", "--task-executors", job_id)
+    assert [log["name"] for log in served if "resource_id" in log] == ["taskexecutor", "spark"]
+    interrupted = subprocess.Popen(
+        cluster.command("job", "logs", "-f", _begin(cluster, tmp_path)[0]), stdout=subprocess.PIPE, text=True
+    )
+    assert interrupted.stdout is not None
+    assert interrupted.stdout.readline() == "start 1\n"
+    interrupted.send_signal(signal.SIGINT)
+    assert interrupted.wait(60) == 130
+    (tmp_path / "gate").touch()
+
+
+def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster("job.logs.max-size=4kb", "jobstore.expiration-time=20s")
+    job_id = cluster.submit(write_job(tmp_path, LONG))
+    job = cluster.await_status(job_id, "FINISHED")
+    whole = "".join(f"line {number}\n" for number in range(3000))
+    assert cluster.run("job", "logs", job_id).stdout == whole, "while its TaskExecutor lives"
+    (log, _) = job["tasks"][0]["attempts"][0]["logs"]
+    assert log["kept"] <= 4096 < log["size"] == len(whole)
+    _forget_files(cluster, job_id)
+    lines = cluster.run("job", "logs", job_id).stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("line 0", "line 2999")
+    assert any("bytes of this log were left out" in line for line in lines)
+
+    def blobs(of: str) -> list[Path]:
+        return [path for path in cluster.directory.rglob("*") if path.is_file() and of in str(path)]
+
+    owner = logs_owner(JobID(job_id))
+    assert blobs(owner)
+    await_value(lambda: not [path for path in blobs(owner) if "/incoming/" not in str(path)], timeout=90)
+    gone = cluster.run("job", "logs", job_id, check=False)
+    assert gone.returncode == 1
+    assert "no job" in gone.stderr

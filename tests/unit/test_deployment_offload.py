@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+
+from actors.rpc.gateway import FencingToken
+from blob.errors import BlobConnectionError
+from blob.gateway import BlobAddress
+from blob.key import PermanentBlobKey, TransientBlobKey
+from blob.offload import Inline, Key, Offloaded
+from conf.configuration import Configuration
+from runtime.gateways.errors import DeploymentNotFoundError
+from runtime.gateways.messages import TaskExecutorRegistration
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, ExchangeMode, JobKind, ShipStrategy, VertexRole
+from runtime.jobmaster.deployment import TaskManagers
+from runtime.jobmaster.deployment_message import TaskDeployment, pack, unpack
+from runtime.jobmaster.deployment_offload import DeploymentOffload
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
+
+T = TypeVar("T")
+JOB = JobID("b" * 32)
+LARGE = b"x" * 100
+
+
+class Blobs:
+    """A writer in memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.uploads = 0
+        self.reachable = True
+
+    def put_bytes(self, data: bytes, key_type: type[Key], job_id: str | None = None) -> Key:
+        if not self.reachable:
+            raise BlobConnectionError("nobody there")
+        assert job_id == JOB
+        self.uploads += 1
+        key = key_type.create(hashlib.sha256(data).digest())
+        self.held[key] = data
+        return key
+
+    def delete(self, key: TransientBlobKey, job_id: str | None = None) -> bool:
+        assert job_id == JOB
+        return self.held.pop(key, None) is not None
+
+
+async def in_thread(function: Callable[..., T], *args: Any) -> T:
+    return await asyncio.to_thread(function, *args)
+
+
+def offload_to(blobs: Blobs, ttl_s: float = 3600.0) -> DeploymentOffload:
+    return DeploymentOffload(blobs, 10, JOB, in_thread, ttl_s)
+
+
+def run(body: Callable[[], Any]) -> None:
+    asyncio.run(body())
+
+
+def descriptor(number: int) -> TaskDeploymentDescriptor:
+    source = JobVertexID.of("job", "source")
+    vertex = VertexDescriptor(
+        JobVertexID.of("job", "sink"),
+        "sink",
+        VertexRole.SINK,
+        "m:f",
+        4,
+        (VertexInput(source, "source", ShipStrategy.HASH, ("id",), ExchangeMode.BLOCKING, "/results/source"),),
+        None,
+    )
+    return TaskDeploymentDescriptor(
+        job_id=JOB,
+        job_name="job",
+        kind=JobKind.PIPELINE,
+        attempt_id=ExecutionAttemptID.random(),
+        attempt_number=number,
+        allocation_id=AllocationID.random(),
+        task_key=JobVertexID.of("job", "sink"),
+        task_name="sink",
+        vertices=(vertex,),
+        artifacts=(Artifact("job.py", ArtifactRole.MAIN, str(PermanentBlobKey.create(bytes(32), bytes(16)))),),
+        argv=("a", "ü"),
+        parameters={"z": 1, "a": [1.5, None, {"b": "c"}]},
+        jobmaster_address=f"akka.tcp://understudy@127.0.0.1:{number}/user/jobmaster",
+    )
+
+
+def test_a_descriptor_is_the_same_after_its_journey() -> None:
+    sent = descriptor(3)
+    assert unpack(*pack(sent)) == sent
+
+
+def test_the_jobs_part_is_the_same_bytes_in_every_attempt_and_for_every_jobmaster() -> None:
+    (job, attempt), (again, other) = pack(descriptor(0)), pack(descriptor(1))
+    assert job == again
+    assert attempt != other
+
+
+def test_below_the_limit_nothing_is_uploaded() -> None:
+    async def body() -> None:
+        blobs = Blobs()
+        offload = offload_to(blobs)
+        async with offload.delivery(b"small", keep=True) as sent:
+            assert sent == Inline(b"small")
+            assert await offload.lasting(b"small", sent) == Inline(b"small")
+        await offload.close()
+        assert blobs.uploads == 0
+
+    run(body)
+
+
+def test_one_upload_serves_all_receivers_and_goes_with_the_last() -> None:
+    async def body() -> None:
+        blobs = Blobs()
+        offload = offload_to(blobs)
+        deliveries = [offload.delivery(LARGE) for _ in range(8)]
+        sent = await asyncio.gather(*(delivery.__aenter__() for delivery in deliveries))
+        assert len(set(sent)) == 1
+        assert blobs.uploads == 1
+        for delivery in deliveries:
+            assert len(blobs.held) == 1
+            await delivery.__aexit__(None, None, None)
+        assert blobs.held == {}
+
+    run(body)
+
+
+def test_the_shared_part_is_kept_for_the_next_deployment_until_it_is_released() -> None:
+    async def body() -> None:
+        blobs = Blobs()
+        offload = offload_to(blobs)
+        for _ in range(3):
+            async with offload.delivery(LARGE, keep=True) as sent:
+                assert isinstance(sent, Offloaded)
+        assert blobs.uploads == 1
+        assert list(blobs.held) == [sent.key]
+        async with offload.delivery(LARGE, keep=True):
+            await offload.release()
+            assert list(blobs.held) == [sent.key], "a TaskExecutor may be about to fetch it"
+        await offload.close()
+        assert blobs.held == {}
+
+    run(body)
+
+
+def test_whoever_does_not_find_it_gets_a_permanent_one_uploaded_once() -> None:
+    async def body() -> None:
+        blobs = Blobs()
+        offload = offload_to(blobs)
+        for _ in range(2):
+            async with offload.delivery(LARGE, keep=True) as sent:
+                lasting = await offload.lasting(LARGE, sent, keep=True)
+                assert isinstance(lasting, Offloaded)
+                assert lasting.job_id == JOB
+                PermanentBlobKey(lasting.key)
+        assert [key for key in blobs.held if key.startswith("p-")] == [lasting.key]
+        await offload.close()
+        assert list(blobs.held) == [lasting.key], "it goes with its job"
+
+    run(body)
+
+
+def test_a_failed_upload_is_the_deployments_failure_and_leaves_nothing() -> None:
+    async def body() -> None:
+        blobs = Blobs()
+        blobs.reachable = False
+        offload = offload_to(blobs)
+        with pytest.raises(BlobConnectionError):
+            async with offload.delivery(LARGE, keep=True):
+                raise AssertionError("there is nothing to send")
+        blobs.reachable = True
+        async with offload.delivery(LARGE, keep=True):
+            assert blobs.uploads == 1
+        await offload.close()
+        assert blobs.held == {}
+
+    run(body)
+
+
+def test_a_server_that_keeps_nothing_unused_does_not_hinder_a_delivery() -> None:
+    async def body() -> None:
+        blobs = Blobs()
+        offload = offload_to(blobs, ttl_s=0.0)
+        async with offload.delivery(LARGE, keep=True) as sent:
+            assert isinstance(sent, Offloaded)
+        await offload.close()
+        assert blobs.held == {}
+
+    run(body)
+
+
+class Worker:
+    """A TaskExecutor that finds permanent blobs only: its BlobServer is another one."""
+
+    def __init__(self) -> None:
+        self.offered: list[TaskDeployment] = []
+
+    async def submit_task(self, deployment: TaskDeployment, _job_master: FencingToken) -> None:
+        self.offered.append(deployment)
+        if isinstance(deployment.job, Offloaded) and deployment.job.key.startswith("t-"):
+            raise DeploymentNotFoundError("not here")
+
+
+def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
+    async def body() -> None:
+        blobs, worker = Blobs(), Worker()
+        endpoint: Any = SimpleNamespace(
+            service=SimpleNamespace(secret=b"secret", gateway=lambda _address, _kind: worker),
+            run_blocking=in_thread,
+            log=logging.getLogger("test"),
+        )
+        managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1))
+        managers._offload = offload_to(blobs)
+        resource = ResourceID("tm-0")
+        managers.add(TaskExecutorRegistration(resource, "akka.tcp://x@127.0.0.1:2/user/tm-0", 1, 1, "", "", "", 1, 1))
+        written = 0
+
+        async def write() -> None:
+            nonlocal written
+            written += 1
+
+        sent = descriptor(0)
+        await managers.deploy(resource, sent, FencingToken(1, "s"), write)
+        assert written == 1
+        first, second = worker.offered
+        assert isinstance(first.job, Offloaded)
+        assert isinstance(second.job, Offloaded)
+        assert isinstance(second.attempt, Offloaded)
+        assert unpack(blobs.held[second.job.key], blobs.held[second.attempt.key]) == sent
+        await managers.close()
+
+    run(body)

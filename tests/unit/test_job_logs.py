@@ -1,0 +1,218 @@
+"""How much of a log is kept, how it is read piece by piece, and which of its copies is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.errors import RecipientUnreachable
+from runtime.dispatcher.job_logs import is_whole, merged_logs
+from runtime.gateways.errors import NoSuchLogError
+from runtime.gateways.messages import TaskLog
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.job_logs import CHUNK, KeptLog, LogChunk, bounded, read_chunk
+from runtime.jobgraph.job_graph import JobKind
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
+from runtime.jobmaster.execution_state import ExecutionState, JobStatus
+from runtime.log_follower import LogFollower, LogPiece
+from runtime.taskexecutor.attempts import AttemptDirectories
+
+JOB = JobID("a" * 32)
+
+
+def _kept(path: Path, limit: int, start: int = 0) -> tuple[bytes, int]:
+    with bounded(path, limit, start) as (file, size, kept):
+        content = file.read()
+    assert len(content) == kept
+    return content, size
+
+
+def test_a_short_log_is_kept_whole(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"one\ntwo\n")
+    assert _kept(path, 8) == (b"one\ntwo\n", 8)
+    assert _kept(path, 8, 4) == (b"two\n", 4)
+    assert _kept(path, 8, 100) == (b"one\ntwo\n", 8), "a file that was rotated is read from its beginning"
+
+
+def test_of_a_long_log_whole_lines_of_head_and_tail_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    lines = [f"line {number}\n".encode() for number in range(10_000)]
+    path.write_bytes(b"".join(lines))
+    content, size = _kept(path, 4096)
+    assert size == path.stat().st_size
+    assert len(content) <= 4096
+    head, _, rest = content.partition(b"\n---")
+    notice, _, tail = rest.partition(b"\n")
+    kept_head, kept_tail = head.splitlines(keepends=True), tail.splitlines(keepends=True)
+    assert kept_head == lines[: len(kept_head)]
+    assert kept_tail == lines[-len(kept_tail) :]
+    left_out = sum(map(len, lines[len(kept_head) : -len(kept_tail)]))
+    assert f" {left_out:,} of the {size:,} bytes".encode() in notice
+    assert len(kept_head) > 100 < len(kept_tail)
+
+
+@given(content=st.binary(max_size=40_000), limit=st.integers(400, 50_000), start=st.integers(0, 50_000))
+def test_no_more_than_the_limit_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, limit: int, start: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "stdout"
+    path.write_bytes(content)
+    kept, size = _kept(path, limit, start)
+    wanted = content[start:] if start <= len(content) else content
+    assert size == len(wanted)
+    assert len(kept) <= limit
+    assert (kept == wanted) == (len(wanted) <= limit)
+
+
+def test_a_log_is_read_in_bounded_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    assert read_chunk(path, 7) == LogChunk(b"", 0), "it is not there yet"
+    path.write_bytes(b"x" * (CHUNK + 5))
+    assert len(read_chunk(path, 0).data) == CHUNK
+    assert read_chunk(path, CHUNK) == LogChunk(b"xxxxx", CHUNK + 5)
+    assert read_chunk(path, CHUNK + 5).data == b""
+    assert read_chunk(path, 1 << 60).data == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"), [("attempt.json", 0), ("../x", 0), ("/etc/passwd", 0), ("stdout", -1), ("taskmanager-0.out", 0)]
+)
+def test_nothing_but_logs_is_served(tmp_path: Path, name: str, offset: int) -> None:
+    with pytest.raises(NoSuchLogError):
+        AttemptDirectories(tmp_path).read(JOB, ExecutionAttemptID.random(), name, offset)
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    attempt = ExecutionAttemptID.random()
+    directory = tmp_path / JOB / attempt
+    directory.mkdir(parents=True)
+    (tmp_path / "taskmanager-0-spark.out").write_text("a token")
+    (directory / "stdout").symlink_to(tmp_path / "taskmanager-0-spark.out")
+    with pytest.raises(OSError, match="symbolic links"):
+        AttemptDirectories(tmp_path).read(JOB, attempt, "stdout", 0)
+    with pytest.raises(OSError, match="symbolic links"), bounded(directory / "stdout", 1000):
+        pass
+
+
+# ------------------------------------------------------------------------ which copy is shown
+
+
+def _attempt(number: int, state: ExecutionState, *logs: KeptLog) -> AttemptInfo:
+    stamps = {"CREATED": number, "DEPLOYING": number + 1, state.value: number + 2}
+    return AttemptInfo(ExecutionAttemptID(f"{number:032x}"), number, state, "tm-0", stamps, None, None, logs)
+
+
+def _job(status: JobStatus, *attempts: AttemptInfo) -> ArchivedExecutionGraph:
+    vertex = JobVertexID.of("job", "task")
+    task = TaskInfo(vertex, "task", (vertex,), attempts, "")
+    return ArchivedExecutionGraph(
+        JOB, "job", JobKind.SCRIPT, status, {status.value: 9}, (task,), (), None, (), 0, "none"
+    )
+
+
+def _whole(name: str, size: int = 3) -> KeptLog:
+    return KeptLog(name, size, size, f"blob of {name}")
+
+
+def test_a_job_is_whole_when_all_that_began_is_kept() -> None:
+    kept = _attempt(0, ExecutionState.FINISHED, _whole("stdout"), KeptLog("stderr", 0, 0, ""))
+    never = AttemptInfo(ExecutionAttemptID.random(), 1, ExecutionState.CANCELED, "", {"CREATED": 1}, None, None)
+    assert is_whole(_job(JobStatus.FINISHED, kept, never))
+    assert not is_whole(_job(JobStatus.FINISHED, kept, _attempt(1, ExecutionState.FAILED)))
+    cut = _attempt(1, ExecutionState.FINISHED, KeptLog("stdout", 9, 5, "blob"))
+    assert not is_whole(_job(JobStatus.FINISHED, kept, cut))
+
+
+def test_the_kept_log_is_shown_unless_a_task_executor_has_more() -> None:
+    first = _attempt(0, ExecutionState.FAILED, _whole("stdout"), KeptLog("stderr", 9, 5, "cut"))
+    second = _attempt(1, ExecutionState.FAILED, KeptLog("stdout", 9, 5, "cut"))
+    lost = _attempt(2, ExecutionState.FAILED)
+
+    def found(attempt: AttemptInfo, name: str) -> TaskLog:
+        return TaskLog(JOB, "task", attempt.number, name, 9, f"found {name}", attempt.attempt_id)
+
+    has = [found(lost, "stdout"), found(first, "stderr"), found(first, "stdout")]
+    shown = merged_logs(_job(JobStatus.FAILED, first, second, lost), has)
+    assert [(log.attempt, log.name, log.blob_key) for log in shown] == [
+        (0, "stderr", "found stderr"),
+        (0, "stdout", "blob of stdout"),
+        (1, "stdout", "cut"),
+        (2, "stdout", "found stdout"),
+    ]
+
+
+# ------------------------------------------------------------------------------- following
+
+
+class FakeSource:
+    """A TaskExecutor and kept logs in memory."""
+
+    def __init__(self) -> None:
+        self.written: dict[tuple[str, str], bytes] = {}
+        self.kept: dict[str, bytes] = {}
+        self.gone = False
+
+    def task_executor(self, resource_id: str) -> FakeSource:
+        if self.gone:
+            raise RecipientUnreachable(f"{resource_id} is gone")
+        return self
+
+    def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
+        return self.kept[log.blob_key]
+
+    def read_task_log(self, job_id: JobID, attempt_id: str, name: str, offset: int) -> FakeSource:
+        if self.gone:
+            raise RecipientUnreachable("it is gone")
+        self.answer = LogChunk(self.written.get((attempt_id, name), b"")[offset : offset + 4], 0)
+        return self
+
+    def result(self) -> LogChunk:
+        return self.answer
+
+
+def _texts(pieces: list[LogPiece]) -> str:
+    return "".join(piece.text for piece in pieces if not piece.is_note)
+
+
+def test_following_goes_on_with_the_next_attempt_and_tells_nothing_twice() -> None:
+    source = FakeSource()
+    follower = LogFollower(source)  # type: ignore[arg-type]
+    running = _attempt(0, ExecutionState.RUNNING)
+    source.written[running.attempt_id, "stdout"] = "grüß".encode()[:-1]
+    assert _texts(list(follower.poll(_job(JobStatus.RUNNING, running)))) == "grü", "no half character is shown"
+    assert list(follower.poll(_job(JobStatus.RUNNING, running))) == []
+    source.written[running.attempt_id, "stdout"] = "grüße".encode()
+    failed, second = _attempt(0, ExecutionState.FAILED), _attempt(1, ExecutionState.RUNNING)
+    source.written[second.attempt_id, "stdout"] = b"again"
+    pieces = list(follower.poll(_job(JobStatus.RUNNING, failed, second)))
+    assert [(piece.attempt, piece.name) for piece in pieces] == [(0, "stdout"), (1, "stdout"), (1, "stdout")]
+    assert _texts(pieces) == "ßeagain"
+    source.gone = True
+    source.kept["blob of stdout"] = b"again and the end"
+    done = _attempt(1, ExecutionState.FINISHED, _whole("stdout", 17), KeptLog("stderr", 0, 0, ""))
+    assert _texts(list(follower.poll(_job(JobStatus.FINISHED, failed, done)))) == " and the end"
+
+
+def test_following_says_what_it_cannot_show() -> None:
+    source = FakeSource()
+    follower = LogFollower(source)  # type: ignore[arg-type]
+    source.gone = True
+    source.kept["cut"] = b"head ... tail"
+    lost, cut = (
+        _attempt(0, ExecutionState.FAILED),
+        _attempt(1, ExecutionState.FINISHED, KeptLog("stdout", 99, 13, "cut")),
+    )
+    assert list(follower.poll(_job(JobStatus.RUNNING, lost, cut))) == [], "its TaskExecutor may come back"
+    pieces = list(follower.poll(_job(JobStatus.FINISHED, lost, cut)))
+    assert [(piece.attempt, piece.is_note) for piece in pieces] == [
+        (0, True),
+        (0, True),
+        (1, True),
+        (1, False),
+        (1, True),
+    ]
+    assert _texts(pieces) == "head ... tail"
