@@ -69,6 +69,7 @@ class EnvironmentBuilder:
         for number, (library, path) in enumerate(_paths(spec, files)):
             if library.kind is LibraryKind.ARCHIVE:
                 _unpack(path, directory / _ARCHIVES / f"{number:03d}")
+        _make_private(directory)
 
     def describe(self, spec: EnvironmentSpec, directory: Path) -> PythonEnvironment:
         """The environment that was built of *spec* in *directory*."""
@@ -185,6 +186,14 @@ def _import_directory(unpacked: Path) -> Path:
     raise EnvironmentBuildError(
         f"the packed environment is of {found[0].parent.name}, the cluster runs {version}: pack it with that one"
     )
+
+
+def _make_private(directory: Path) -> None:
+    """Take from group and others what pip, archives and the umask have given them."""
+    for root, directories, files in os.walk(directory):
+        for path in (Path(root, name) for name in (*directories, *files)):
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o700)
 
 
 def _last_words(text: str) -> str:

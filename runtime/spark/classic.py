@@ -164,13 +164,13 @@ class ClassicAttachment:
         """A copy in the task's directory: a worker may start long after the script has changed its file."""
         if "://" in path and not path.startswith("file://"):
             source = Path(self._spec.work_dir) / "py-files" / path.rsplit("/", 1)[1]
-            source.parent.mkdir(exist_ok=True)
+            source.parent.mkdir(mode=0o700, exist_ok=True)
             java_path: Any = self._gateway.jvm.org.apache.hadoop.fs.Path(path)
             file_system = java_path.getFileSystem(self._java_context.hadoopConfiguration())
             file_system.copyToLocalFile(java_path, self._gateway.jvm.org.apache.hadoop.fs.Path(str(source)))
             return source
         target = Path(self._spec.work_dir) / "py-files" / Path(path).name
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
         shutil.copy(path.removeprefix("file://"), target)
         return target
 

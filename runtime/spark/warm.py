@@ -26,6 +26,7 @@ async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float
     """
     started = time.monotonic()
     await driver.warm_up()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         await _pipeline(driver, zygote, directory)
         await _script(driver, zygote, directory)

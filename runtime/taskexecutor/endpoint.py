@@ -176,7 +176,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.spawn(self._die_with("Spark driver", self._driver.info.pid), "watching the Spark driver")
         self.spawn(self._die_with("zygote", zygote.pid), "watching the zygote")
         if self._warm_up:
-            self.spawn(warm_up(self._driver, zygote, self._directory / "warm-up"), "warming the Spark driver")
+            self.spawn(warm_up(self._driver, zygote, self._directory / "spark" / "warm-up"), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     async def on_stop(self) -> None:

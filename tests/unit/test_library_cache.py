@@ -63,10 +63,14 @@ def wheel(name: str, version: str, module: str) -> bytes:
     out = io.BytesIO()
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(out, "w") as packed:
-        packed.writestr(f"{name}.py", module)
-        packed.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        packed.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        packed.writestr(f"{info}/RECORD", "")
+        packed.writestr(zipfile.ZipInfo(f"{name}.py"), module)  # a time of its own would be another content
+        packed.writestr(
+            zipfile.ZipInfo(f"{info}/METADATA"), f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        packed.writestr(
+            zipfile.ZipInfo(f"{info}/WHEEL"), "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        packed.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "")
     return out.getvalue()
 
 
@@ -84,6 +88,7 @@ def package(files: Files, version: str) -> EnvironmentSpec:
 def test_a_wheel_is_installed_and_imported(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
     lease = manager_in(tmp_path, builder).register_lease(JOB)
     environment = lease.get_or_resolve(package(files, "1.0"), files.fetch)
+    assert [path for path in environment.directory.rglob("*") if path.stat().st_mode & 0o077] == []
     assert value_in(environment, "__import__('understudy_probe').version") == "1.0"
 
 
@@ -110,6 +115,8 @@ def test_py_files_archives_and_jars_have_their_places(
         )
     )
     environment = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    open_to_others = [path for path in environment.directory.rglob("*") if path.stat().st_mode & 0o077]
+    assert open_to_others == []
     assert value_in(environment, "__import__('helper').value") == "first"
     assert value_in(environment, "__import__('unpacked_probe').value") == "from the archive"
     assert [path.name for path in environment.jars] == ["connector.jar"]
