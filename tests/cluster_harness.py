@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,11 @@ from runtime.cluster.session import connect
 from tests.job_files import WAITING, write_job
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def paths_below(directory: Path) -> list[Path]:
+    """All files and directories, also while these come and go: `rglob` fails when one goes that it would enter."""
+    return [Path(root, name) for root, names, files in os.walk(directory) for name in (*names, *files)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
 from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, write_job
 
 
@@ -83,7 +83,7 @@ def test_a_killed_job_master_is_replaced_and_its_task_runs_on(cluster: Cluster, 
     job = cluster.await_status(job_id, "FINISHED")
     assert (job["restarts"], waiting.starts) == (0, 1)
     await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
-    await_value(lambda: not list((cluster.directory / "ha").rglob(f"{job_id}@*")), 10)
+    await_value(lambda: not [p for p in paths_below(cluster.directory / "ha") if p.name.startswith(f"{job_id}@")], 10)
 
 
 def test_what_ends_while_the_job_master_is_away_is_not_run_again(cluster: Cluster, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from conf.configuration import Configuration
 from runtime.environment.context import blob_store_url
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
-from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
 
 AGE_S = 3
 SETTINGS = ("blob.service.cleanup.interval=0.5s", f"blob.service.cleanup.ttl={AGE_S}s")
@@ -40,7 +40,8 @@ def upload_orphan(cluster: Cluster) -> JobID:
 def files_of(cluster: Cluster, job_id: str) -> set[Path]:
     """The blobs of a job at the server and in the store, without the TaskExecutors' copies."""
     store = blob_store_url(Configuration.read(cluster.directory / "configuration.json")).reveal()
-    return {path for root in (cluster.directory / "blob", Path(store)) for path in root.rglob(f"job_{job_id}/blob_*")}
+    found = [path for root in (cluster.directory / "blob", Path(store)) for path in paths_below(root)]
+    return {path for path in found if path.parent.name == f"job_{job_id}" and path.name.startswith("blob_")}
 
 
 def test_an_orphan_goes_and_what_runs_keeps_its_blobs_whoever_leads(

@@ -8,7 +8,7 @@ from pathlib import Path
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from blob.settings import BlobServerStats
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import Cluster, await_value, paths_below
 from tests.job_files import write_job
 
 # Two tasks, the first of which fails once: three deployments, of more than a frame each.
@@ -91,6 +91,5 @@ def test_what_one_component_says_to_another_may_exceed_a_frame(
         return str(next(job["status"] for job in cluster.json("job", "list") if job["job_id"] == job_id))
 
     await_value(lambda: status() != "FAILED" and status() == "FINISHED", timeout=120)
-    assert any(path.stat().st_size > 64 * 1024 for path in cluster.directory.rglob(f"{job_id}.job")), (
-        "the archived job is what was too large"
-    )
+    archived = [path for path in paths_below(cluster.directory) if path.name == f"{job_id}.job"]
+    assert any(path.stat().st_size > 64 * 1024 for path in archived), "the archived job is what was too large"

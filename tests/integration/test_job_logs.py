@@ -14,7 +14,7 @@ import psutil
 
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import Cluster, await_value, paths_below
 from tests.job_files import FAILING, write_job
 
 # Says that it runs, in its log and in a file; waits for the gate; and what it says then is the last of its log.
@@ -180,7 +180,7 @@ def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable
     assert any("bytes of this log were left out" in line for line in lines)
 
     def blobs(of: str) -> list[Path]:
-        return [path for path in cluster.directory.rglob("*") if path.is_file() and of in str(path)]
+        return [path for path in paths_below(cluster.directory) if path.is_file() and of in str(path)]
 
     owner = logs_owner(JobID(job_id))
     assert blobs(owner)

@@ -12,7 +12,7 @@ import psutil
 from runtime.client import ClusterClient
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
-from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
 from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job
 
 
@@ -147,7 +147,7 @@ def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:
     return (
         now["processes"] <= before["processes"] + 5
         and now["redis keys"] <= before["redis keys"]
-        and all(count <= before.get(name, count) + 8 for name, count in now.items() if name.startswith("descriptors"))
+        and all(count <= before.get(name, count) + 16 for name, count in now.items() if name.startswith("descriptors"))
     )
 
 
@@ -160,10 +160,14 @@ def test_every_port_is_loopback_and_every_file_private(cluster: Cluster, tmp_pat
             continue  # it has ended
         for connection in listening:
             assert connection.laddr.ip in ("127.0.0.1", "::ffff:127.0.0.1", "::1"), f"{pid}: {connection}"
-    for path in [cluster.directory, *cluster.directory.rglob("*")]:
+    for path in [cluster.directory, *paths_below(cluster.directory)]:
         if "spark" in path.parts:
             continue  # Spark's own scratch files, below a directory that only its owner may enter
-        assert not path.stat().st_mode & 0o077, f"{path} has mode {path.stat().st_mode:o}"
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            continue  # it has gone meanwhile
+        assert not mode & 0o077, f"{path} has mode {mode:o}"
 
 
 def test_a_descriptor_over_the_limit_travels_as_a_blob(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
