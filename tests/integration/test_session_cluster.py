@@ -143,7 +143,7 @@ def _redis_keys(cluster: Cluster) -> list[str]:
 
 
 def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:
-    """Connections and Spark's Python workers come and go; what every job leaves is by far more after 20 jobs."""
+    """Connections, Spark's workers and the jars of a cold JVM come and go; one for each job would be 20 more."""
     return (
         now["processes"] <= before["processes"] + 5
         and now["redis keys"] <= before["redis keys"]
