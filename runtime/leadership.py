@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from actors.errors import ActorError
+from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway
 from actors.rpc.endpoint import FencedRpcEndpoint
 from actors.rpc.gateway import FencingToken
@@ -54,6 +54,15 @@ class LeaderEndpoint(FencedRpcEndpoint):
     async def step_back(self) -> None:
         """Let go of what belonged to the leadership. The gateway is closed already."""
         raise NotImplementedError
+
+    def check_token(self, token: FencingToken | None) -> None:
+        """Refuse a call of another leadership, or one that comes after the lease; raises `FencingError`.
+
+        A process that stood still (SIGSTOP, suspend) may read a call before the timer that ends its term has run.
+        """
+        super().check_token(token)
+        if self._term is None or not self._election.has_leadership(self._term):
+            raise FencingError(f"the lease of {self.path} is over; look the leader up again")
 
     async def on_start(self) -> None:
         await self._election.start(self)

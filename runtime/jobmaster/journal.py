@@ -74,7 +74,8 @@ class ExecutionJournal:
             try:
                 await self._put(self._take())
             except BaseException as error:
-                waiting.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered: {error}"))
+                cause = str(error) or "ask again"  # a cancelled write says nothing
+                waiting.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered: {cause}"))
                 if isinstance(error, LeadershipLostError):
                     self._endpoint.log.warning("%s", error)
                     return  # the election finds it out, too

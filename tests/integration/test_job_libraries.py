@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster_harness import Cluster, await_value
@@ -49,6 +51,35 @@ def pipeline(argv):
     job.sink("show", show)
     return job
 """
+
+
+JAR_PIPELINE = """\
+from runtime.api import Pipeline
+
+def show(ctx):
+    ctx.spark.udf.registerJavaFunction("seven_times", "JarProbe", "long")
+    print("answer", ctx.spark.sql("SELECT seven_times(6L) AS answer").first().answer)
+
+def pipeline(argv):
+    job = Pipeline("jar-probe")
+    job.sink("show", show)
+    return job
+"""
+
+# javac --release 17 -g:none of:
+#   public class JarProbe implements org.apache.spark.sql.api.java.UDF1<Long, Long> {
+#       public Long call(Long number) { return number * 7; }
+#   }
+JAR_PROBE = base64.b64decode("""
+yv66vgAAAD0AIgoAAgADBwAEDAAFAAYBABBqYXZhL2xhbmcvT2JqZWN0AQAGPGluaXQ+AQADKClWCgAIAAkHAAoMAAsADAEADmphdmEvbGFuZy
+9Mb25nAQAJbG9uZ1ZhbHVlAQADKClKBQAAAAAAAAAHCgAIABAMABEAEgEAB3ZhbHVlT2YBABMoSilMamF2YS9sYW5nL0xvbmc7CgAUABUHABYM
+ABcAGAEACEphclByb2JlAQAEY2FsbAEAIihMamF2YS9sYW5nL0xvbmc7KUxqYXZhL2xhbmcvTG9uZzsHABoBACJvcmcvYXBhY2hlL3NwYXJrL3
+NxbC9hcGkvamF2YS9VREYxAQAEQ29kZQEAJihMamF2YS9sYW5nL09iamVjdDspTGphdmEvbGFuZy9PYmplY3Q7AQAKRXhjZXB0aW9ucwcAHwEA
+E2phdmEvbGFuZy9FeGNlcHRpb24BAAlTaWduYXR1cmUBAFhMamF2YS9sYW5nL09iamVjdDtMb3JnL2FwYWNoZS9zcGFyay9zcWwvYXBpL2phdm
+EvVURGMTxMamF2YS9sYW5nL0xvbmc7TGphdmEvbGFuZy9Mb25nOz47ACEAFAACAAEAGQAAAAMAAQAFAAYAAQAbAAAAEQABAAEAAAAFKrcAAbEA
+AAAAAAEAFwAYAAEAGwAAABgABAACAAAADCu2AAcUAA1puAAPsAAAAAAQQQAXABwAAgAbAAAAFQACAAIAAAAJKivAAAi2ABOwAAAAAAAdAAAABA
+ABAB4AAQAgAAAAAgAh
+""")
 
 
 def wheel(directory: Path, version: str) -> Path:
@@ -105,6 +136,28 @@ def test_a_cancelled_job_does_not_wait_for_its_installation(cluster: Cluster, tm
     await_value(lambda: began.exists() or None, timeout=120)
     cluster.run("job", "cancel", job_id, timeout=30)
     cluster.await_status(job_id, "CANCELED")
+
+
+def test_a_pipeline_uses_a_class_of_its_jar(cluster: Cluster, tmp_path: Path) -> None:
+    jar = tmp_path / "probe.jar"
+    with zipfile.ZipFile(jar, "w") as packed:
+        packed.writestr("JarProbe.class", JAR_PROBE)
+    file = write_job(tmp_path, JAR_PIPELINE, "flow.py")
+    assert cluster.run("job", "run", "--jar", str(jar), str(file)).stdout == "answer 42\n"
+    without = cluster.run("job", "run", str(file), check=False)
+    assert without.returncode == 1, "the jar was that job's own"
+    assert "JarProbe" in without.stderr
+
+
+def test_requirements_are_installed_with_the_options_of_the_cluster(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    wheel(tmp_path, "3.0")
+    cluster = make_cluster(f"taskmanager.python.pip-options=--no-index --find-links {tmp_path}")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("library_probe >= 2\n")
+    script = write_job(tmp_path, "import library_probe\nprint(library_probe.VERSION)\n")
+    assert cluster.run("job", "run", "--requirements", str(requirements), str(script)).stdout == "3.0\n"
 
 
 def test_a_script_with_jars_is_refused_with_the_remedy(cluster: Cluster, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import duckdb
 import pytest
 
 from tests.cluster_harness import ROOT, Cluster
+from tests.no_java import path_without_java
 
 Row = tuple[Any, ...]
 
@@ -119,15 +120,9 @@ def test_the_failing_script_shows_its_own_traceback(cluster: Cluster) -> None:
 
 def test_the_demo_on_a_machine_without_java(tmp_path: Path) -> None:
     """`make demo`'s command, with no JAVA_HOME and no java on the path: the wheel's Java does it."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for folder in ("/bin", "/usr/bin"):
-        for program in Path(folder).iterdir():
-            link = tools / program.name
-            if not program.name.startswith("java") and not link.is_symlink():
-                link.symlink_to(program)
-    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tools)}
-    assert shutil.which("java", path=str(tools)) is None
+    tools = path_without_java(tmp_path / "bin")
+    assert shutil.which("java", path=tools) is None
+    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": tools}
     settings = ["-D", "jobmanager.rpc.port=0", "-D", f"cluster.runtime-dir={tmp_path / 'demo'}"]
     command = [sys.executable, "-m", "runtime.cluster", "demo", "--out", str(tmp_path / "out"), *settings]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=240, check=False)

@@ -35,6 +35,7 @@ from runtime.spark import (
     ZygoteLostError,
 )
 from runtime.spark.process import start_time
+from tests.no_java import path_without_java
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -139,16 +140,6 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     while not await condition():
         assert time.monotonic() < deadline, f"{what}: not within {DEADLINE:.0f} s"
         await asyncio.sleep(0.02)
-
-
-def path_without_java(directory: Path) -> str:
-    """A directory with everything that is on the PATH, but for Java."""
-    directory.mkdir()
-    for folder in os.environ["PATH"].split(os.pathsep):
-        for file in Path(folder).iterdir() if Path(folder).is_dir() else ():
-            if not file.name.startswith("java") and not (directory / file.name).exists():
-                (directory / file.name).symlink_to(file)
-    return str(directory)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
