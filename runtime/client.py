@@ -190,7 +190,7 @@ class ClusterClient:
     def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
         """The logs of a job's attempts, oldest attempt first: while they run, and until the job is forgotten.
 
-        Of a failed attempt also what its TaskExecutor (``taskexecutor``) and Spark driver (``spark``) logged meanwhile.
+        Of one that has ended also what its TaskExecutor (``taskexecutor``) and Spark (``spark``) logged meanwhile.
 
         Raises:
             JobNotFoundError: no such job is running or remembered.

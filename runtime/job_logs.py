@@ -33,7 +33,7 @@ class KeptLog:
     """A log of an attempt that is over, kept until its job is forgotten.
 
     Args:
-        name: ``stdout`` or ``stderr``; of a failed attempt also ``taskexecutor`` and ``spark``, their lines meanwhile.
+        name: ``stdout``, ``stderr``; ``taskexecutor`` and ``spark``: what these logged while the attempt ran.
         size: bytes that were written.
         kept: bytes of the blob: fewer, and with a line that says so in their middle, where the log was too long.
         blob_key: text of the permanent blob's key; empty for an empty log. The blob is `logs_owner`'s.

@@ -30,7 +30,7 @@ def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
 
 
 def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
-    """The logs of the TaskExecutors that a job ran on, as far as these are there, and what its failed attempts kept."""
+    """The logs of the TaskExecutors that a job ran on, as far as these are there, and what its attempts kept."""
     job = client.job(job_id)
     kept = [(log, text) for log, text in client.logs(job_id) if log.name not in TASK_LOGS]
     names = sorted({attempt.task_executor for task in job.tasks for attempt in task.attempts if attempt.task_executor})
@@ -44,7 +44,7 @@ def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool)
         print_json([{**to_plain(log), "text": content.decode(errors="replace")} for log, content in [*kept, *found]])
         return
     for attempt_log, content in kept:
-        title = f"{attempt_log.name}, while {attempt_log.task}, attempt {attempt_log.attempt + 1}, ran and failed"
+        title = f"{attempt_log.name}, while {attempt_log.task}, attempt {attempt_log.attempt + 1}, ran"
         _show(title, "stdout", content.decode(errors="replace"))
     for log, content in found:
         _show(f"{log.resource_id}, {log.name}", "stdout", content.decode(errors="replace"))

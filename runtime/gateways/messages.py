@@ -83,7 +83,7 @@ class TaskLog:
         job_id: the job.
         task: name of the task.
         attempt: number of the attempt, from 0.
-        name: ``stdout`` or ``stderr``; of a failed attempt also ``taskexecutor`` and ``spark``.
+        name: ``stdout`` or ``stderr``; of one that has ended also ``taskexecutor`` and ``spark``.
         size: bytes.
         blob_key: text of the blob's key; a permanent one is of `runtime.job_logs.logs_owner`. Empty for an empty log.
         attempt_id: the attempt.

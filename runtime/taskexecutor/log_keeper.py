@@ -14,7 +14,6 @@ from runtime.gateways.messages import ComponentLog
 from runtime.ids import ResourceID
 from runtime.job_logs import KeptLog
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
-from runtime.jobmaster.execution_state import ExecutionState
 from runtime.taskexecutor.attempts import AttemptDirectories, keep_log, upload_log
 
 PATIENCE_S = 15.0
@@ -22,7 +21,7 @@ PATIENCE_S = 15.0
 
 RETRY_S = 0.5
 OWN_MAX_SIZE = 256 * 1024
-"""Most bytes that are kept, with a failed attempt, of each log of the TaskExecutor's own."""
+"""Most bytes that are kept, with an attempt, of each log of the TaskExecutor's own."""
 
 
 class LogKeeper:
@@ -51,31 +50,27 @@ class LogKeeper:
         self._client = client
         self._max_size = max_size
 
-    def keeper_of(
-        self, deployment: TaskDeploymentDescriptor
-    ) -> Callable[[ExecutionState], Awaitable[tuple[KeptLog, ...]]]:
-        """What puts the logs of an attempt that begins now, once it has ended in the state that it is told.
+    def keeper_of(self, deployment: TaskDeploymentDescriptor) -> Callable[[], Awaitable[tuple[KeptLog, ...]]]:
+        """What puts the logs of an attempt that begins now, once it has ended.
 
-        With those of a failed one go the lines that the TaskExecutor and its Spark driver logged meanwhile (those of
-        other tasks among them, if there were any). What cannot be put is reported, and keeps the end from nobody.
+        With its own go the lines that the TaskExecutor and its Spark driver logged meanwhile (those of other tasks
+        among them, if there were any). What cannot be put is reported, and keeps the end from nobody.
         """
         starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
 
-        def put(state: ExecutionState) -> tuple[KeptLog, ...]:
+        def put() -> tuple[KeptLog, ...]:
             job_id, client = deployment.job_id, self._client()
             kept = self._attempts.keep_logs(job_id, deployment.attempt_id, client, self._max_size)
-            if state is ExecutionState.FAILED:
-                kept += [
-                    keep_log(name, path, job_id, client, OWN_MAX_SIZE, starts[name]) for name, path in self._own.items()
-                ]
+            own = self._own.items()
+            kept += [keep_log(name, path, job_id, client, OWN_MAX_SIZE, starts[name]) for name, path in own]
             return tuple(kept)
 
-        async def keep(state: ExecutionState) -> tuple[KeptLog, ...]:
+        async def keep() -> tuple[KeptLog, ...]:
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     while True:
                         try:
-                            return await self._endpoint.run_blocking(put, state)
+                            return await self._endpoint.run_blocking(put)
                         except (BlobConnectionError, BlobServerError) as error:
                             self._endpoint.log.info("logs wait to be put: %s", error)
                         await asyncio.sleep(RETRY_S)

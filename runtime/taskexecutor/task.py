@@ -94,7 +94,7 @@ class Task:
         services: TaskServices,
         on_state: Callable[[TaskExecutionState], None],
         on_progress: Callable[[TaskProgress], None],
-        keep_logs: Callable[[ExecutionState], Awaitable[tuple[KeptLog, ...]]],
+        keep_logs: Callable[[], Awaitable[tuple[KeptLog, ...]]],
     ) -> None:
         self.descriptor = descriptor
         self._directory = directory
@@ -136,7 +136,7 @@ class Task:
         await self._blame_a_lost_driver()
         state = self._final_state(status)
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
-        self._enter(replace(state, logs=await self._keep_logs(state.state)))
+        self._enter(replace(state, logs=await self._keep_logs()))
 
     async def _blame_a_lost_driver(self) -> None:
         """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""

@@ -33,6 +33,9 @@ while not gate.exists():
 print("the end")
 """
 
+WHOLE = ["stdout", "stderr", "taskexecutor", "spark"]
+"""What is kept of an attempt that ended where it ran."""
+
 LONG = """\
 for number in range(3000):
     print("line", number)
@@ -82,7 +85,7 @@ def test_logs_outlive_the_task_executor_and_the_dispatcher(
     assert "start 1\n" in cluster.run("job", "logs", job_id).stdout, "of a running job"
     gate.touch()
     job = cluster.await_status(job_id, "FINISHED")
-    assert _kept(job) == [["stdout", "stderr"]]
+    assert _kept(job) == [WHOLE]
     os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
     _forget_files(cluster, job_id)
     done = cluster.run("job", "logs", job_id)
@@ -106,7 +109,7 @@ def test_the_logs_of_an_attempt_that_was_lost_with_its_task_executor_are_kept(
     await_value(lambda: _starts(gate) == 2)
     gate.touch()
     job = cluster.await_status(job_id, "FINISHED")
-    assert _kept(job) == [["stdout", "stderr"], ["stdout", "stderr"]]
+    assert _kept(job) == [["stdout", "stderr"], WHOLE], "what a lost TaskExecutor logged itself was not the attempt's"
     _forget_files(cluster, job_id)
     assert cluster.run("job", "logs", job_id).stdout == "start 1\nstart 2\nthe end\n"
 
@@ -116,13 +119,12 @@ def test_logs_are_kept_while_the_job_master_and_the_blob_server_are_replaced(clu
     os.kill(_task_of(cluster, job_id), signal.SIGKILL)
     await_value(lambda: _starts(gate) == 2)
     cluster.await_status(job_id, "RUNNING")
-    failed = ["stdout", "stderr", "taskexecutor", "spark"]
-    assert _kept(cluster.job(job_id)) == [failed, []]
+    assert _kept(cluster.job(job_id)) == [WHOLE, []]
     for victim in (f"jobmaster-{job_id}", "blobserver"):
         os.kill(cluster.pid_of(victim), signal.SIGKILL)
     gate.touch()
     job = cluster.await_status(job_id, "FINISHED")
-    assert _kept(job) == [failed, ["stdout", "stderr"]], "the journal had the first, the second waited"
+    assert _kept(job) == [WHOLE, WHOLE], "the journal had the first, the second waited"
     _forget_files(cluster, job_id)
     assert cluster.run("job", "logs", job_id).stdout == "start 1\nstart 2\nthe end\n"
 
@@ -149,9 +151,9 @@ def test_following_ends_as_the_job_does(cluster: Cluster, tmp_path: Path) -> Non
     assert done.returncode == 1
     assert done.stdout == "before the failure\n"
     assert "FAILED: ZeroDivisionError" in done.stderr
-    # With a failed attempt goes what its TaskExecutor and Spark logged meanwhile; what the JVM prints does not.
+    # With an attempt goes what its TaskExecutor and Spark logged meanwhile; what the JVM prints does not.
     logs = cluster.json("job", "logs", job_id)
-    assert {log["name"] for log in logs} == {"stdout", "stderr", "taskexecutor", "spark"}
+    assert [log["name"] for log in logs] == WHOLE
     (own,) = [log["text"] for log in logs if log["name"] == "taskexecutor"]
     assert f"job {job_id} starts" in own
     served = cluster.json("job", "logs", "--task-executors", job_id)
@@ -172,7 +174,7 @@ def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable
     job = cluster.await_status(job_id, "FINISHED")
     whole = "".join(f"line {number}\n" for number in range(3000))
     assert cluster.run("job", "logs", job_id).stdout == whole, "while its TaskExecutor lives"
-    (log, _) = job["tasks"][0]["attempts"][0]["logs"]
+    log = job["tasks"][0]["attempts"][0]["logs"][0]
     assert log["kept"] <= 4096 < log["size"] == len(whole)
     _forget_files(cluster, job_id)
     lines = cluster.run("job", "logs", job_id).stdout.splitlines()
