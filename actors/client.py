@@ -9,6 +9,7 @@ from actors.address import ActorAddress
 from actors.receptionist import PATH, Listing, ReceptionistGateway
 from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import FencingToken, RpcGateway
+from actors.rpc.offload import ThreadOffloader
 from actors.rpc.threads import ThreadCaller
 
 G = TypeVar("G", bound=RpcGateway)
@@ -20,12 +21,16 @@ class ActorClient:
     Args:
         secret: the secret of the cluster.
         config: settings; a client never listens, so ``port`` is of no use to it.
+        offloader: takes arguments and results that do not fit into a frame; closed with the client. Without one they
+            are refused.
 
     Use it as a context manager, or call `close`.
     """
 
-    def __init__(self, secret: bytes, config: RpcConfig | None = None) -> None:
-        self._caller = ThreadCaller(secret, config or RpcConfig())
+    def __init__(
+        self, secret: bytes, config: RpcConfig | None = None, offloader: ThreadOffloader | None = None
+    ) -> None:
+        self._caller = ThreadCaller(secret, config or RpcConfig(), offloader)
 
     def find(self, address: ActorAddress | str) -> Listing:
         """Ask the receptionist at the address's port where the actor really lives.

@@ -1,4 +1,4 @@
-"""RPC values over `rpc.frame-size` as transient blobs: the `actors.rpc.offload.Offloader` of this package.
+"""RPC values over `rpc.frame-size` as transient blobs: an `Offloader` and `ThreadOffloader` of `actors.rpc.offload`.
 
 A key names the BlobServer beside the blob, for another process may use another one, and transient blobs are at theirs
 alone. Values of the same content that are under way at the same time are one blob (`blob.offload.MessageOffload`).
@@ -45,7 +45,7 @@ class BlobOffloader:
 
     async def put(self, data: bytes, /) -> str:
         """Upload *data*, unless it is there for another receiver; raises BlobError."""
-        upload = asyncio.get_running_loop().run_in_executor(self._threads, self._put, data)
+        upload = asyncio.get_running_loop().run_in_executor(self._threads, self.put_blocking, data)
         try:
             return await asyncio.shield(upload)
         except asyncio.CancelledError:
@@ -58,7 +58,7 @@ class BlobOffloader:
 
     async def get(self, key: str, /) -> bytes:
         """Download what any process has put; raises BlobError."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._get, key)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.get_blocking, key)
 
     def release(self, key: str, /) -> None:
         """Delete the blob, unless others are still to fetch it."""
@@ -79,7 +79,16 @@ class BlobOffloader:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._shut)
             self._threads.shutdown(wait=False)
 
-    def _put(self, data: bytes) -> str:
+    def close_blocking(self) -> None:
+        """As `close`, in a plain thread."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self._threads.shutdown()
+            self._shut()
+
+    def put_blocking(self, data: bytes, /) -> str:
+        """As `put`, in a plain thread."""
         host, port = location = self._own()
         with self._lock:
             if location not in self._writers:
@@ -94,7 +103,8 @@ class BlobOffloader:
             self._uses[key].append(use)
         return key
 
-    def _get(self, key: str) -> bytes:
+    def get_blocking(self, key: str, /) -> bytes:
+        """As `get`, in a plain thread."""
         location, _, text = key.partition("/")
         host, _, port = location.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal() and len(port) <= 5):

@@ -19,6 +19,7 @@ from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import MaybeOffloaded, offload_if_larger
+from blob.rpc_offload import BlobOffloader
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
@@ -72,7 +73,7 @@ class ClusterClient:
         self._patience_s = patience_s
         self._inline_limit = inline_limit
         self._tls = None if rpc is None else rpc.tls
-        self._actors = ActorClient(secret, rpc)
+        self._actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, self._blob_location))
         self._dispatcher: DispatcherGateway | None = None
 
     @property
@@ -166,10 +167,15 @@ class ClusterClient:
 
     @contextlib.contextmanager
     def _blobs(self) -> Iterator[BlobClient]:
-        address = self._ask(lambda dispatcher: dispatcher.get_blob_server().result())
-        tls = None if self._tls is None else self._tls.contexts()[1]
-        with BlobClient((address.host, address.port), self._secret, tls=tls) as client:
+        with self._blob_client(self._blob_location()) as client:
             yield client
+
+    def _blob_location(self) -> tuple[str, int]:
+        address = self._ask(lambda dispatcher: dispatcher.get_blob_server().result())
+        return address.host, address.port
+
+    def _blob_client(self, location: tuple[str, int]) -> BlobClient:
+        return BlobClient(location, self._secret, tls=None if self._tls is None else self._tls.contexts()[1])
 
     def list_jobs(self) -> list[JobDetails]:
         """Running and finished jobs, the newest first."""

@@ -59,6 +59,9 @@ class BlockingConnection(Reader):
         self._last_id = 0
         self._sweep_at = SWEEP
         self._outbox = Outbox()
+        self._offloader = caller.offloader
+        if caller.offloader is not None:  # say that results may be offloaded
+            self._outbox.put(self._encoder.encode([wire.OFFLOADED, 0, "", 0]))
         self._dead: socket.socket | None = None
         self._used_at = 0.0
         self._helper = Helper(self)

@@ -8,6 +8,8 @@ has said at the beginning of the connection that it can fetch it. A tell is neve
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.errors import ActorError, OffloadError
@@ -40,6 +42,53 @@ class Offloader(Protocol):
         """Give up what is still kept."""
 
 
+class ThreadOffloader(Protocol):
+    """As `Offloader`, for the calls of plain threads, which wait for it."""
+
+    def put_blocking(self, data: bytes, /) -> str:
+        """As `Offloader.put`."""
+
+    def get_blocking(self, key: str, /) -> bytes:
+        """As `Offloader.get`."""
+
+    def release(self, key: str, /) -> None:
+        """As `Offloader.release`: it must not block."""
+
+    def close_blocking(self) -> None:
+        """As `Offloader.close`."""
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OffloadError:
+        raise
+    except Exception as error:  # whatever its owner's errors are, the asker has to be told
+        raise OffloadError(f"{what}: {error}") from error
+
+
+def _not_put(data: bytes) -> str:
+    return f"{len(data)} bytes over rpc.frame-size could not be sent apart"
+
+
+_NOT_FETCHED = "a value over rpc.frame-size could not be fetched"
+
+
+def put_by_thread(offloader: ThreadOffloader, value: Any) -> str:
+    """Put a plain value; returns its key. Raises OffloadError."""
+    data = wire.pack_value(value)
+    with _told(_not_put(data)):
+        return offloader.put_blocking(data)
+
+
+def get_by_thread(offloader: ThreadOffloader, key: str) -> Any:
+    """The plain value of a key; raises OffloadError, or WireError where it is none."""
+    with _told(_NOT_FETCHED):
+        data = offloader.get_blocking(key)
+    return wire.unpack_value(data)
+
+
 class Offload:
     """The large values of one service.
 
@@ -69,21 +118,13 @@ class Offload:
     async def put(self, value: Any) -> tuple[str, int]:
         """Put a plain value; returns its key and its bytes. Raises OffloadError."""
         data = wire.pack_value(value)
-        try:
+        with _told(_not_put(data)):
             return await self._required().put(data), len(data)
-        except OffloadError:
-            raise
-        except Exception as error:  # whatever its owner's errors are, the asker has to be told
-            raise OffloadError(f"{len(data)} bytes over rpc.frame-size could not be sent apart: {error}") from error
 
     async def get(self, key: str) -> Any:
         """The plain value of a key; raises OffloadError, or WireError where it is none."""
-        try:
+        with _told(_NOT_FETCHED):
             data = await self._required().get(key)
-        except OffloadError:
-            raise
-        except Exception as error:  # as in `put`
-            raise OffloadError(f"a value over rpc.frame-size could not be fetched: {error}") from error
         return wire.unpack_value(data)
 
     def release(self, key: str) -> None:

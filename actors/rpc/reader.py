@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -15,6 +16,7 @@ from actors.errors import ActorError, RecipientUnreachable, WireError
 from actors.rpc import codec, establish, wire
 from actors.rpc.connection import connection_error
 from actors.rpc.intake import Intake
+from actors.rpc.offload import ThreadOffloader, get_by_thread
 from actors.rpc.thread_ask import ThreadAsk
 
 SLICE_S = 0.1
@@ -38,6 +40,7 @@ class Reader:
         self._intake = Intake(frame_size, self._handle)
         self._pending: dict[int, ThreadAsk[Any]] = {}
         self._callbacks: deque[ThreadAsk[Any]] = deque()
+        self._offloader: ThreadOffloader | None = None
 
     # ------------------------------------------------------------------ the sending half's
 
@@ -198,7 +201,7 @@ class Reader:
 
     def _handle(self, message: list[Any]) -> None:
         kind, correlation = message[0], message[1]
-        if kind not in (wire.REPLY, wire.ERROR):
+        if kind not in (wire.REPLY, wire.ERROR, wire.OFFLOADED):
             raise WireError(f"the server sent a message of kind {kind}")
         ask = self._pending.get(correlation)
         if ask is None:
@@ -207,6 +210,10 @@ class Reader:
             return  # the reply to an ask that has timed out: its asker has been told
         if kind == wire.REPLY:
             ask.answer(message[2])
+        elif kind == wire.OFFLOADED:
+            if self._offloader is None or type(message[2]) is not str:
+                raise WireError("malformed frame: an offloaded result that was not asked for, or whose key is no text")
+            ask.answer_apart(partial(get_by_thread, self._offloader, message[2]))
         else:
             ask.resolve(None, codec.decode_error(message[2], message[3], message[4]))
         if ask.has_callbacks:

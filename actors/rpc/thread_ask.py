@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.address import ActorAddress
-from actors.errors import AskTimeout, WireError
+from actors.errors import ActorError, AskTimeout, WireError
 from actors.rpc.gateway import Ask
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class ThreadAsk(Ask[T]):
     __slots__ = (
         "_callbacks",
         "_error",
+        "_fetch",
+        "_fetching",
+        "_finally",
         "_is_done",
         "_spec",
         "_target",
@@ -60,6 +64,8 @@ class ThreadAsk(Ask[T]):
         self._value: Any = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Any], object]] = []
+        self._fetch: Callable[[], Any] | None = None
+        self._finally: Callable[[], object] | None = None
 
     # ------------------------------------------------------------------ the asker's side
 
@@ -77,6 +83,8 @@ class ThreadAsk(Ask[T]):
 
             self.add_done_callback(wake)
             yield from woken.__await__()
+        if self._fetch is not None:
+            yield from asyncio.get_running_loop().run_in_executor(None, self._load).__await__()
         return self._outcome()
 
     def result(self, timeout: float | None = None) -> T:
@@ -107,7 +115,9 @@ class ThreadAsk(Ask[T]):
         return self._is_done
 
     def exception(self) -> BaseException | None:
-        """The failure of an ask that is done; None when it was answered."""
+        """The failure of an ask that is done; None when it was answered. Fetches a result that was sent apart."""
+        if self._fetch is not None:
+            self._load()
         return self._error
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
@@ -120,7 +130,19 @@ class ThreadAsk(Ask[T]):
             if self._is_done:
                 self.run_callbacks()
 
+    def _load(self) -> None:
+        """Fetch a result that was sent apart, by the thread that wants it: who reads has others to serve."""
+        with self._fetching:
+            if self._fetch is not None:
+                try:
+                    self._value = self._spec.decode_result(self._fetch())
+                except ActorError as error:
+                    self._error = error
+                self._fetch = None
+
     def _outcome(self) -> T:
+        if self._fetch is not None:
+            self._load()
         if self._error is not None:
             raise self._error
         value: T = self._value
@@ -145,11 +167,24 @@ class ThreadAsk(Ask[T]):
         except WireError as error:
             self.resolve(None, error)
 
+    def answer_apart(self, fetch: Callable[[], Any]) -> None:
+        """The reply came, and its value is to be had by *fetch*, which may block and raise `ActorError`."""
+        if not self._is_done:
+            self._fetching = threading.Lock()
+            self._fetch = fetch
+        self.resolve(None, None)
+
+    def when_done(self, action: Callable[[], object]) -> None:
+        """Call *action*, which must not block, once there is an outcome; before the ask is sent."""
+        self._finally = action
+
     def resolve(self, value: Any, error: BaseException | None) -> None:
         """Set the outcome, unless there is one, and wake who waits in `result`; callbacks are another's to run."""
         if not self._is_done:
             self._value, self._error = value, error
             self._is_done = True
+            if self._finally is not None:
+                self._finally()
         for queue in self.waiting:
             queue.put(None)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
 import time
 import weakref
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, RecipientUnreachable
+from actors.errors import ActorError, FrameTooLarge, RecipientUnreachable
 from actors.rpc.blocking import HIGH_WATER, BlockingConnection, Stale
 from actors.rpc.codec import MethodSpec
 from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
+from actors.rpc.offload import ThreadOffloader, put_by_thread
 from actors.rpc.tables import proxy_type
 from actors.rpc.thread_ask import ThreadAsk
 from actors.rpc.tls import TlsStream
@@ -35,11 +38,13 @@ class ThreadCaller:
     Args:
         secret: the cluster secret.
         config: see `RpcConfig`.
+        offloader: for arguments and results that do not fit into a frame; closed with the caller.
     """
 
-    def __init__(self, secret: bytes, config: RpcConfig) -> None:
+    def __init__(self, secret: bytes, config: RpcConfig, offloader: ThreadOffloader | None = None) -> None:
         self.secret = secret
         self.config = config
+        self.offloader = offloader
         self.dropped = 0
         self._tls = None if config.tls is None else config.tls.contexts()[1]
         self._connections: dict[tuple[str, int], BlockingConnection] = {}
@@ -66,22 +71,30 @@ class ThreadCaller:
     def ask(
         self, target: ActorAddress, spec: MethodSpec, arguments: list[Any], token: FencingToken | None, timeout_s: float
     ) -> Ask[Any]:
-        """Send an ask (used by the generated gateways)."""
+        """Send an ask (used by the generated gateways); arguments that do not fit into a frame are uploaded first."""
         ask: ThreadAsk[Any] = ThreadAsk(target, spec, timeout_s)
-        fields = (target.path, spec.name, arguments, None if token is None else (token.epoch, token.session))
+        fenced = None if token is None else (token.epoch, token.session)
         try:
-            while True:
-                connection = self._connection(target)
-                if connection.unsent > HIGH_WATER:
-                    self._make_room(connection, target, ask.deadline)
-                try:
-                    connection.ask(ask, fields)
-                    break
-                except Stale:
-                    continue
+            try:
+                self._send(ask, target, (target.path, spec.name, arguments, fenced))
+            except FrameTooLarge:
+                if self.offloader is None:
+                    raise
+                key = put_by_thread(self.offloader, arguments)
+                ask.when_done(partial(self.offloader.release, key))
+                self._send(ask, target, (target.path, spec.name, key, fenced))
         except ActorError as error:
             ask.resolve(None, error)
         return ask
+
+    def _send(self, ask: ThreadAsk[Any], target: ActorAddress, fields: tuple[Any, ...]) -> None:
+        while True:
+            connection = self._connection(target)
+            if connection.unsent > HIGH_WATER:
+                self._make_room(connection, target, ask.deadline)
+            with contextlib.suppress(Stale):
+                connection.ask(ask, fields)
+                return
 
     def tell(self, target: ActorAddress, name: str, arguments: list[Any], token: FencingToken | None) -> None:
         """Send a tell (used by the generated gateways): at most once, no reply, never an error to the caller.
@@ -138,6 +151,8 @@ class ThreadCaller:
             self._connections.clear()
         for connection in connections:
             connection.close(RecipientUnreachable("the client was closed"), CLOSE_FLUSH_S)
+        if self.offloader is not None:
+            self.offloader.close_blocking()
 
     def after_fork(self) -> None:
         """In the child: leave the connections to the parent."""

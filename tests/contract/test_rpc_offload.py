@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.address import ActorAddress
+from actors.client import ActorClient
 from actors.errors import AskTimeout, FrameTooLarge, OffloadError, WireError
 from actors.rpc import offload as rpc_offload
 from actors.rpc import wire
@@ -22,7 +23,7 @@ from blob.errors import InvalidBlobKey
 from blob.rpc_offload import BlobOffloader
 from tests.contract.blob_harness import SECRET as BLOB_SECRET
 from tests.contract.blob_harness import Served
-from tests.contract.rpc_harness import SECRET, Probe, ProbeGateway
+from tests.contract.rpc_harness import SECRET, Probe, ProbeGateway, ProbeServer, wait_until
 
 FRAME = 16 * 1024
 LARGE = b"x" * (4 * FRAME)
@@ -266,3 +267,100 @@ def test_an_upload_that_its_asker_gave_up_leaves_nothing(tmp_path: Path) -> None
             await offloader.close()
 
         run(body)
+
+
+# ------------------------------------------------------------------ asked by plain threads
+
+
+class Fetches(BlobOffloader):
+    """Counts what is fetched, and does before it what it is told to."""
+
+    def __init__(self, served: Served) -> None:
+        super().__init__(lambda location: BlobClient(location, BLOB_SECRET), lambda: served.server.address)
+        self.number = 0
+        self.before: Callable[[], object] = lambda: None
+
+    def get_blocking(self, key: str, /) -> bytes:
+        self.number += 1
+        self.before()
+        return super().get_blocking(key)
+
+
+@contextmanager
+def threads(tmp_path: Path) -> Iterator[tuple[ProbeGateway, Fetches, Served]]:
+    with Served(tmp_path) as served, ProbeServer(None, frame_size=FRAME).closing() as server:
+        served_by = BlobOffloader(lambda location: BlobClient(location, BLOB_SECRET), lambda: served.server.address)
+        server.call(server.service.use_offloader, served_by)
+        fetches = Fetches(served)
+        with ActorClient(SECRET, RpcConfig(frame_size=FRAME, ask_timeout_s=20.0), fetches) as client:
+            yield client.gateway(server.address, ProbeGateway), fetches, served
+
+
+def test_a_plain_thread_sends_and_fetches_what_is_larger_than_a_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc_offload, "RESULT_KEPT_S", 0.5)
+    with threads(tmp_path) as (probe, fetches, served):
+        assert probe.echo(b"small").result() == b"small"
+        assert served.server.stats().puts == 0
+        ask = probe.echo(LARGE)
+        assert ask.result() == LARGE
+        assert ask.exception() is None
+        assert ask.result() == LARGE
+        assert fetches.number == 1, "however often it is looked at"
+        called: list[bytes] = []
+        probe.zeros(3 * FRAME).add_done_callback(lambda ask: called.append(ask.result()))
+        wait_until(lambda: called == [bytes(3 * FRAME)], "the callback")
+        wait_until(lambda: served.server.stats().total_bytes == 0, "the blobs to be deleted")
+
+
+def test_a_coroutine_awaits_what_is_larger_than_a_frame_and_its_loop_goes_on(tmp_path: Path) -> None:
+    with threads(tmp_path) as (probe, fetches, _):
+        gate = threading.Event()
+
+        fetches.before = lambda: gate.wait(10)
+
+        async def body() -> None:
+            large = asyncio.ensure_future(_awaited(probe.zeros(3 * FRAME)))
+            assert await probe.echo(b"small") == b"small"
+            await until(lambda: fetches.number == 1)
+            assert await probe.echo(b"small") == b"small"
+            gate.set()
+            assert await large == bytes(3 * FRAME)
+
+        run(body)
+
+
+async def _awaited(ask: Any) -> Any:
+    return await ask
+
+
+def test_what_a_plain_thread_cannot_fetch_is_an_error_of_that_ask_alone(tmp_path: Path) -> None:
+    with threads(tmp_path) as (probe, fetches, _):
+
+        def fail() -> None:
+            raise OSError("no way")
+
+        fetches.before = fail
+        ask = probe.zeros(3 * FRAME)
+        for _ in range(2):
+            with pytest.raises(OffloadError, match="could not be fetched: no way"):
+                ask.result()
+        assert isinstance(ask.exception(), OffloadError)
+        assert probe.echo(b"small").result() == b"small"
+
+
+def test_plain_threads_whose_offloader_is_missing_or_broken_are_told_and_go_on() -> None:
+    def nobody() -> tuple[str, int]:
+        raise OSError("there is no BlobServer yet")
+
+    broken = BlobOffloader(lambda location: BlobClient(location, BLOB_SECRET), nobody)
+    with ProbeServer(None, frame_size=FRAME).closing() as server:
+        for offloader, error in ((None, "frame"), (broken, "could not be sent apart: there is no BlobServer yet")):
+            with ActorClient(SECRET, RpcConfig(frame_size=FRAME), offloader) as client:
+                probe = client.gateway(server.address, ProbeGateway)
+                with pytest.raises(FrameTooLarge, match=error):
+                    probe.echo(LARGE).result()
+                with pytest.raises(FrameTooLarge):
+                    probe.zeros(3 * FRAME).result()
+                assert probe.echo(b"small").result() == b"small"
