@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 from actors.address import ActorAddress
@@ -17,12 +16,9 @@ from actors.rpc.service import RpcService
 from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.errors import BlobNotFound
-from blob.gateway import BlobAddress
 from blob.offload import resolve
-from blob.stores import create_blob_store
 from conf.configuration import Configuration
 from conf.options import (
-    BlobOptions,
     HeartbeatOptions,
     JobOptions,
     SparkOptions,
@@ -31,39 +27,35 @@ from conf.options import (
 from runtime.environment.context import (
     ComponentContext,
     blob_client,
-    blob_store_url,
     offload_large_calls,
     wait_for_process,
 )
-from runtime.gateways.errors import DeploymentNotFoundError, GatewayError
-from runtime.gateways.messages import ComponentLog, LeaderAddress, TaskExecutorRegistration, TaskLog
-from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.gateways.errors import DeploymentNotFoundError
+from runtime.gateways.messages import (
+    ComponentLog,
+    LeaderAddress,
+    RegistrationSuccess,
+    TaskExecutorRegistration,
+    TaskLog,
+)
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
-from runtime.ids import AllocationID, ExecutionAttemptID, InstanceID, JobID, ResourceID, SlotID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment, unpack
-from runtime.jobmaster.descriptor import (
-    ExecutionReport,
-    JobReport,
-    TaskDeploymentDescriptor,
-    TaskExecutionState,
-    TaskProgress,
-)
-from runtime.leaders import LeaderFollower
-from runtime.librarycache.builder import EnvironmentBuilder
-from runtime.librarycache.manager import LibraryCacheManager
+from runtime.jobmaster.descriptor import JobReport, TaskDeploymentDescriptor
 from runtime.resourcemanager.slot_manager import SlotReport
 from runtime.spark import SparkDriver, Zygote, warm_up
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
+from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
+from runtime.taskexecutor.services import create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
-from runtime.taskexecutor.task import Task, TaskServices
+from runtime.taskexecutor.task import TaskServices
+from runtime.taskexecutor.task_table import TaskTable
 
-RETRY_S = 0.5
 LISTING_INTERVAL_S = 2.0
 EXPIRY_INTERVAL_S = 60.0
 LAST_WORDS_S = 2.0
@@ -112,17 +104,11 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self, self._attempts, own_logs, self._log_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
         )
         self._connections = JobConnections(self, ha, self._job_connected)
-        self._tasks: dict[ExecutionAttemptID, Task] = {}
-        self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
-        self._reports: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
-        self._unreported: dict[ExecutionAttemptID, tuple[JobID, ExecutionReport]] = {}
-        self._resource_manager = LeaderFollower(
-            service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._resource_manager_changed
+        self._tasks = TaskTable(self, self._connections)
+        self._resource_manager = ResourceManagerConnection(
+            self, ha, configuration.get(HeartbeatOptions.TIMEOUT), self._registered
         )
         self._rm_token: FencingToken | None = None
-        self._instance_id: InstanceID | None = None
-        self._registering: asyncio.Task[None] | None = None
-        self._rm_last_heard = 0.0
         self._job_heartbeats = HeartbeatManager(
             self,
             interval_s=configuration.get(HeartbeatOptions.INTERVAL),
@@ -130,7 +116,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
             on_timeout=self._job_master_silent,
         )
-        self._blob: BlobAddress | None = None
         self._services: TaskServices | None = None
         self._client: BlobClient | None = None
 
@@ -156,20 +141,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         offload_large_calls(self.service, self._configuration, self._blob_location)
         await self._driver.reset()  # what a killed predecessor's tasks left running
         zygote = await Zygote.start(self._directory / "zygote.log")
-        cache = BlobCache(
-            self._directory / "blob",
-            self._new_blob_client,
-            create_blob_store(blob_store_url(self._configuration).reveal()),
-            max_bytes=self._configuration.get(BlobOptions.CACHE_MAX_SIZE),
+        self._services = create_services(
+            self._configuration, self._directory, self._driver, zygote, self._new_blob_client
         )
-        get = self._configuration.get
-        pip_options = get(TaskManagerOptions.PIP_OPTIONS)
-        libraries = LibraryCacheManager(
-            self._directory / "environments",
-            EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
-            get(TaskManagerOptions.ENVIRONMENT_RETENTION),
-        )
-        self._services = TaskServices(self._driver, zygote, cache, libraries, get(JobOptions.CANCELLATION_TIMEOUT))
         self._job_heartbeats.start()
         await self._resource_manager.start()
         self.spawn(self._list(), "listing itself")
@@ -181,11 +155,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     async def on_stop(self) -> None:
         self._job_heartbeats.stop()
-        if self._resource_manager.gateway is not None:
-            self._resource_manager.gateway.disconnect_task_manager(self.resource_id, "it stops")
         await self._resource_manager.stop()
-        for task in list(self._tasks.values()):
-            task.cancel()
+        self._tasks.cancel_all()
         services = self._services
         if services is not None:
             await services.zygote.stop()
@@ -196,9 +167,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await self._driver.close()
 
     def _blob_location(self) -> tuple[str, int]:
-        if self._blob is None:
+        blob = self._resource_manager.blob
+        if blob is None:
             raise ActorError("this TaskExecutor is not registered: it does not know the BlobServer yet")
-        return self._blob.host, self._blob.port
+        return blob.host, blob.port
 
     def _new_blob_client(self) -> BlobClient:
         return blob_client(self._configuration, self._blob_location, self.service.secret)
@@ -212,15 +184,12 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await wait_for_process(pid)
         reason = f"its {what} (process {pid}) has ended"
         self.log.error("this TaskExecutor ends: %s", reason)
-        for work in (self._runs, self._reports):
-            if work:
-                await asyncio.wait(work.values(), timeout=LAST_WORDS_S)
+        await self._tasks.last_words(LAST_WORDS_S)
         for job_id in self._connections.jobs():
             connection = self._connections.find(job_id)
             if connection is not None:
                 connection.gateway.disconnect_task_manager(self.resource_id, reason)
-        if self._resource_manager.gateway is not None:
-            self._resource_manager.gateway.disconnect_task_manager(self.resource_id, reason)
+        self._resource_manager.disconnect(reason)
         await asyncio.sleep(FLUSH_S)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -242,35 +211,12 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # ----------------------------------------------------- the ResourceManager
 
-    def _resource_manager_changed(self, gateway: ResourceManagerGateway | None) -> None:
-        if self._registering is not None:
-            self._registering.cancel()
-            self._registering = None
-        self._instance_id = None
-        if gateway is not None:
-            self._registering = self.spawn(self._stay_registered(gateway), "registering at the ResourceManager")
-
-    async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
-        silence_s = self._configuration.get(HeartbeatOptions.TIMEOUT)
-        while True:
-            try:
-                success = await gateway.register_task_executor(self.registration)
-                self._blob, self._instance_id = success.blob, success.instance_id
-                self._receptionist = receptionist_of(self.service, ActorAddress.parse(success.system))
-                await gateway.send_slot_report(success.instance_id, self.slots.report())
-            except (ActorError, GatewayError) as error:
-                self.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            self.log.info("registered at the ResourceManager")
-            self._rm_last_heard = time.monotonic()
-            while (silent_s := time.monotonic() - self._rm_last_heard) < silence_s:  # noqa: ASYNC110  # time is the condition
-                await asyncio.sleep(silence_s - silent_s)
-            self.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
+    def _registered(self, success: RegistrationSuccess) -> None:
+        self._receptionist = receptionist_of(self.service, ActorAddress.parse(success.system))
 
     @rpc_sync
     def heartbeat_from_resource_manager(self) -> SlotReport:
-        self._rm_last_heard = time.monotonic()
+        self._resource_manager.heard()
         return self.slots.report()
 
     @rpc
@@ -287,11 +233,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._rm_token = resource_manager
         self.slots.allocate(slot_id, job_id, allocation_id)
         await self._connections.add(job_id, job_master)
-
-    def _slots_changed(self) -> None:
-        gateway = self._resource_manager.gateway
-        if gateway is not None and self._instance_id is not None:
-            gateway.notify_slot_available(self._instance_id, self.slots.report())
 
     # ------------------------------------------------------------- JobMasters
 
@@ -323,9 +264,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def report_of(self, job_id: JobID) -> JobReport:
         """All that is here of a job."""
-        running = [task.report() for task in self._tasks.values() if task.descriptor.job_id == job_id]
-        ended = [report for job, report in self._unreported.values() if job == job_id]
-        return JobReport(tuple(running + ended), tuple(self.slots.offers(job_id)))
+        return JobReport(self._tasks.executions(job_id), tuple(self.slots.offers(job_id)))
 
     @rpc_sync
     def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> list[ExecutionAttemptID]:
@@ -339,20 +278,16 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def _drop_job(self, job_id: JobID, reason: str) -> None:
         self._job_heartbeats.unmonitor(job_id)
-        for task in list(self._tasks.values()):
-            if task.descriptor.job_id == job_id:
-                task.cancel()
+        self._tasks.cancel_job(job_id)
         self.spawn(self._leave_job(job_id, reason), f"leaving job {job_id}")
 
     async def _leave_job(self, job_id: JobID, reason: str) -> None:
         """Free the job's slots once none of its tasks runs any more."""
-        runs = [self._runs[attempt] for attempt, task in self._tasks.items() if task.descriptor.job_id == job_id]
-        await asyncio.gather(*runs, return_exceptions=True)
+        await self._tasks.job_ended(job_id)
         for allocation in self.slots.of_job(job_id):
             self.release_slot(allocation.allocation_id, reason)
         await self._connections.remove(job_id)
-        for attempt_id in [attempt for attempt, (job, _) in self._unreported.items() if job == job_id]:
-            del self._unreported[attempt_id]
+        self._tasks.forget(job_id)
         if self._services is not None:
             await self.run_blocking(self._services.blobs.release_job, job_id)
 
@@ -366,10 +301,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         if allocation is None:
             return
         self.log.info("slot %s of job %s is free: %s", allocation.slot_id, allocation.job_id, reason)
-        for task in self._tasks.values():
-            if task.descriptor.allocation_id == allocation_id:
-                task.cancel()
-        self._slots_changed()
+        self._tasks.cancel_allocation(allocation_id)
+        self._resource_manager.slots_changed()
 
     # ------------------------------------------------------------------- tasks
 
@@ -377,26 +310,15 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def submit_task(self, deployment: TaskDeployment, job_master: FencingToken) -> None:
         services = self._require_services()
         descriptor = await self._read(deployment, services.blobs)
-        job_id, attempt_id = descriptor.job_id, descriptor.attempt_id
+        job_id = descriptor.job_id
         connection = self._connections.find(job_id)
         if connection is not None and job_master < connection.token:
             raise FencingError(f"the task comes from a JobMaster that no longer leads job {job_id}")
-        if attempt_id in self._tasks or attempt_id in self._unreported:
+        if descriptor.attempt_id in self._tasks:
             return
         self.slots.check(job_id, descriptor.allocation_id)
         directory = self._attempts.make(descriptor)
-        task = Task(
-            descriptor,
-            directory,
-            services,
-            lambda state: self._state_entered(job_id, state),
-            lambda progress: self._progressed(job_id, progress),
-            self._own_logs.keeper_of(descriptor),
-        )
-        self._tasks[attempt_id] = task
-        self.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
-        self._runs[attempt_id] = run = self.spawn(task.run(), f"running {descriptor.task_name}")
-        run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
+        self._tasks.start(descriptor, directory, services, self._own_logs.keeper_of(descriptor))
 
     async def _read(self, deployment: TaskDeployment, blobs: BlobCache) -> TaskDeploymentDescriptor:
         try:
@@ -413,39 +335,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     @rpc_sync
     def cancel_task(self, attempt_id: ExecutionAttemptID) -> None:
-        task = self._tasks.get(attempt_id)
-        if task is not None:
-            task.cancel()
-
-    def _state_entered(self, job_id: JobID, state: TaskExecutionState) -> None:
-        if state.state.is_terminal:
-            task = self._tasks.pop(state.attempt_id)
-            self.log.info("%s of job %s is %s", task.descriptor.task_name, job_id, state.state.value)
-            self._unreported[state.attempt_id] = job_id, task.report()
-        attempt_id = state.attempt_id
-        self._reports[attempt_id] = report = self.spawn(self._report(job_id, state), f"reporting {state.state.value}")
-        report.add_done_callback(lambda done: self._forget_report(attempt_id, done))
-
-    def _forget_report(self, attempt_id: ExecutionAttemptID, report: asyncio.Task[None]) -> None:
-        if self._reports.get(attempt_id) is report:
-            del self._reports[attempt_id]
-
-    async def _report(self, job_id: JobID, state: TaskExecutionState) -> None:
-        while (connection := self._connections.find(job_id)) is not None:
-            try:
-                await connection.gateway.update_task_execution_state(state)
-            except (ActorError, GatewayError) as error:
-                self.log.info("the JobMaster of job %s was not told of %s: %s", job_id, state.state.value, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                break
-        if state.state.is_terminal:
-            self._unreported.pop(state.attempt_id, None)
-
-    def _progressed(self, job_id: JobID, progress: TaskProgress) -> None:
-        connection = self._connections.find(job_id)
-        if connection is not None:
-            connection.gateway.update_task_progress(progress)
+        self._tasks.cancel(attempt_id)
 
     def _log_client(self) -> BlobClient:
         if self._client is None:

@@ -1,0 +1,105 @@
+"""The TaskExecutor's registration at the ResourceManager (Flink's `TaskExecutorToResourceManagerConnection`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from actors.errors import ActorError
+from blob.gateway import BlobAddress
+from runtime.gateways.errors import GatewayError
+from runtime.gateways.messages import RegistrationSuccess
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.ha.model import RESOURCE_MANAGER
+from runtime.ha.services import HighAvailabilityServices
+from runtime.ids import InstanceID
+from runtime.leaders import LeaderFollower
+
+if TYPE_CHECKING:
+    from runtime.taskexecutor.endpoint import TaskExecutor
+
+RETRY_S = 0.5
+
+
+class ResourceManagerConnection:
+    """Stays registered at whichever ResourceManager leads, and tells it the slots.
+
+    Args:
+        endpoint: the TaskExecutor.
+        ha: finds the leader.
+        silence_s: seconds without a heartbeat after which it registers anew (``heartbeat.timeout``).
+        on_registered: told the answer to each registration.
+    """
+
+    def __init__(
+        self,
+        endpoint: TaskExecutor,
+        ha: HighAvailabilityServices,
+        silence_s: float,
+        on_registered: Callable[[RegistrationSuccess], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._silence_s = silence_s
+        self._on_registered = on_registered
+        self._follower = LeaderFollower(
+            endpoint.service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
+        )
+        self._instance_id: InstanceID | None = None
+        self._registering: asyncio.Task[None] | None = None
+        self._last_heard = 0.0
+        self.blob: BlobAddress | None = None
+        """Where the leader's BlobServer is; None before the first registration."""
+
+    async def start(self) -> None:
+        """Follow the leader."""
+        await self._follower.start()
+
+    async def stop(self) -> None:
+        """Tell the leader that this TaskExecutor goes, and follow it no more."""
+        self.disconnect("it stops")
+        await self._follower.stop()
+
+    def disconnect(self, reason: str) -> None:
+        """Tell the leader, if there is one, that this TaskExecutor goes."""
+        if self._follower.gateway is not None:
+            self._follower.gateway.disconnect_task_manager(self._endpoint.resource_id, reason)
+
+    def heard(self) -> None:
+        """The ResourceManager has asked for a heartbeat."""
+        self._last_heard = time.monotonic()
+
+    def slots_changed(self) -> None:
+        """Report the slots."""
+        gateway = self._follower.gateway
+        if gateway is not None and self._instance_id is not None:
+            gateway.notify_slot_available(self._instance_id, self._endpoint.slots.report())
+
+    def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+            self._registering = None
+        self._instance_id = None
+        if gateway is not None:
+            self._registering = self._endpoint.spawn(
+                self._stay_registered(gateway), "registering at the ResourceManager"
+            )
+
+    async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
+        endpoint, silence_s = self._endpoint, self._silence_s
+        while True:
+            try:
+                success = await gateway.register_task_executor(endpoint.registration)
+                self.blob, self._instance_id = success.blob, success.instance_id
+                self._on_registered(success)
+                await gateway.send_slot_report(success.instance_id, endpoint.slots.report())
+            except (ActorError, GatewayError) as error:
+                endpoint.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            endpoint.log.info("registered at the ResourceManager")
+            self.heard()
+            while (silent_s := time.monotonic() - self._last_heard) < silence_s:  # noqa: ASYNC110  # time is the condition
+                await asyncio.sleep(silence_s - silent_s)
+            endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)

@@ -1,0 +1,149 @@
+"""The tasks of a TaskExecutor, and the telling of their states (the other half of Flink's `TaskSlotTable`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+from actors.errors import ActorError
+from actors.rpc.endpoint import RpcEndpoint
+from runtime.gateways.errors import GatewayError
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID
+from runtime.job_logs import KeptLog
+from runtime.jobmaster.descriptor import (
+    ExecutionReport,
+    TaskDeploymentDescriptor,
+    TaskExecutionState,
+    TaskProgress,
+)
+from runtime.jobmaster.execution_state import ExecutionState
+from runtime.taskexecutor.job_connections import JobConnections
+from runtime.taskexecutor.task import Task, TaskServices
+
+RETRY_S = 0.5
+
+
+class TaskTable:
+    """What runs here, and what has ended and is not told yet.
+
+    Args:
+        endpoint: the TaskExecutor.
+        connections: to the JobMasters that are told.
+    """
+
+    def __init__(self, endpoint: RpcEndpoint, connections: JobConnections) -> None:
+        self._endpoint = endpoint
+        self._connections = connections
+        self._tasks: dict[ExecutionAttemptID, Task] = {}
+        self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
+        self._reports: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
+        self._unreported: dict[ExecutionAttemptID, tuple[JobID, ExecutionReport]] = {}
+
+    def __contains__(self, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether the attempt runs here, or has ended and its JobMaster does not know it yet."""
+        return attempt_id in self._tasks or attempt_id in self._unreported
+
+    def start(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        directory: Path,
+        services: TaskServices,
+        keep_logs: Callable[[ExecutionState], Awaitable[tuple[KeptLog, ...]]],
+    ) -> None:
+        """Run an attempt; see `Task`."""
+        job_id, attempt_id = descriptor.job_id, descriptor.attempt_id
+        task = Task(
+            descriptor,
+            directory,
+            services,
+            lambda state: self._state_entered(job_id, state),
+            lambda progress: self._progressed(job_id, progress),
+            keep_logs,
+        )
+        self._tasks[attempt_id] = task
+        self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
+        self._runs[attempt_id] = run = self._endpoint.spawn(task.run(), f"running {descriptor.task_name}")
+        run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
+
+    def executions(self, job_id: JobID) -> tuple[ExecutionReport, ...]:
+        """The attempts of a job that are here."""
+        running = [task.report() for task in self._of_job(job_id)]
+        ended = [report for job, report in self._unreported.values() if job == job_id]
+        return tuple(running + ended)
+
+    def cancel(self, attempt_id: ExecutionAttemptID) -> None:
+        """Cancel one attempt, if it runs here."""
+        task = self._tasks.get(attempt_id)
+        if task is not None:
+            task.cancel()
+
+    def cancel_job(self, job_id: JobID) -> None:
+        """Cancel all attempts of a job."""
+        _cancel(self._of_job(job_id))
+
+    def cancel_allocation(self, allocation_id: AllocationID) -> None:
+        """Cancel what runs in the slot of an allocation."""
+        _cancel([task for task in self._tasks.values() if task.descriptor.allocation_id == allocation_id])
+
+    def cancel_all(self) -> None:
+        """Cancel everything."""
+        _cancel(list(self._tasks.values()))
+
+    async def job_ended(self, job_id: JobID) -> None:
+        """Wait until no attempt of a job runs."""
+        runs = [self._runs[task.descriptor.attempt_id] for task in self._of_job(job_id)]
+        await asyncio.gather(*runs, return_exceptions=True)
+
+    def forget(self, job_id: JobID) -> None:
+        """Nobody is told any more how the job's attempts ended."""
+        for attempt_id in [attempt for attempt, (job, _) in self._unreported.items() if job == job_id]:
+            del self._unreported[attempt_id]
+
+    async def last_words(self, timeout: float) -> None:
+        """Wait until all that runs has ended and all ends are told, at most *timeout* seconds for either."""
+        for work in (self._runs, self._reports):
+            if work:
+                await asyncio.wait(work.values(), timeout=timeout)
+
+    def _of_job(self, job_id: JobID) -> list[Task]:
+        return [task for task in self._tasks.values() if task.descriptor.job_id == job_id]
+
+    def _state_entered(self, job_id: JobID, state: TaskExecutionState) -> None:
+        if state.state.is_terminal:
+            task = self._tasks.pop(state.attempt_id)
+            self._endpoint.log.info("%s of job %s is %s", task.descriptor.task_name, job_id, state.state.value)
+            self._unreported[state.attempt_id] = job_id, task.report()
+        attempt_id = state.attempt_id
+        self._reports[attempt_id] = report = self._endpoint.spawn(
+            self._report(job_id, state), f"reporting {state.state.value}"
+        )
+        report.add_done_callback(lambda done: self._forget_report(attempt_id, done))
+
+    def _forget_report(self, attempt_id: ExecutionAttemptID, report: asyncio.Task[None]) -> None:
+        if self._reports.get(attempt_id) is report:
+            del self._reports[attempt_id]
+
+    async def _report(self, job_id: JobID, state: TaskExecutionState) -> None:
+        while (connection := self._connections.find(job_id)) is not None:
+            try:
+                await connection.gateway.update_task_execution_state(state)
+            except (ActorError, GatewayError) as error:
+                self._endpoint.log.info(
+                    "the JobMaster of job %s was not told of %s: %s", job_id, state.state.value, error
+                )
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        if state.state.is_terminal:
+            self._unreported.pop(state.attempt_id, None)
+
+    def _progressed(self, job_id: JobID, progress: TaskProgress) -> None:
+        connection = self._connections.find(job_id)
+        if connection is not None:
+            connection.gateway.update_task_progress(progress)
+
+
+def _cancel(tasks: Iterable[Task]) -> None:
+    for task in tasks:
+        task.cancel()
