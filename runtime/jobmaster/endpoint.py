@@ -24,6 +24,7 @@ from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
+from runtime.jobmaster.execution_state import ErrorInfo
 from runtime.jobmaster.job_execution import JobExecution, current_instant
 from runtime.jobmaster.slot_pool import SlotOffer
 
@@ -134,8 +135,8 @@ class JobMaster(JobExecution, JobMasterGateway):
         self._require_graph().progress_reported(progress)
 
     @rpc_tell
-    def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
-        self._task_manager_lost(resource_id, reason)
+    def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
+        self._task_manager_lost(resource_id, cause.message, cause)
 
     def _deployments_reported(self, target: str, attempts: list[ExecutionAttemptID]) -> None:
         if self._graph is not None:

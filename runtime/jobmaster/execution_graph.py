@@ -69,7 +69,7 @@ class ExecutionGraph(Scheduler):
         """Fail the job without a restart: something that no restart mends, outside its tasks."""
         if self._status.is_terminal or self._status in (JobStatus.FAILING, JobStatus.CANCELLING):
             return []
-        self._failures.append(error)
+        self._record_failure(error)
         return self._begin_to_fail(error, at) + self._settle(at)
 
     def suspend(self, at: Instant) -> list[Instruction]:
@@ -117,9 +117,14 @@ class ExecutionGraph(Scheduler):
         error = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "SlotLostException", reason)
         return self._lose(lambda slot: slot.allocation_id == allocation_id, error, at)
 
-    def task_executor_lost(self, resource_id: ResourceID, reason: str, at: Instant) -> list[Instruction]:
-        """A TaskExecutor is gone, and what ran there; tell `SlotPool.release_task_executor` first."""
-        error = ErrorInfo(
+    def task_executor_lost(
+        self, resource_id: ResourceID, reason: str, at: Instant, cause: ErrorInfo | None = None
+    ) -> list[Instruction]:
+        """A TaskExecutor is gone, and what ran there; tell `SlotPool.release_task_executor` first.
+
+        *cause* is what it named itself as it went: it takes its tasks along when its Spark driver is lost.
+        """
+        error = cause or ErrorInfo(
             FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", f"TaskExecutor {resource_id} is lost: {reason}"
         )
         return self._lose(lambda slot: slot.slot_id.resource_id == resource_id, error, at)

@@ -5,7 +5,7 @@ Pure; decides nothing.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +16,14 @@ from runtime.jobgraph.topology import chains
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, describe_tasks, describe_vertices
 from runtime.jobmaster.descriptor import TaskProgress
 from runtime.jobmaster.execution import Execution, Task
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, Instant, JobStatus, check_job_transition
+from runtime.jobmaster.execution_state import (
+    ErrorInfo,
+    ExecutionState,
+    FailureKind,
+    Instant,
+    JobStatus,
+    check_job_transition,
+)
 from runtime.jobmaster.failover import PendingRestarts
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
@@ -66,6 +73,7 @@ class ExecutionGraphState:
         self._timestamps = {JobStatus.CREATED: at.epoch_ms}
         self._failure: ErrorInfo | None = None
         self._failures: deque[ErrorInfo] = deque(maxlen=FAILURE_HISTORY)
+        self._failure_counts: Counter[FailureKind] = Counter()
         self._num_restarts = 0
         self._restarts = PendingRestarts()
         self._tasks: dict[JobVertexID, Task] = {}
@@ -100,6 +108,7 @@ class ExecutionGraphState:
             vertices=describe_vertices(self._graph, self._tasks),
             failure=self._failure,
             failure_history=tuple(self._failures),
+            failure_counts=self._counts(),
             restarts=self._num_restarts,
             restart_strategy=self._strategy.description,
         )
@@ -116,6 +125,7 @@ class ExecutionGraphState:
             strategy=self._strategy.state(at.monotonic_s),
             taken_ms=at.epoch_ms,
             tasks=snapshot_tasks(self._tasks.values()),
+            failure_counts=self._counts(),
         )
 
     @property
@@ -135,6 +145,7 @@ class ExecutionGraphState:
         self._timestamps[self._status] = self._timestamps.get(self._status, at.epoch_ms)
         self._failure = saved.failure
         self._failures.extend(saved.failures)
+        self._failure_counts = Counter({FailureKind(kind): count for kind, count in saved.failure_counts.items()})
         self._num_restarts = saved.restarts
         age_s = max(at.epoch_ms - saved.taken_ms, 0) / 1000
         ages = tuple(age + age_s for age in saved.strategy.ages_s)
@@ -195,6 +206,14 @@ class ExecutionGraphState:
             check_job_transition(self._status, status)
             self._status = status
             self._timestamps[status] = at.epoch_ms
+
+    def _record_failure(self, error: ErrorInfo) -> None:
+        """Count a failure by its kind and keep it; what fails for one cause is one failure."""
+        self._failure_counts[error.kind] += 1
+        self._failures.append(error)
+
+    def _counts(self) -> dict[str, int]:
+        return {kind.value: self._failure_counts[kind] for kind in FailureKind if self._failure_counts[kind]}
 
     def _current_task(self, attempt_id: ExecutionAttemptID) -> Task | None:
         """The task of which this is the present attempt, if neither it nor the job is over."""

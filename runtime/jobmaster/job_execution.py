@@ -283,7 +283,7 @@ class JobExecution(LeaderEndpoint):
 
         await asyncio.gather(*(keep(*attempt) for attempt in graph.attempts_without_logs()))
 
-    def _task_manager_lost(self, resource_id: str, reason: str) -> None:
+    def _task_manager_lost(self, resource_id: str, reason: str, cause: ErrorInfo | None = None) -> None:
         lost = ResourceID(resource_id)
         if not self._task_managers.remove(lost) or self._graph is None:
             return
@@ -291,7 +291,7 @@ class JobExecution(LeaderEndpoint):
         if self._heartbeats is not None:
             self._heartbeats.unmonitor(lost)
         self._pool.release_task_executor(lost, time.monotonic())
-        self._do(self._graph.task_executor_lost(lost, reason, current_instant()))
+        self._do(self._graph.task_executor_lost(lost, reason, current_instant(), cause))
 
     # ------------------------------------------------------------ ResourceManager
 

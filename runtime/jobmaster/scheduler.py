@@ -87,7 +87,7 @@ class Scheduler(ExecutionGraphState):
             failed.append(task)
         if failed and failed[0].current.error is not None:
             cause = failed[0].current.error
-            self._failures.append(cause)
+            self._record_failure(cause)
             if self._status in ACTIVE:
                 self._strategy.notify_failure(at.monotonic_s)
                 if self._may_restart(cause) and self._strategy.can_restart(at.monotonic_s):
