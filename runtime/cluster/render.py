@@ -147,6 +147,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         "Ended": format_moment(job.ended_ms) if job.ended_ms is not None else "",
         "Duration": _lasted(job.started_ms, job.ended_ms, now),
         "Restarts": str(job.restarts) if job.restarts else "",
+        "Failures": ", ".join(f"{count} {kind}" for kind, count in job.failures.items()),
     }
     print_facts(facts, stream)
     if job.vertices:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the commands that show nothing of these need not load them
@@ -68,6 +69,7 @@ class JobView:
         waiting_for: what it waits for, such as ``2 slots``; empty when for nothing.
         vertices: in topological order; empty where only the job's own line is shown.
         failure: why it failed or was last restarted.
+        failures: how many failures of each kind there were, by the kind.
     """
 
     id: str
@@ -79,6 +81,7 @@ class JobView:
     waiting_for: str = ""
     vertices: tuple[VertexView, ...] = ()
     failure: FailureView | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         waiting_for=", ".join(dict.fromkeys(waiting)),
         vertices=tuple(_view_of_vertex(vertex, tasks[vertex.task]) for vertex in job.vertices),
         failure=None if error is None else FailureView(error.type, error.message, error.traceback, error.task),
+        failures=job.failure_counts,
     )
 
 

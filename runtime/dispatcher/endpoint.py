@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -17,12 +16,14 @@ from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.options import BlobOptions, JobStoreOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore
-from runtime.dispatcher.job_blobs import JobBlobs, live_jobs
+from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
+from runtime.dispatcher.resource_cleaner import ResourceCleaner
+from runtime.dispatcher.running_job import RunningJob
+from runtime.dispatcher.task_executors import logs_at_task_executors
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import (
-    GatewayError,
     JobAlreadyTerminatedError,
     JobNotFoundError,
     JobNotReachableError,
@@ -32,13 +33,11 @@ from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ResourceOverview, TaskLog, TaskManagerView
 from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.errors import HaError, JobAlreadyDoneError, LeadershipLostError
+from runtime.ha.errors import HaError, JobAlreadyDoneError
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
-from runtime.job_logs import logs_owner
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
@@ -49,18 +48,7 @@ from runtime.leadership import LeaderEndpoint
 
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
-DETAILS_TIMEOUT_S = 2.0
-LOGS_TIMEOUT_S = 30.0
 STARTS_AT_ONCE = 4
-
-
-@dataclass(slots=True)
-class _Job:
-    """A job that is not over: what is known of it without asking its JobMaster."""
-
-    last_known: JobDetails
-    leader: LeaderFollower[JobMasterGateway]
-    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Dispatcher(LeaderEndpoint, DispatcherGateway):
@@ -99,10 +87,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._blob = blob
         self._blobs = blobs
         self._archive = archive
-        self._log_dir = log_dir
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(service, receptionist)
-        self._jobs: dict[JobID, _Job] = {}
+        self._cleaner = ResourceCleaner(ha, master, self._job_blobs, log_dir, lambda term: self._term == term)
+        self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
         # A thousand recovered jobs must not keep the master from answering, nor time out in its queue.
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -127,7 +115,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         await store.sweep(term)
         entries = await registry.entries()
         for job_id in [job_id for job_id, entry in entries.items() if entry.dirty]:
-            self.spawn(self._clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
+            self.spawn(self._cleaner.clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
         graphs = await store.get_all()
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
@@ -146,7 +134,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._expire()
         # At once: a former leader, whose list may be older, is refused from then on.
         if self._term is not None:
-            self.spawn(self._sweep_blobs(self._term), "sweeping blobs that nobody knows")
+            sweeping = self._cleaner.sweep_blobs(
+                self._term,
+                self._sweep_interval_s,
+                lambda: [job.job_id for job in self._archive.details()],
+                lambda: [*self._jobs, *self._submitting],
+            )
+            self.spawn(sweeping, "sweeping blobs that nobody knows")
 
     async def step_back(self) -> None:
         """Leave the jobs to the next leader; their JobMasters go on."""
@@ -200,7 +194,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         job_id, now_ms = graph.job_id, time.time_ns() // 1_000_000
         details = JobDetails(job_id, graph.name, graph.kind, status, graph.created_ms or now_ms, None, {}, 0, "")
         leader = LeaderFollower(self.service, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
-        self._jobs[job_id] = _Job(details, leader)
+        self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
         await leader.start()
         self.spawn(self._start_job_master(job_id), f"starting the JobMaster of job {job_id}")
 
@@ -229,95 +223,25 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             known.over.set()
             await known.leader.stop()
         self.log.info("job %s (%s) is %s", job_id, job.name, job.status.value)
-        self.spawn(self._clean_up(job_id, term), f"cleaning up after job {job_id}")
-
-    async def _clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Remove what an ended job left, until nothing is left of it or the term is over."""
-        while self._term == term:
-            try:
-                await self._clean_up_once(job_id, term)
-            except LeadershipLostError:
-                break
-            except (ActorError, HaError, OSError) as error:
-                self.log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                break
-
-    async def _clean_up_once(self, job_id: JobID, term: LeaderTerm) -> None:
-        """First the handle, then everything that it points to."""
-        await self._ha.job_graph_store().remove(job_id, term)
-        await self._master.stop_job_master(job_id)
-        await self._ha.execution_store().remove(job_id, term)
-        await self._job_blobs.clean_up(job_id, term)
-        await self._ha.running_jobs_registry().mark_clean(job_id, term)
-
-    async def _sweep_blobs(self, term: LeaderTerm) -> None:
-        """Have the blobs deleted that were uploaded and never submitted, or left over; as long as this one leads."""
-        while self._term == term:
-            try:
-                registry = await self._ha.running_jobs_registry().entries()
-                stored = await self._ha.job_graph_store().job_ids()
-                archived = [job.job_id for job in self._archive.details()]
-                if self._term != term:
-                    return  # what it knew went with its leadership
-                await self._job_blobs.sweep(
-                    live_jobs([*self._jobs, *self._submitting], archived, stored, registry), term
-                )
-            except (ActorError, HaError) as error:
-                self.log.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
-            await asyncio.sleep(self._sweep_interval_s)
+        self.spawn(self._cleaner.clean_up(job_id, term), f"cleaning up after job {job_id}")
 
     def _expire(self) -> None:
         term = self._term
         if term is None:
             return
         for job_id in self._archive.expire(time.time_ns() // 1_000_000):
-            self.spawn(self._forget(job_id, term), f"forgetting job {job_id}")
+            self.spawn(self._cleaner.forget(job_id, term), f"forgetting job {job_id}")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
-
-    async def _forget(self, job_id: JobID, term: LeaderTerm) -> None:
-        try:
-            await self._job_blobs.clean_up(logs_owner(job_id), term)
-        except ActorError as error:
-            self.log.info("the logs of job %s are left to a sweep: %s", job_id, error)
-        await self._ha.running_jobs_registry().forget(job_id, term)
-        (self._log_dir / f"{job_master(job_id)}.log").unlink(missing_ok=True)
 
     # ------------------------------------------------------------------- views
 
     @rpc
     async def list_jobs(self) -> list[JobDetails]:
-        running = await asyncio.gather(*(self._details(job) for job in list(self._jobs.values())))
+        running = await asyncio.gather(*(job.details() for job in list(self._jobs.values())))
         known = {job.job_id: job for job in [*self._archive.details(), *running]}
         return sorted(known.values(), key=lambda job: job.start_ms, reverse=True)
 
-    async def _details(self, job: _Job) -> JobDetails:
-        if job.leader.gateway is not None:
-            try:
-                async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                    details = await job.leader.gateway.request_job_details()
-                    if details.status.is_globally_terminal:
-                        # Nobody is told of an end before it is written down: the JobMaster is about to report it.
-                        await job.over.wait()
-                        return self._archive.find(details.job_id) or details
-                    job.last_known = details
-            except (ActorError, GatewayError, TimeoutError) as error:
-                self.log.info("the JobMaster of job %s does not answer: %s", job.last_known.job_id, error)
-            else:
-                return job.last_known
-        return self._unconfirmed(job)
-
-    def _unconfirmed(self, job: _Job) -> JobDetails:
-        """What is said of a job whose JobMaster does not answer: never RUNNING, for that is not known."""
-        known = job.last_known
-        if known.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
-            return known
-        return JobDetails(
-            known.job_id, known.name, known.kind, JobStatus.RECONCILING, known.start_ms, None, {}, 0, known.error
-        )
-
-    def _find(self, job_id: JobID) -> _Job:
+    def _find(self, job_id: JobID) -> RunningJob:
         job = self._jobs.get(job_id)
         if job is None:
             raise JobNotFoundError(f"no job {job_id} is running or remembered; `job list` shows those that are")
@@ -328,26 +252,12 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None:
             return archived
-        gateway, job = self._gateway_of(job_id), self._find(job_id)
-        graph = await gateway.request_job()
-        if graph.status.is_globally_terminal:
-            try:
-                async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                    await job.over.wait()
-            except TimeoutError:
-                raise JobNotReachableError(f"the end of job {job_id} is being recorded; ask again") from None
-        return graph
-
-    def _gateway_of(self, job_id: JobID) -> JobMasterGateway:
-        gateway = self._find(job_id).leader.gateway
-        if gateway is None:
-            raise JobNotReachableError(f"the JobMaster of job {job_id} is being started; ask again in a moment")
-        return gateway
+        return await self._find(job_id).request()
 
     @rpc
     async def request_job_status(self, job_id: JobID) -> JobStatus:
         archived = self._archive.find(job_id)
-        return (archived or await self._details(self._find(job_id))).status
+        return (archived or await self._find(job_id).details()).status
 
     @rpc
     async def cancel_job(self, job_id: JobID) -> None:
@@ -362,38 +272,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None and is_whole(archived):
             return merged_logs(archived, [])
-        job = archived or await self._running(job_id)
-        return merged_logs(job, await self._logs_at_task_executors(job_id))
-
-    async def _running(self, job_id: JobID) -> ArchivedExecutionGraph | None:
-        """A job that is not over; None while its JobMaster does not answer."""
-        self._find(job_id)
-        try:
-            async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                return await self._gateway_of(job_id).request_job()
-        except (ActorError, JobNotReachableError, TimeoutError) as error:
-            self.log.info("the JobMaster of job %s does not answer: %s", job_id, error)
-            return None
-
-    async def _logs_at_task_executors(self, job_id: JobID) -> list[TaskLog]:
-        """What they have of a job; one that does not answer has lost nothing that is kept."""
-        try:
-            async with asyncio.timeout(LOGS_TIMEOUT_S):
-                workers = await (await self._resource_manager.get()).request_task_managers()
-                gateways = [self.service.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
-                answers = await asyncio.gather(
-                    *(gateway.request_task_logs(job_id) for gateway in gateways), return_exceptions=True
-                )
-        except (ActorError, TimeoutError) as error:
-            self.log.warning("the TaskExecutors were not asked for logs of job %s: %s", job_id, error)
-            return []
-        found = []
-        for view, answer in zip(workers, answers, strict=True):
-            if isinstance(answer, BaseException):
-                self.log.warning("%s does not give its logs: %s", view.registration.resource_id, answer)
-            else:
-                found += answer
-        return found
+        job = archived or await self._find(job_id).try_to_request()
+        return merged_logs(job, await logs_at_task_executors(self.service, self._resource_manager, job_id))
 
     @rpc_sync
     def get_blob_server(self) -> BlobAddress:

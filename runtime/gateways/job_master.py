@@ -7,6 +7,7 @@ from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ids import AllocationID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
+from runtime.jobmaster.execution_state import ErrorInfo
 from runtime.jobmaster.slot_pool import SlotOffer
 
 
@@ -32,8 +33,8 @@ class JobMasterGateway(FencedRpcGateway):
         """From a TaskExecutor: how far an attempt is; the last one counts."""
         raise NotImplementedError
 
-    def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
-        """A TaskExecutor is gone, or goes."""
+    def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
+        """A TaskExecutor is gone, or goes; *cause* is what its tasks have failed of."""
         raise NotImplementedError
 
     def notify_allocation_failure(self, allocation_id: AllocationID, reason: str) -> Ask[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
@@ -124,6 +124,8 @@ class ArchivedExecutionGraph:
         failure_history: the last failures, restarted ones too, the newest last.
         restarts: how often some of its tasks were restarted.
         restart_strategy: in words.
+        failure_counts: how many failures of each kind there were, restarted ones too, by the kind's name; only kinds
+            that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
     """
 
     job_id: JobID
@@ -137,6 +139,7 @@ class ArchivedExecutionGraph:
     failure_history: tuple[ErrorInfo, ...]
     restarts: int
     restart_strategy: str
+    failure_counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def start_ms(self) -> int:

@@ -6,172 +6,35 @@ brought back to them.
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
-from actors.receptionist import ReceptionistGateway, receptionist_of
+from actors.errors import FencingError
+from actors.receptionist import receptionist_of
 from actors.rpc.gateway import Ask, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
-from blob.errors import BlobError
 from blob.gateway import BlobAddress
-from conf.configuration import Configuration
-from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
+from conf.options import HeartbeatOptions
 from runtime.environment.context import ComponentContext
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError, SlotNotAllocatedError
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.errors import JobAlreadyDoneError, StateCorruptedError
-from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
-from runtime.ha.services import HighAvailabilityServices
+from runtime.ha.model import LeaderTerm
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
-from runtime.jobgraph.codec import decode, decode_job_graph, encode
-from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.defaults import default_restart_strategy
-from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
-from runtime.jobmaster.execution_graph import ExecutionGraph
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, Instant
-from runtime.jobmaster.instructions import (
-    CancelSlotRequest,
-    CancelTask,
-    DeployTask,
-    Instruction,
-    JobReachedTerminal,
-    ReleaseSlot,
-    RequestSlot,
-    ScheduleRestart,
-)
-from runtime.jobmaster.journal import ExecutionJournal
-from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
-from runtime.jobmaster.restart_strategy import create_restart_strategy
-from runtime.jobmaster.slot_pool import (
-    AskForSlot,
-    ReturnSlot,
-    SlotLost,
-    SlotOffer,
-    SlotPool,
-    SlotPoolInstruction,
-    SlotReady,
-    SlotRequestFailed,
-    WithdrawSlotRequest,
-)
-from runtime.jobmaster.snapshot import FORMAT_VERSION as SNAPSHOT_VERSION
-from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
-from runtime.leaders import LeaderFollower
-from runtime.leadership import LeaderEndpoint
+from runtime.jobmaster.execution_state import ErrorInfo
+from runtime.jobmaster.job_execution import JobExecution, current_instant
+from runtime.jobmaster.slot_pool import SlotOffer
 
 CHECK_INTERVAL_S = 0.5
-RETRY_S = 0.5
-LOST_LOGS_TIMEOUT_S = 5.0
-POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
 
 
-class JobMaster(LeaderEndpoint, JobMasterGateway):
-    """One job.
-
-    Args:
-        service: the RPC service of the process.
-        name: the actor's name.
-        job_id: the job.
-        ha: high-availability services; closed with the endpoint.
-        receptionist: the system's directory.
-        configuration: the cluster's.
-        jobs_dir: directory of the jobs' materialised results.
-        blob: where the BlobServer listens.
-    """
-
-    def __init__(
-        self,
-        service: RpcService,
-        name: str,
-        job_id: JobID,
-        ha: HighAvailabilityServices,
-        receptionist: ReceptionistGateway,
-        configuration: Configuration,
-        jobs_dir: Path,
-        blob: BlobAddress,
-    ) -> None:
-        super().__init__(service, name, ha.leader_election(job_master(job_id)), receptionist)
-        self._job_id = job_id
-        self._ha = ha
-        self._configuration = configuration
-        self._results_dir = jobs_dir / job_id / "results"
-        self._job: JobGraph | None = None
-        self._graph: ExecutionGraph | None = None
-        self._pool = self._new_pool()
-        self._work: deque[Instruction | SlotPoolInstruction] = deque()
-        self._working = False
-        self._dispatcher = LeaderFollower(service, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
-        silence_s = configuration.get(HeartbeatOptions.TIMEOUT)
-        self._resource_manager = ResourceManagerConnection(self, job_id, ha, silence_s)
-        self._task_managers = TaskManagers(self, job_id, configuration, blob)
-        self._heartbeats: HeartbeatManager | None = None
-        self._journal: ExecutionJournal | None = None
-        self._resumes = False
-        self._known_addresses: dict[ResourceID, str] = {}
-
-    def _new_pool(self) -> SlotPool:
-        wait_s = self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT)
-        return SlotPool(wait_s + POOL_GRACE_S, self._configuration.get(JobOptions.SLOT_IDLE_TIMEOUT))
+class JobMaster(JobExecution, JobMasterGateway):
+    """One job. Its arguments are those of `JobExecution`."""
 
     # --------------------------------------------------------------- leadership
-
-    async def lead(self, term: LeaderTerm) -> None:
-        """Read the job from the store and build its execution graph."""
-        registry = self._ha.running_jobs_registry()
-        try:
-            await registry.set_running(self._job_id, term)
-        except JobAlreadyDoneError:
-            self.log.warning("job %s is over already: it is not run again", self._job_id)
-            return
-        store = self._ha.execution_store()
-        await store.sweep(term)
-        saved = await self._saved_execution()
-        self._job = job = decode_job_graph(await self._ha.job_graph_store().get(self._job_id))
-        strategy = job.restart_strategy or default_restart_strategy(self._configuration)
-        self._pool = self._new_pool()
-        self._resumes = saved is not None
-        self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
-        self._graph = graph = ExecutionGraph(
-            job,
-            create_restart_strategy(strategy),
-            _now(),
-            results_dir=str(self._results_dir),
-            jobmaster_address=str(self.address),
-            # The same code on the same data fails again: it is only run again when somebody has asked for that.
-            restart_user_failures=job.restart_strategy is not None
-            or self._configuration.is_set(RestartStrategyOptions.TYPE),
-        )
-        self._known_addresses.clear()
-        if saved is not None:
-            now = _now()
-            for request_id, slot in graph.restore(saved, now):
-                self._pool.adopt_slot(request_id, slot, now.monotonic_s)
-                self._known_addresses[slot.slot_id.resource_id] = slot.address
-
-    async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
-        """What the predecessor had written down; None where there was none, or it cannot be read."""
-        try:
-            data = await self._ha.execution_store().find(self._job_id)
-            saved = None if data is None else decode(data, ExecutionGraphSnapshot)
-            if saved is not None and saved.format_version != SNAPSHOT_VERSION:
-                raise WireError(f"it has format {saved.format_version}, this version reads {SNAPSHOT_VERSION}")
-        except (StateCorruptedError, WireError) as error:
-            self.log.error("job %s begins anew, its state cannot be read: %s", self._job_id, error)
-            return None
-        return saved
-
-    def _encoded_execution(self) -> bytes:
-        return encode(self._require_graph().snapshot(_now()))
 
     async def serve(self) -> None:
         """Begin to run the job, or go on with it."""
@@ -195,7 +58,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._task_managers.expect(resource_id, address)
             gateway = self.service.gateway(address, TaskExecutorGateway)
             self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
-        self._do(graph.resume(_now()) if self._resumes else graph.start(_now()))
+        self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         self._check(term)
 
     def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Ask[list[ExecutionAttemptID]]]:
@@ -213,7 +76,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if self._journal is not None:
             self._journal.close()
         if self._graph is not None:
-            self._graph.suspend(_now())
+            self._graph.suspend(current_instant())
             self._graph = None
         if self._heartbeats is not None:
             self._heartbeats.stop()
@@ -232,128 +95,6 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._do(self._pool.expired(time.monotonic()))
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
-    # ------------------------------------------------------------- instructions
-
-    def _do(self, instructions: Sequence[Instruction | SlotPoolInstruction]) -> None:
-        """Carry out instructions, and those that follow from them, in order and without recursion."""
-        self._work.extend(instructions)
-        if self._working:
-            return
-        self._working = True
-        try:
-            while self._work:
-                self._work.extend(self._carry_out(self._work.popleft()))
-        finally:
-            self._working = False
-
-    def _carry_out(
-        self, instruction: Instruction | SlotPoolInstruction
-    ) -> list[Instruction] | list[SlotPoolInstruction]:
-        graph, now = self._require_graph(), _now()
-        match instruction:
-            case RequestSlot():
-                return self._pool.request_slot(instruction.request_id, instruction.task_name, now.monotonic_s)
-            case CancelSlotRequest():
-                return self._pool.cancel_request(instruction.request_id, now.monotonic_s)
-            case ReleaseSlot():
-                return self._pool.release_slot(instruction.request_id, now.monotonic_s)
-            case DeployTask():
-                self.spawn(self._deploy(instruction), f"deploying {instruction.descriptor.task_name}")
-            case CancelTask():
-                self._task_managers.cancel(instruction.attempt_id, instruction.resource_id)
-            case ScheduleRestart():
-                self.log.warning(
-                    "job %s: %s restarts in %g s", self._job_id, ", ".join(instruction.task_names), instruction.delay_s
-                )
-                restart_id = instruction.restart_id
-                self.schedule_run_async(instruction.delay_s, lambda: self._do(graph.restart_due(restart_id, _now())))
-            case JobReachedTerminal():
-                self.spawn(self._finish(instruction), "reporting the end of the job")
-            case AskForSlot():
-                self._resource_manager.ask_for_slot(instruction, "" if self._job is None else self._job.name)
-            case WithdrawSlotRequest():
-                self._resource_manager.withdraw(instruction.allocation_id)
-            case SlotReady():
-                return graph.slot_assigned(instruction.request_id, instruction.slot, now)
-            case SlotRequestFailed():
-                return graph.slot_unavailable(instruction.request_id, instruction.reason, now)
-            case SlotLost():
-                return graph.slot_lost(instruction.allocation_id, instruction.reason, now)
-            case ReturnSlot():
-                self._task_managers.free_slot(instruction.slot)
-        return []
-
-    async def _deploy(self, instruction: DeployTask) -> None:
-        descriptor, token, journal = instruction.descriptor, self.fencing_token, self._journal
-        if token is None or journal is None:
-            return
-        try:
-            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token, journal.written)
-        except SlotNotAllocatedError as error:
-            allocation_id = instruction.slot.allocation_id
-            self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
-        except JobNotReachableError as error:
-            self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
-        except RecipientUnreachable as error:
-            # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
-            self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
-        except Exception as error:  # whatever kept the task from being deployed is why this attempt failed
-            kind = FailureKind.TASK_EXECUTOR_LOST if isinstance(error, ActorError) else FailureKind.RUNTIME
-            info = ErrorInfo(kind, "TaskDeploymentException", f"{descriptor.task_name} was not deployed: {error}")
-            if self._graph is not None:
-                self._do(self._graph.task_failed(descriptor.attempt_id, info, _now()))
-
-    async def _finish(self, instruction: JobReachedTerminal) -> None:
-        graph, journal = self._graph, self._journal
-        if graph is None or journal is None or not instruction.status.is_globally_terminal:
-            return
-        try:
-            # Before anything of it is given up: a successor that did not know of the end would look for what is gone.
-            await journal.written()
-        except JobNotReachableError as error:
-            self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
-            return
-        await self._keep_lost_logs(graph)
-        if self._graph is not graph:
-            return  # another JobMaster reports the end, or this one anew
-        journal.complete()  # the Dispatcher removes what was written
-        self.log.info("job %s is %s", self._job_id, instruction.status.value)
-        self._do(self._pool.close())
-        self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
-        self._resource_manager.job_over(instruction.status.value)
-        await self.run_blocking(_remove_tree, self._results_dir.parent)
-        archived = graph.archive()
-        while self._graph is graph:
-            try:
-                dispatcher = await self._dispatcher.get()
-                await dispatcher.job_reached_terminal_state(archived)
-            except ActorError as error:
-                self.log.info("the Dispatcher was not told of the end of job %s: %s", self._job_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
-
-    async def _keep_lost_logs(self, graph: ExecutionGraph) -> None:
-        """An attempt that was lost with its TaskExecutor left its logs there: where that is back, they are kept too."""
-
-        async def keep(attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
-            try:
-                address = self._task_managers.address_of(resource_id)
-                async with asyncio.timeout(LOST_LOGS_TIMEOUT_S):
-                    gateway = self.service.gateway(address, TaskExecutorGateway)
-                    graph.logs_kept(attempt_id, tuple(await gateway.keep_task_logs(self._job_id, attempt_id)))
-            except KeyError:
-                self.log.info("the logs of attempt %s are left where it ran: %s is not here", attempt_id, resource_id)
-            except (ActorError, BlobError, TimeoutError) as error:
-                self.log.warning("the logs of attempt %s are left at %s: %s", attempt_id, resource_id, error)
-
-        await asyncio.gather(*(keep(*attempt) for attempt in graph.attempts_without_logs()))
-
-    def _require_graph(self) -> ExecutionGraph:
-        if self._graph is None:
-            raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
-        return self._graph
-
     # ------------------------------------------------------------ TaskExecutors
 
     @rpc_sync
@@ -366,7 +107,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if self._heartbeats is not None:
             self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
         was_reconciling = graph.is_reconciling
-        reported = graph.executions_reported(resource_id, report.executions, _now())
+        reported = graph.executions_reported(resource_id, report.executions, current_instant())
         self._do([*reported, *self._pool.reconcile(resource_id, report.slots)])
         if was_reconciling and not graph.is_reconciling:
             self.log.info("job %s is reconciled with its TaskExecutors: %s", self._job_id, graph.status.value)
@@ -385,7 +126,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     @rpc
     async def update_task_execution_state(self, state: TaskExecutionState) -> None:
-        self._do(self._require_graph().task_state_reported(state, _now()))
+        self._do(self._require_graph().task_state_reported(state, current_instant()))
         if state.state.is_terminal:
             await self._written()
 
@@ -394,38 +135,14 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._require_graph().progress_reported(progress)
 
     @rpc_tell
-    def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
-        self._task_manager_lost(resource_id, reason)
-
-    def _task_manager_lost(self, resource_id: str, reason: str) -> None:
-        lost = ResourceID(resource_id)
-        if not self._task_managers.remove(lost) or self._graph is None:
-            return
-        self.log.warning("job %s lost TaskExecutor %s: %s", self._job_id, lost, reason)
-        if self._heartbeats is not None:
-            self._heartbeats.unmonitor(lost)
-        self._pool.release_task_executor(lost, time.monotonic())
-        self._do(self._graph.task_executor_lost(lost, reason, _now()))
+    def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
+        self._task_manager_lost(resource_id, cause.message, cause)
 
     def _deployments_reported(self, target: str, attempts: list[ExecutionAttemptID]) -> None:
         if self._graph is not None:
-            self._do(self._graph.deployments_reported(ResourceID(target), attempts, _now()))
+            self._do(self._graph.deployments_reported(ResourceID(target), attempts, current_instant()))
 
     # ------------------------------------------------------------ ResourceManager
-
-    def resource_manager_connected(self) -> None:
-        """The present ResourceManager has registered this job."""
-        self._do(self._pool.connect_resource_manager())
-
-    def resource_manager_lost(self) -> None:
-        """There is no ResourceManager at present."""
-        self._pool.disconnect_resource_manager()
-
-    def slot_request_waits(self, allocation_id: AllocationID, reason: str) -> None:
-        """The ResourceManager says what a slot request waits for."""
-        request_id = self._pool.request_of(allocation_id)
-        if self._graph is not None and request_id is not None:
-            self._graph.slot_waiting(request_id, reason)
 
     @rpc_sync
     def notify_allocation_failure(self, allocation_id: AllocationID, reason: str) -> None:
@@ -440,13 +157,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc
     async def cancel(self) -> None:
         self.log.info("job %s is to be cancelled", self._job_id)
-        self._do(self._require_graph().cancel(_now()))
+        self._do(self._require_graph().cancel(current_instant()))
         await self._written()
-
-    async def _written(self) -> None:
-        """Return when what was done so far is known to any successor."""
-        if self._journal is not None:
-            await self._journal.written()
 
     @rpc_sync
     def request_job(self) -> ArchivedExecutionGraph:
@@ -455,15 +167,6 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc_sync
     def request_job_details(self) -> JobDetails:
         return self._require_graph().archive().details()
-
-
-def _remove_tree(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
-
-
-def _now() -> Instant:
-    return Instant(time.monotonic(), time.time_ns() // 1_000_000)
 
 
 async def create(

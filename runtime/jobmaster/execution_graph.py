@@ -11,32 +11,17 @@ nothing of it runs.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable
 
-from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
-from runtime.job_logs import KeptLog
-from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobgraph.topology import chains
+from runtime.ids import AllocationID, ExecutionAttemptID, ResourceID, RestartID, SlotRequestID
 from runtime.jobmaster.archived_execution_graph import (
     ArchivedExecutionGraph,
     AttemptInfo,
     JobDetails,
     TaskInfo,
     VertexInfo,
-    describe_tasks,
-    describe_vertices,
 )
-from runtime.jobmaster.descriptor import (
-    ExecutionReport,
-    TaskDeploymentDescriptor,
-    TaskExecutionState,
-    TaskProgress,
-    describe_task_deployment,
-    result_path,
-)
-from runtime.jobmaster.execution import Execution, Task
+from runtime.jobmaster.descriptor import ExecutionReport, TaskExecutionState
 from runtime.jobmaster.execution_state import (
     EXECUTION_TRANSITIONS,
     ErrorInfo,
@@ -44,166 +29,18 @@ from runtime.jobmaster.execution_state import (
     FailureKind,
     Instant,
     JobStatus,
-    check_job_transition,
 )
-from runtime.jobmaster.failover import PendingRestarts, region_to_restart
-from runtime.jobmaster.instructions import (
-    CancelSlotRequest,
-    CancelTask,
-    DeployTask,
-    Instruction,
-    JobReachedTerminal,
-    ReleaseSlot,
-    RequestSlot,
-    ScheduleRestart,
-)
-from runtime.jobmaster.restart_strategy import RestartStrategy
+from runtime.jobmaster.instructions import CancelTask, DeployTask, Instruction, JobReachedTerminal, ReleaseSlot
+from runtime.jobmaster.scheduler import ACTIVE, Scheduler
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.jobmaster.snapshot import (
-    ExecutionGraphSnapshot,
-    restore_attempt,
-    restore_current_attempt,
-    snapshot_tasks,
-)
 
 __all__ = ["ArchivedExecutionGraph", "AttemptInfo", "ExecutionGraph", "JobDetails", "TaskInfo", "VertexInfo"]
 
-_ACTIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RECONCILING)
 
-FAILURE_HISTORY = 16
-"""How many failures are kept (Flink's ``web.exception-history-size``)."""
-
-
-class ExecutionGraph:
-    """A job being run.
-
-    Args:
-        graph: a valid job graph.
-        restart_strategy: fresh, for this job alone.
-        at: now.
-        results_dir: directory under which blocking results of this job are materialised.
-        jobmaster_address: where tasks report to.
-        restart_user_failures: whether an exception of the job's own code is restarted like a loss of its process.
-        new_attempt_id: source of fresh ids.
-        new_request_id: source of fresh ids.
-        new_restart_id: source of fresh ids.
-    """
-
-    def __init__(
-        self,
-        graph: JobGraph,
-        restart_strategy: RestartStrategy,
-        at: Instant,
-        *,
-        results_dir: str,
-        jobmaster_address: str,
-        restart_user_failures: bool = True,
-        new_attempt_id: Callable[[], ExecutionAttemptID] = ExecutionAttemptID.random,
-        new_request_id: Callable[[], SlotRequestID] = SlotRequestID.random,
-        new_restart_id: Callable[[], RestartID] = RestartID.random,
-    ) -> None:
-        self._graph = graph
-        self._strategy = restart_strategy
-        self._results_dir = results_dir
-        self._jobmaster_address = jobmaster_address
-        self._restart_user_failures = restart_user_failures
-        self._new_attempt_id = new_attempt_id
-        self._new_request_id = new_request_id
-        self._new_restart_id = new_restart_id
-        self._status = JobStatus.CREATED
-        self._timestamps = {JobStatus.CREATED: at.epoch_ms}
-        self._failure: ErrorInfo | None = None
-        self._failures: deque[ErrorInfo] = deque(maxlen=FAILURE_HISTORY)
-        self._num_restarts = 0
-        self._restarts = PendingRestarts()
-        self._tasks: dict[JobVertexID, Task] = {}
-        for chain in chains(graph):
-            self._tasks[chain.key] = Task(chain, Execution(new_attempt_id(), 0, at.epoch_ms))
-        for task in self._tasks.values():
-            task.consumers = tuple(key for key, other in self._tasks.items() if task.chain.key in other.chain.inputs)
-        self._attempts = {task.current.attempt_id: task for task in self._tasks.values()}
-        self._task_of = {vertex: task for task in self._tasks.values() for vertex in task.chain.vertices}
-
-    # ------------------------------------------------------------------ views
-
-    @property
-    def status(self) -> JobStatus:
-        """The job's state."""
-        return self._status
-
-    @property
-    def failure(self) -> ErrorInfo | None:
-        """What made the job fail."""
-        return self._failure
-
-    def archive(self) -> ArchivedExecutionGraph:
-        """The job as it stands, as plain data."""
-        return ArchivedExecutionGraph(
-            job_id=self._graph.job_id,
-            name=self._graph.name,
-            kind=self._graph.kind,
-            status=self._status,
-            timestamps={status.value: entered for status, entered in self._timestamps.items()},
-            tasks=describe_tasks(self._tasks, is_over=self._status.is_terminal),
-            vertices=describe_vertices(self._graph, self._tasks),
-            failure=self._failure,
-            failure_history=tuple(self._failures),
-            restarts=self._num_restarts,
-            restart_strategy=self._strategy.description,
-        )
-
-    def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:
-        """What a successor has to know, as plain data."""
-        return ExecutionGraphSnapshot(
-            job_id=self._graph.job_id,
-            status=self._status,
-            timestamps={status.value: entered for status, entered in self._timestamps.items()},
-            failure=self._failure,
-            failures=tuple(self._failures),
-            restarts=self._num_restarts,
-            strategy=self._strategy.state(at.monotonic_s),
-            taken_ms=at.epoch_ms,
-            tasks=snapshot_tasks(self._tasks.values()),
-        )
-
-    @property
-    def is_reconciling(self) -> bool:
-        """Whether the fate of some attempt is not known."""
-        return any(task.current.state is ExecutionState.RECONCILING for task in self._tasks.values())
+class ExecutionGraph(Scheduler):
+    """A job being run: what may happen to it. Its arguments are those of `ExecutionGraphState`."""
 
     # ------------------------------------------------------- events: the job's life
-
-    def restore(self, saved: ExecutionGraphSnapshot, at: Instant) -> list[tuple[SlotRequestID, AllocatedSlot]]:
-        """Take over from a former JobMaster; to be called once, instead of `start`, and followed by `resume`.
-
-        Returns:
-            the slots that are in use as far as is known: for `SlotPool.adopt_slot`.
-        """
-        ended_or_ending = saved.status.is_globally_terminal or saved.status in (JobStatus.FAILING, JobStatus.CANCELLING)
-        self._status = saved.status if ended_or_ending else JobStatus.RECONCILING
-        self._timestamps = {JobStatus(status): entered for status, entered in saved.timestamps.items()}
-        self._timestamps[self._status] = self._timestamps.get(self._status, at.epoch_ms)
-        self._failure = saved.failure
-        self._failures.extend(saved.failures)
-        self._num_restarts = saved.restarts
-        age_s = max(at.epoch_ms - saved.taken_ms, 0) / 1000
-        ages = tuple(age + age_s for age in saved.strategy.ages_s)
-        self._strategy.restore(replace(saved.strategy, ages_s=ages), at.monotonic_s)
-        slots = []
-        for item in saved.tasks:
-            task = self._tasks[item.key]
-            del self._attempts[task.current.attempt_id]
-            *former, last = item.attempts
-            task.attempts.clear()
-            task.attempts.extend([restore_attempt(attempt) for attempt in former])
-            task.attempts.append(restore_current_attempt(last, at.epoch_ms))
-            task.restarting = item.restarting
-            execution = task.current
-            self._attempts[execution.attempt_id] = task
-            if execution.state.is_deployed and execution.slot is not None:
-                execution.request_id = self._new_request_id()
-                slots.append((execution.request_id, execution.slot))
-        return slots
 
     def resume(self, at: Instant) -> list[Instruction]:
         """Go on after `restore`: restart what waits for it, deploy what is missing, end what is over."""
@@ -232,7 +69,7 @@ class ExecutionGraph:
         """Fail the job without a restart: something that no restart mends, outside its tasks."""
         if self._status.is_terminal or self._status in (JobStatus.FAILING, JobStatus.CANCELLING):
             return []
-        self._failures.append(error)
+        self._record_failure(error)
         return self._begin_to_fail(error, at) + self._settle(at)
 
     def suspend(self, at: Instant) -> list[Instruction]:
@@ -280,9 +117,14 @@ class ExecutionGraph:
         error = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "SlotLostException", reason)
         return self._lose(lambda slot: slot.allocation_id == allocation_id, error, at)
 
-    def task_executor_lost(self, resource_id: ResourceID, reason: str, at: Instant) -> list[Instruction]:
-        """A TaskExecutor is gone, and what ran there; tell `SlotPool.release_task_executor` first."""
-        error = ErrorInfo(
+    def task_executor_lost(
+        self, resource_id: ResourceID, reason: str, at: Instant, cause: ErrorInfo | None = None
+    ) -> list[Instruction]:
+        """A TaskExecutor is gone, and what ran there; tell `SlotPool.release_task_executor` first.
+
+        *cause* is what it named itself as it went: it takes its tasks along when its Spark driver is lost.
+        """
+        error = cause or ErrorInfo(
             FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", f"TaskExecutor {resource_id} is lost: {reason}"
         )
         return self._lose(lambda slot: slot.slot_id.resource_id == resource_id, error, at)
@@ -319,29 +161,6 @@ class ExecutionGraph:
     def task_failed(self, attempt_id: ExecutionAttemptID, error: ErrorInfo, at: Instant) -> list[Instruction]:
         """An attempt failed otherwise than by its TaskExecutor's report, e.g. it could not be deployed."""
         return self.task_state_reported(TaskExecutionState(attempt_id, ExecutionState.FAILED, error), at)
-
-    def progress_reported(self, progress: TaskProgress) -> None:
-        """A TaskExecutor reports Spark's counts of an attempt."""
-        task = self._current_task(progress.attempt_id)
-        if task is not None:
-            own = set(task.chain.vertices)
-            task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
-
-    def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
-        """Ended attempts whose logs lie at most where they ran, and where that was: those that were lost."""
-        return [
-            (execution.attempt_id, execution.slot.slot_id.resource_id)
-            for task in self._tasks.values()
-            for execution in task.attempts
-            if execution.state.is_terminal and not execution.logs and execution.slot is not None
-        ]
-
-    def logs_kept(self, attempt_id: ExecutionAttemptID, logs: tuple[KeptLog, ...]) -> None:
-        """The logs of one of `attempts_without_logs` have been put after all."""
-        for task in self._tasks.values():
-            for execution in task.attempts:
-                if execution.attempt_id == attempt_id:
-                    execution.logs = logs
 
     def deployments_reported(
         self, resource_id: ResourceID, attempt_ids: Iterable[ExecutionAttemptID], at: Instant
@@ -404,186 +223,6 @@ class ExecutionGraph:
         instructions: list[Instruction] = []
         for task in awaited:
             instructions += self._end(task, ExecutionState.CANCELED, at)
-            if self._status in _ACTIVE and not task.restarting:
+            if self._status in ACTIVE and not task.restarting:
                 self._new_attempt(task, at)
         return instructions + (self._settle(at) if awaited else [])
-
-    # ------------------------------------------------------------------ scheduling
-
-    def _schedule(self, at: Instant) -> list[Instruction]:
-        instructions: list[Instruction] = []
-        for task in self._tasks.values():
-            execution = task.current
-            ready = all(self._tasks[key].is_finished for key in task.chain.inputs)
-            if ready and execution.state is ExecutionState.CREATED:
-                execution.request_id = self._new_request_id()
-                execution.transition(ExecutionState.SCHEDULED, at.epoch_ms)
-                instructions.append(RequestSlot(execution.request_id, task.chain.name))
-        return instructions
-
-    def _descriptor(self, task: Task, slot: AllocatedSlot) -> TaskDeploymentDescriptor:
-        results = {
-            vertex: result_path(self._results_dir, vertex, self._tasks[key].current.number)
-            for key in task.chain.inputs
-            for vertex in self._tasks[key].chain.vertices
-        }
-        return describe_task_deployment(
-            self._graph,
-            task.chain,
-            attempt_id=task.current.attempt_id,
-            attempt_number=task.current.number,
-            allocation_id=slot.allocation_id,
-            results_dir=self._results_dir,
-            results=results,
-            jobmaster_address=self._jobmaster_address,
-        )
-
-    # --------------------------------------------------------------------- failing
-
-    def _lose(self, is_lost: Callable[[AllocatedSlot], bool], error: ErrorInfo, at: Instant) -> list[Instruction]:
-        if self._status.is_terminal:
-            return []
-        lost = [
-            task
-            for task in self._tasks.values()
-            if task.current.state.is_deployed and task.current.slot is not None and is_lost(task.current.slot)
-        ]
-        return self._fail_tasks(lost, error, at) if lost else []
-
-    def _fail_tasks(self, tasks: Sequence[Task], error: ErrorInfo, at: Instant) -> list[Instruction]:
-        """End the attempts of *tasks* for one and the same cause, and restart them or fail the job."""
-        instructions: list[Instruction] = []
-        failed: list[Task] = []
-        for task in tasks:
-            if task.current.state is ExecutionState.CANCELING:
-                instructions += self._end(task, ExecutionState.CANCELED, at)
-                continue
-            task.current.error = replace(error, task=task.chain.name, timestamp_ms=error.timestamp_ms or at.epoch_ms)
-            instructions += self._end(task, ExecutionState.FAILED, at)
-            failed.append(task)
-        if failed and failed[0].current.error is not None:
-            cause = failed[0].current.error
-            self._failures.append(cause)
-            if self._status in _ACTIVE:
-                self._strategy.notify_failure(at.monotonic_s)
-                if self._may_restart(cause) and self._strategy.can_restart(at.monotonic_s):
-                    instructions += self._schedule_restart(failed, cause, at)
-                else:
-                    instructions += self._begin_to_fail(cause, at)
-        return instructions + self._settle(at)
-
-    def _may_restart(self, cause: ErrorInfo) -> bool:
-        return cause.kind.is_recoverable and (self._restart_user_failures or cause.kind is not FailureKind.USER_CODE)
-
-    def _begin_to_fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:
-        self._transition(JobStatus.FAILING, at)
-        self._failure = error
-        return self._cancel_tasks(at)
-
-    def _schedule_restart(self, failed: Sequence[Task], cause: ErrorInfo, at: Instant) -> list[Instruction]:
-        keys = {task.chain.key for task in failed}
-        if cause.lost_result in self._task_of:
-            keys.add(self._task_of[cause.lost_result].chain.key)
-        region = region_to_restart(self._tasks, keys)
-        instructions: list[Instruction] = []
-        for key in region:
-            task = self._tasks[key]
-            task.restarting = True
-            if task.current.state is not ExecutionState.CREATED:
-                instructions += self._cancel_task(task, at)
-        instructions += self._add_restart(region)
-        self._transition(self._active_status(), at)
-        return instructions
-
-    def _add_restart(self, region: set[JobVertexID]) -> list[Instruction]:
-        restart_id = self._new_restart_id()
-        self._restarts.add(restart_id, region)
-        names = tuple(task.chain.name for key, task in self._tasks.items() if key in region)
-        return [ScheduleRestart(restart_id, self._strategy.delay, names)]
-
-    def _active_status(self) -> JobStatus:
-        if self.is_reconciling:
-            return JobStatus.RECONCILING
-        return JobStatus.RESTARTING if self._restarts else JobStatus.RUNNING
-
-    def _restart_what_is_due(self, at: Instant) -> None:
-        for region in self._restarts.take_ready(lambda key: not self._tasks[key].is_active):
-            self._num_restarts += 1
-            for key in region:
-                task = self._tasks[key]
-                task.restarting = False
-                if task.current.state is not ExecutionState.CREATED:
-                    self._new_attempt(task, at)
-        self._transition(self._active_status(), at)
-
-    def _new_attempt(self, task: Task, at: Instant) -> None:
-        del self._attempts[task.current.attempt_id]
-        task.attempts.append(Execution(self._new_attempt_id(), task.current.number + 1, at.epoch_ms))
-        self._attempts[task.current.attempt_id] = task
-
-    # --------------------------------------------------------------------- ending
-
-    def _settle(self, at: Instant) -> list[Instruction]:
-        """After any task's end: go on, restart, or end the job."""
-        match self._status:
-            case JobStatus.RUNNING | JobStatus.RESTARTING | JobStatus.RECONCILING:
-                self._restart_what_is_due(at)
-                if all(task.is_finished for task in self._tasks.values()):
-                    return self._terminate(JobStatus.FINISHED, at)
-                return self._schedule(at)
-            case JobStatus.FAILING if not any(task.is_active for task in self._tasks.values()):
-                return self._terminate(JobStatus.FAILED, at)
-            case JobStatus.CANCELLING if not any(task.is_active for task in self._tasks.values()):
-                return self._terminate(JobStatus.CANCELED, at)
-        return []
-
-    def _terminate(self, status: JobStatus, at: Instant) -> list[Instruction]:
-        self._transition(status, at)
-        return [JobReachedTerminal(status, self._failure)]
-
-    def _cancel_tasks(self, at: Instant) -> list[Instruction]:
-        self._restarts.clear()
-        instructions: list[Instruction] = []
-        for task in self._tasks.values():
-            task.restarting = False
-            instructions += self._cancel_task(task, at)
-        return instructions
-
-    def _cancel_task(self, task: Task, at: Instant) -> list[Instruction]:
-        execution = task.current
-        if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
-            return self._end(task, ExecutionState.CANCELED, at)
-        if execution.state is ExecutionState.CANCELING or not execution.state.is_deployed or execution.slot is None:
-            return []
-        execution.transition(ExecutionState.CANCELING, at.epoch_ms)
-        return [CancelTask(execution.attempt_id, execution.slot.slot_id.resource_id)]
-
-    def _end(self, task: Task, state: ExecutionState, at: Instant) -> list[Instruction]:
-        """Bring the present attempt to its end, and let go of its slot or its request for one."""
-        execution = task.current
-        execution.transition(state, at.epoch_ms)
-        if execution.request_id is None:
-            return []
-        release = CancelSlotRequest if execution.slot is None else ReleaseSlot
-        return [release(execution.request_id)]
-
-    # -------------------------------------------------------------------- helpers
-
-    def _transition(self, status: JobStatus, at: Instant) -> None:
-        if status is not self._status:
-            check_job_transition(self._status, status)
-            self._status = status
-            self._timestamps[status] = at.epoch_ms
-
-    def _current_task(self, attempt_id: ExecutionAttemptID) -> Task | None:
-        """The task of which this is the present attempt, if neither it nor the job is over."""
-        task = None if self._status.is_terminal else self._attempts.get(attempt_id)
-        return None if task is None or task.current.state.is_terminal else task
-
-    def _waiting_task(self, request_id: SlotRequestID) -> Task | None:
-        if self._status.is_terminal:
-            return None
-        for task in self._tasks.values():
-            if task.current.request_id == request_id and task.current.state is ExecutionState.SCHEDULED:
-                return task
-        return None

@@ -18,7 +18,7 @@ from runtime.leaders import LeaderFollower
 from runtime.resourcemanager.slot_manager import SlotRequest
 
 if TYPE_CHECKING:
-    from runtime.jobmaster.endpoint import JobMaster
+    from runtime.jobmaster.job_execution import JobExecution
 
 RETRY_S = 0.5
 
@@ -33,7 +33,7 @@ class ResourceManagerConnection:
         silence_s: seconds without a heartbeat after which the job registers anew.
     """
 
-    def __init__(self, endpoint: JobMaster, job_id: JobID, ha: HighAvailabilityServices, silence_s: float) -> None:
+    def __init__(self, endpoint: JobExecution, job_id: JobID, ha: HighAvailabilityServices, silence_s: float) -> None:
         self._endpoint = endpoint
         self._job_id = job_id
         self._silence_s = silence_s

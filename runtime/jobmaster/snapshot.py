@@ -9,7 +9,7 @@ written: they tell it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
@@ -59,6 +59,7 @@ class ExecutionGraphSnapshot:
         taken_ms: when it was taken, in milliseconds since the epoch.
         tasks: all of them.
         format_version: of this form.
+        failure_counts: how many failures of each kind there were, by the kind's name.
     """
 
     job_id: JobID
@@ -71,6 +72,7 @@ class ExecutionGraphSnapshot:
     taken_ms: int
     tasks: tuple[TaskSnapshot, ...]
     format_version: int = FORMAT_VERSION
+    failure_counts: dict[str, int] = field(default_factory=dict)
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:

@@ -45,6 +45,7 @@ from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, Slo
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment, unpack
 from runtime.jobmaster.descriptor import JobReport, TaskDeploymentDescriptor
+from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.resourcemanager.slot_manager import SlotReport
 from runtime.spark import SparkDriver, Zygote, warm_up
 from runtime.taskexecutor.attempts import AttemptDirectories
@@ -147,8 +148,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._job_heartbeats.start()
         await self._resource_manager.start()
         self.spawn(self._list(), "listing itself")
-        self.spawn(self._die_with("Spark driver", self._driver.info.pid), "watching the Spark driver")
-        self.spawn(self._die_with("zygote", zygote.pid), "watching the zygote")
+        spark_lost = FailureKind.SPARK_LOST, "SparkDriverLostException"
+        self.spawn(self._die_with("Spark driver", self._driver.info.pid, *spark_lost), "watching the Spark driver")
+        zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
+        self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
         if self._warm_up:
             self.spawn(warm_up(self._driver, zygote, self._directory / "spark" / "warm-up"), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
@@ -175,7 +178,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _new_blob_client(self) -> BlobClient:
         return blob_client(self._configuration, self._blob_location, self.service.secret)
 
-    async def _die_with(self, what: str, pid: int) -> None:
+    async def _die_with(self, what: str, pid: int, kind: FailureKind, name: str) -> None:
         """End when a process that no task can do without has ended: the worker starts all of it anew.
 
         First the failures of the tasks are told, then that this TaskExecutor goes: whoever restarts a task at once must
@@ -188,7 +191,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         for job_id in self._connections.jobs():
             connection = self._connections.find(job_id)
             if connection is not None:
-                connection.gateway.disconnect_task_manager(self.resource_id, reason)
+                cause = ErrorInfo(kind, name, f"TaskExecutor {self.resource_id} is lost: {reason}")
+                connection.gateway.disconnect_task_manager(self.resource_id, cause)
         self._resource_manager.disconnect(reason)
         await asyncio.sleep(FLUSH_S)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -49,7 +49,7 @@ class TaskTable:
         descriptor: TaskDeploymentDescriptor,
         directory: Path,
         services: TaskServices,
-        keep_logs: Callable[[ExecutionState], Awaitable[tuple[KeptLog, ...]]],
+        keep_logs: Callable[[], Awaitable[tuple[KeptLog, ...]]],
     ) -> None:
         """Run an attempt; see `Task`."""
         job_id, attempt_id = descriptor.job_id, descriptor.attempt_id

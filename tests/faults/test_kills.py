@@ -25,6 +25,8 @@ def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> N
     first, second = job["tasks"][0]["attempts"]
     assert first["error"]["kind"] == "task-process-lost"
     assert "SIGKILL" in first["error"]["message"]
+    assert job["failure_counts"] == {"task-process-lost": 1}
+    assert "Failures:  1 task-process-lost\n" in cluster.run("job", "info", job_id).stdout
     assert second["state"] == "FINISHED"
 
 
@@ -48,6 +50,7 @@ def test_a_killed_task_executor_is_noticed_and_its_task_restarted(
     job = cluster.await_status(job_id, "FINISHED")
     assert job["restarts"] == 1
     assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "task-executor-lost"
+    assert job["failure_counts"] == {"task-executor-lost": 1}
     assert cluster.json("status")["task_managers"][0]["registration"]["spark_pid"] == spark, "the driver is adopted"
 
 
@@ -137,7 +140,8 @@ def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
     await_value(lambda: waiting.starts == 2)
     waiting.release()
     job = cluster.await_status(job_id, "FINISHED")
-    assert job["tasks"][0]["attempts"][0]["error"]["kind"] in ("spark-lost", "task-executor-lost")
+    assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "spark-lost"
+    assert job["failure_counts"] == {"spark-lost": 1}
     assert cluster.json("status")["task_managers"][0]["registration"]["spark_pid"] != spark
 
 

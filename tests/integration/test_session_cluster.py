@@ -44,6 +44,7 @@ def test_a_failing_script_shows_the_users_own_traceback(cluster: Cluster, tmp_pa
     assert len(frames) == 2, "frames of the runtime's own are of no use to the user"
     job_id = next(job["job_id"] for job in cluster.json("job", "list") if job["name"] == "failing")
     assert job_id in done.stderr
+    assert cluster.job(job_id)["failure_counts"] == {"user-code": 1}
 
 
 def test_two_jobs_run_at_once(cluster: Cluster, tmp_path: Path) -> None:

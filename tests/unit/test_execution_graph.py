@@ -9,6 +9,7 @@ from cattrs.preconf.msgpack import make_converter
 
 from actors.rpc.codec import from_plain, to_plain
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, RestartID, SlotID, SlotRequestID
+from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, TaskExecutionState, TaskProgress, VertexProgress
 from runtime.jobmaster.errors import IllegalStateTransition
@@ -37,6 +38,7 @@ from runtime.jobmaster.instructions import (
 )
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 from tests.unit.test_jobgraph import make_graph, vid
 
 T = TypeVar("T")
@@ -327,6 +329,35 @@ def test_a_lost_task_executor_is_one_failure_of_all_its_tasks() -> None:
     assert failure.kind is FailureKind.TASK_EXECUTOR_LOST
     assert "tm-1 is lost: no heartbeat" in failure.message
     assert d.graph.task_executor_lost(ResourceID("tm-1"), "again", d.at()) == []
+
+
+def test_kinds_of_failures_are_told_apart_and_counted_apart_also_by_a_successor() -> None:
+    d = Driver("a-b", restart=RestartStrategyConfig.fixed_delay(9))
+    d.start()
+    d.run("a -> b")
+
+    def again(instructions: list[Instruction]) -> None:
+        d.note(d.graph.restart_due(only(ScheduleRestart, instructions).restart_id, d.at()))
+        d.run("a -> b")
+
+    killed = ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", "SIGKILL")
+    driver_lost = ErrorInfo(FailureKind.SPARK_LOST, "SparkDriverLostException", "the Spark driver has ended")
+    again(d.report("a -> b", S.FAILED, error=USER_ERROR))
+    again(d.report("a -> b", S.FAILED, error=killed))
+    again(d.report("a -> b", S.FAILED, error=killed))
+    again(d.graph.task_executor_lost(ResourceID("tm-1"), "no heartbeat", d.at()))
+    again(d.graph.task_executor_lost(ResourceID("tm-1"), "its Spark driver has ended", d.at(), driver_lost))
+    expected = {"user-code": 1, "task-process-lost": 2, "spark-lost": 1, "task-executor-lost": 1}
+    assert d.graph.archive().failure_counts == expected
+    kinds_in_order = [failure.kind.value for failure in d.graph.archive().failure_history]
+    assert kinds_in_order == ["user-code", *["task-process-lost"] * 2, "task-executor-lost", "spark-lost"]
+    attempts = d.graph.archive().tasks[0].attempts
+    assert [attempt.error.kind.value for attempt in attempts if attempt.error] == kinds_in_order
+    successor = Driver(graph=d.job, restart=RestartStrategyConfig.fixed_delay(9))
+    successor.graph.restore(decode(encode(d.graph.snapshot(d.at())), ExecutionGraphSnapshot), successor.at())
+    assert successor.graph.archive().failure_counts == expected
+    successor.graph.fail(killed, successor.at())
+    assert successor.graph.archive().failure_counts == {**expected, "task-process-lost": 3}
 
 
 def test_a_finished_result_survives_the_task_executor_that_made_it() -> None:

@@ -39,6 +39,7 @@ JOB = JobView(
         VertexView("c", "write", "CANCELED"),
     ),
     failure=FailureView("ZeroDivisionError", "division by zero", 'Traceback:\n  File "x.py"\n\tboom', "join"),
+    failures={"user-code": 1, "task-process-lost": 1},
 )
 
 
@@ -148,6 +149,7 @@ def test_job_page() -> None:
     text = out.getvalue()
     assert "State:     FAILED\n" in text
     assert "Restarts:  1\n" in text
+    assert "Failures:  1 user-code, 1 task-process-lost\n" in text
     assert "read    FINISHED        1  1.5 s       8/8  tm-0" in text
     assert "write   CANCELED        1" in text
     assert "Failure in task 'join': ZeroDivisionError: division by zero\nTraceback:" in text

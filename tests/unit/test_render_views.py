@@ -40,10 +40,12 @@ def test_a_job_is_shown_with_its_present_attempts() -> None:
         failure_history=(),
         restarts=1,
         restart_strategy="none",
+        failure_counts={"user-code": 1},
     )
     view = view_of_job(graph)
     assert (view.state, view.started_ms, view.ended_ms, view.restarts) == ("RUNNING", 1, None, 1)
     assert view.waiting_for == "a slot"
+    assert view.failures == {"user-code": 1}
     assert view.failure == FailureView("ValueError", "no", "Traceback", "read")
     assert view.vertices == (
         VertexView(READ, "read", "FINISHED", 1, 11, 20, 8, 8, "tm-1"),

@@ -1,0 +1,41 @@
+"""What the Dispatcher asks all TaskExecutors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from actors.errors import ActorError
+from actors.rpc.service import RpcService
+from runtime.gateways.messages import TaskLog
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.ids import JobID
+from runtime.leaders import LeaderFollower
+
+LOGS_TIMEOUT_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+async def logs_at_task_executors(
+    service: RpcService, resource_manager: LeaderFollower[ResourceManagerGateway], job_id: JobID
+) -> list[TaskLog]:
+    """What they have of a job; one that does not answer has lost nothing that is kept."""
+    try:
+        async with asyncio.timeout(LOGS_TIMEOUT_S):
+            workers = await (await resource_manager.get()).request_task_managers()
+            gateways = [service.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
+            answers = await asyncio.gather(
+                *(gateway.request_task_logs(job_id) for gateway in gateways), return_exceptions=True
+            )
+    except (ActorError, TimeoutError) as error:
+        log.warning("the TaskExecutors were not asked for logs of job %s: %s", job_id, error)
+        return []
+    found = []
+    for view, answer in zip(workers, answers, strict=True):
+        if isinstance(answer, BaseException):
+            log.warning("%s does not give its logs: %s", view.registration.resource_id, answer)
+        else:
+            found += answer
+    return found
