@@ -17,7 +17,6 @@ from runtime.jobmaster.descriptor import (
     TaskExecutionState,
     TaskProgress,
 )
-from runtime.jobmaster.execution_state import ExecutionState
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.task import Task, TaskServices
 
