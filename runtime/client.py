@@ -17,6 +17,7 @@ from actors.rpc.gateway import RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
+from blob.gateway import BlobAddress
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
@@ -223,8 +224,9 @@ class ClusterClient:
         Raises:
             UnknownTaskExecutorError: it is not registered.
         """
-        logs = self.task_executor(resource_id).request_own_logs().result(60.0)
-        with self._blobs() as blobs:
+        location = self._blob_location()
+        logs = self.task_executor(resource_id).request_own_logs(BlobAddress(*location)).result(60.0)
+        with self._blob_client(location) as blobs:
             return [(log, _fetch_once(blobs, TransientBlobKey(log.blob_key))) for log in logs]
 
     def watch(self, job_id: JobID, interval_s: float = 0.2) -> Iterator[ArchivedExecutionGraph]:

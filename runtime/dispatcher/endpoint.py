@@ -273,7 +273,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         if archived is not None and is_whole(archived):
             return merged_logs(archived, [])
         job = archived or await self._find(job_id).try_to_request()
-        return merged_logs(job, await logs_at_task_executors(self.service, self._resource_manager, job_id))
+        found = await logs_at_task_executors(self.service, self._resource_manager, job_id, self._blob)
+        return merged_logs(job, found)
 
     @rpc_sync
     def get_blob_server(self) -> BlobAddress:

@@ -7,6 +7,7 @@ import logging
 
 from actors.errors import ActorError
 from actors.rpc.service import RpcService
+from blob.gateway import BlobAddress
 from runtime.gateways.messages import TaskLog
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
@@ -19,15 +20,18 @@ log = logging.getLogger(__name__)
 
 
 async def logs_at_task_executors(
-    service: RpcService, resource_manager: LeaderFollower[ResourceManagerGateway], job_id: JobID
+    service: RpcService,
+    resource_manager: LeaderFollower[ResourceManagerGateway],
+    job_id: JobID,
+    blob_server: BlobAddress,
 ) -> list[TaskLog]:
-    """What they have of a job; one that does not answer has lost nothing that is kept."""
+    """What they have of a job, put to that BlobServer; one that does not answer has lost nothing that is kept."""
     try:
         async with asyncio.timeout(LOGS_TIMEOUT_S):
             workers = await (await resource_manager.get()).request_task_managers()
             gateways = [service.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
             answers = await asyncio.gather(
-                *(gateway.request_task_logs(job_id) for gateway in gateways), return_exceptions=True
+                *(gateway.request_task_logs(job_id, blob_server) for gateway in gateways), return_exceptions=True
             )
     except (ActorError, TimeoutError) as error:
         log.warning("the TaskExecutors were not asked for logs of job %s: %s", job_id, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
+from blob.gateway import BlobAddress
 from runtime.gateways.messages import ComponentLog, LeaderAddress, TaskLog
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
@@ -62,8 +63,12 @@ class TaskExecutorGateway(RpcGateway):
         """The job is over or its JobMaster gone: cancel what runs of it and free its slots."""
         raise NotImplementedError
 
-    def request_task_logs(self, job_id: JobID) -> Ask[list[TaskLog]]:
-        """Upload the logs of all attempts of the job that ran here as TRANSIENT blobs, and name them."""
+    def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> Ask[list[TaskLog]]:
+        """Upload the logs of all attempts of the job that ran here as TRANSIENT blobs, and name them.
+
+        They go to the BlobServer that whoever fetches them will ask: transient blobs are there alone, and each master
+        has one.
+        """
         raise NotImplementedError
 
     def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> Ask[list[KeptLog]]:
@@ -83,6 +88,6 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
-    def request_own_logs(self) -> Ask[list[ComponentLog]]:
-        """Upload this TaskExecutor's own log and its Spark driver's as TRANSIENT blobs, and name them."""
+    def request_own_logs(self, blob_server: BlobAddress) -> Ask[list[ComponentLog]]:
+        """Upload this TaskExecutor's own log and its Spark driver's as TRANSIENT blobs to there, and name them."""
         raise NotImplementedError

@@ -16,6 +16,7 @@ from actors.rpc.service import RpcService
 from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.errors import BlobNotFound
+from blob.gateway import BlobAddress
 from blob.offload import resolve
 from conf.configuration import Configuration
 from conf.options import (
@@ -347,8 +348,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return self._client
 
     @rpc
-    async def request_task_logs(self, job_id: JobID) -> list[TaskLog]:
-        return await self.run_blocking(self._attempts.upload_logs, job_id, self._log_client())
+    async def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
+        with blob_client(self._configuration, blob_server, self.service.secret) as client:
+            return await self.run_blocking(self._attempts.upload_logs, job_id, client)
 
     @rpc
     async def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
@@ -360,8 +362,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
 
     @rpc
-    async def request_own_logs(self) -> list[ComponentLog]:
-        return await self.run_blocking(self._own_logs.upload, self._log_client())
+    async def request_own_logs(self, blob_server: BlobAddress) -> list[ComponentLog]:
+        with blob_client(self._configuration, blob_server, self.service.secret) as client:
+            return await self.run_blocking(self._own_logs.upload, client)
 
 
 async def create(

@@ -284,13 +284,11 @@ def test_a_client_that_was_idle_while_its_server_restarted_notices_nothing(
 
 
 def test_a_peer_that_accepts_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc_connection, "HANDSHAKE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(rpc_connection, "HANDSHAKE_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as deaf, ActorClient(SECRET) as client:
         address = ActorAddress("s", "127.0.0.1", deaf.getsockname()[1], "/user/a")
-        begin = time.monotonic()
-        with pytest.raises(AskTimeout):
+        with pytest.raises(AskTimeout):  # its own time was over first
             client.gateway(address, ProbeGateway, timeout_s=0.05).echo(b"x").result()
-        assert time.monotonic() - begin < 0.3
         with pytest.raises(RecipientUnreachable, match="no handshake"):
             client.gateway(address, ProbeGateway).echo(b"x").result()
 
