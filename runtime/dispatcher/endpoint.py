@@ -425,7 +425,7 @@ async def create(
     return Dispatcher(
         service,
         name,
-        ha=await context.ha_services(),
+        ha=await context.ha_services(service),
         receptionist=receptionist_of(service, context.system),
         master=service.gateway(master_address, MasterGateway, timeout_s=60.0),
         blob=blob,

@@ -1,4 +1,4 @@
-"""The leader latch: `LatchState` decides, `RedisLeaderLatch` asks Redis.
+"""The leader latch: `LatchState` decides, a `LeaderLatch` asks whoever keeps it, `RedisLeaderLatch` Redis.
 
 A lease is counted from before its request was sent, so the leader's view of it always ends before the server's. The
 leader steps down a margin before that, which leaves the contender time to be told while nobody else can lead.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
@@ -39,6 +39,11 @@ class LatchTiming:
     def retry_every(self) -> float:
         """Between attempts while Redis does not answer, and the longest a standby goes without looking."""
         return self.lease / 6
+
+    @property
+    def call_timeout(self) -> float:
+        """The longest that a call may take: there is time for another one within the lease."""
+        return min(1.0, self.lease / 3)
 
     @property
     def margin(self) -> float:
@@ -186,11 +191,30 @@ class LatchState:
 
 @dataclass(frozen=True, slots=True)
 class AcquireReply:
-    """Redis' answer: granted with this epoch, or held by the leader of this epoch; in ``expires_in`` s it expires."""
+    """The answer: granted with this epoch, or held by the leader of this epoch; in ``expires_in`` s it expires."""
 
     granted: bool
     epoch: int
     expires_in: float
+
+
+class LeaderLatch(Protocol):
+    """The latch of one component. Every method raises `HaError` where it is not answered."""
+
+    async def acquire(self, session: str, floor: int) -> AcquireReply:
+        """Take the latch if it is free (or is this session's already), with an epoch above ``floor``."""
+
+    async def renew(self, term: LeaderTerm, timeout: float) -> bool:
+        """Begin another lease; False where the latch is not the term's any more."""
+
+    async def release(self, term: LeaderTerm) -> bool:
+        """Give the latch back and tell everyone who waits for it; False where it was not the term's any more."""
+
+    async def confirm(self, term: LeaderTerm, address: str) -> bool:
+        """Publish the leader's address; False where the latch is not the term's any more."""
+
+    async def leader(self) -> LeaderInformation | None:
+        """The confirmed leader; None while there is none."""
 
 
 class RedisLeaderLatch:
@@ -205,29 +229,24 @@ class RedisLeaderLatch:
         self._lease_ms = int(lease * 1000)
 
     async def acquire(self, session: str, floor: int) -> AcquireReply:
-        """Take the latch if it is free (or is this session's already), with an epoch above ``floor``."""
         granted, epoch, ttl = await self._connection.run(
             ACQUIRE, (self._key, self._epoch_key), (session, self._lease_ms, floor)
         )
         return AcquireReply(granted == 1, int(epoch), ttl / 1000)
 
     async def renew(self, term: LeaderTerm, timeout: float) -> bool:
-        """Begin another lease; False where the latch is not the term's any more."""
         arguments = (term.session, term.epoch, self._lease_ms)
         return bool(await self._connection.run(RENEW, (self._key,), arguments, timeout=timeout) == 1)
 
     async def release(self, term: LeaderTerm) -> bool:
-        """Give the latch back and tell everyone who waits for it; False where it was not the term's any more."""
         arguments = (term.session, term.epoch, self._changes, self._component)
         return bool(await self._connection.run(RELEASE, (self._key,), arguments) == 1)
 
     async def confirm(self, term: LeaderTerm, address: str) -> bool:
-        """Publish the leader's address; False where the latch is not the term's any more."""
         arguments = (term.session, term.epoch, self._changes, self._component, address)
         return bool(await self._connection.run(CONFIRM, (self._key,), arguments) == 1)
 
     async def leader(self) -> LeaderInformation | None:
-        """The confirmed leader; None while there is none."""
         reply: list[Any] = await self._connection.command("HMGET", self._key, "owner", "epoch", "address")
         session, epoch, address = reply
         if not session or not epoch or not address:

@@ -476,7 +476,7 @@ async def create(
         service,
         name,
         JobID(job_id),
-        await context.ha_services(),
+        await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
         context.directory.jobs,

@@ -304,7 +304,7 @@ async def create(
     return ResourceManager(
         service,
         name,
-        await context.ha_services(),
+        await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
         BlobAddress(blob_host, blob_port),

@@ -478,7 +478,7 @@ async def create(
     return TaskExecutor(
         service,
         ResourceID(name),
-        await context.ha_services(),
+        await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
         await SparkDriver.adopt(Path(driver_file)),

@@ -22,7 +22,7 @@ from runtime.ha.fenced import FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.model import DISPATCHER, LeaderTerm
-from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, RedisRunningJobsRegistry
+from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, DefaultRunningJobsRegistry
 from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server  # noqa: F401
@@ -57,7 +57,9 @@ async def succeed(connection: RedisConnection, term: LeaderTerm) -> LeaderTerm:
 
 
 def store(connection: RedisConnection, tmp_path: Path) -> StateHandleStore:
-    return StateHandleStore(connection, KEYS, "jobgraphs", StateFiles(tmp_path / "files"), retry=0.02)
+    return StateHandleStore(
+        FencedWriter(connection, KEYS), KEYS, "jobgraphs", StateFiles(tmp_path / "files"), retry=0.02
+    )
 
 
 def files(tmp_path: Path) -> list[str]:
@@ -277,7 +279,7 @@ async def test_fenced_plain_keys(direct: RedisConnection) -> None:
 
 
 async def test_the_registry_of_jobs(direct: RedisConnection) -> None:
-    jobs, term = RedisRunningJobsRegistry(direct, KEYS), await lead(direct)
+    jobs, term = DefaultRunningJobsRegistry(FencedWriter(direct, KEYS), KEYS), await lead(direct)
     assert await jobs.entry("j") is None
     await jobs.set_pending("j", term)
     await jobs.set_running("j", term)
@@ -302,7 +304,7 @@ async def test_the_registry_of_jobs(direct: RedisConnection) -> None:
 async def test_lost_replies_of_the_registry_are_resolved_by_reading(
     direct: RedisConnection, proxied: RedisConnection, redis_proxy: RedisProxy
 ) -> None:
-    jobs, term = RedisRunningJobsRegistry(proxied, KEYS), await lead(direct)
+    jobs, term = DefaultRunningJobsRegistry(FencedWriter(proxied, KEYS), KEYS), await lead(direct)
     await jobs.set_pending("warm", term)
     counter = itertools.count()
     redis_proxy.lose = lambda request: b"EVAL" in request and next(counter) % 2 == 0
