@@ -277,7 +277,7 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
-    """Remove what a master that did not stop in good order left in the storage directory, and in Redis if there is one."""
+    """Remove what a master that did not stop in good order left in files, and in Redis if there is one."""
     if not directory.configuration_file.exists():
         return  # it did
     import asyncio
