@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.errors import ActorError
+from actors.errors import ActorError, FencingError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
@@ -240,6 +240,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 break
             except (ActorError, HaError, OSError) as error:
                 self.log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
+                if isinstance(error, FencingError):
+                    self.refused(error)
                 await asyncio.sleep(RETRY_S)
             else:
                 break
@@ -266,6 +268,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
                 )
             except (ActorError, HaError) as error:
                 self.log.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
+                if isinstance(error, FencingError):
+                    self.refused(error)
             await asyncio.sleep(self._sweep_interval_s)
 
     def _expire(self) -> None:

@@ -209,8 +209,8 @@ class LatchLeaderElectionDriver:
         return False
 
     def observe_epoch(self, epoch: int) -> None:
-        self._state.observed(epoch)
-        self._changes.notify()
+        if self._state.observed(epoch):
+            self._changes.notify()
 
     def step_down(self, term: LeaderTerm, reason: str) -> None:
         if self._state.term == term:

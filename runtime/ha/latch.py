@@ -15,6 +15,9 @@ from runtime.ha.keys import ClusterKeys
 from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.scripts import ACQUIRE, CONFIRM, RELEASE, RENEW
 
+_NO_EPOCH = 2**52
+"""Lua's numbers count whole ones up to 2**53: what is as high was never handed out, and would leave no room above."""
+
 
 @dataclass(frozen=True, slots=True)
 class LatchTiming:
@@ -165,11 +168,18 @@ class LatchState:
         """No answer from Redis: a standby stays one, a leader has until its deadline."""
         self._next_attempt = self._not_before = now + self._timing.retry_every
 
-    def observed(self, epoch: int) -> None:
-        """A receiver has seen ``epoch``: a leader of that or a lower one gives up, the next term will be above it."""
-        self._floor = max(self._floor, epoch)
+    def observed(self, epoch: int) -> bool:
+        """A receiver has seen ``epoch``: a leader of a lower one gives up, the next term will be above it.
+
+        Returns:
+            whether that is news.
+        """
+        if not self._floor < epoch < _NO_EPOCH:
+            return False
+        self._floor = epoch
         if self._term is not None and self._term.epoch < self._floor and self._lost is None:
             self._lost = f"a receiver has seen epoch {epoch}"
+        return True
 
     def abandon(self, reason: str) -> None:
         """The contender cannot lead (or is being stopped): `StepDown` is the next step, if there is a term."""

@@ -10,12 +10,12 @@ import asyncio
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import Ask, rpc, rpc_sync, rpc_tell
+from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.errors import BlobError
 from blob.gateway import BlobAddress
@@ -198,13 +198,16 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._do(graph.resume(_now()) if self._resumes else graph.start(_now()))
         self._check(term)
 
-    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Ask[list[ExecutionAttemptID]]]:
-        def ask() -> Ask[list[ExecutionAttemptID]]:
+    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Awaitable[list[ExecutionAttemptID]]]:
+        async def ask() -> list[ExecutionAttemptID]:
             if self.fencing_token is None:
                 raise FencingError(f"{self.path} does not lead")
-            return gateway.heartbeat_from_job_manager(
-                self._job_id, LeaderAddress(str(self.address), self.fencing_token)
-            )
+            own = LeaderAddress(str(self.address), self.fencing_token)
+            try:
+                return await gateway.heartbeat_from_job_manager(self._job_id, own)
+            except FencingError as error:
+                self.refused(error)
+                raise
 
         return ask
 
@@ -294,6 +297,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
         except JobNotReachableError as error:
             self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
+        except FencingError as error:
+            self.refused(error)
+            self.log.info("%s is left to a later JobMaster: %s", descriptor.task_name, error)
         except RecipientUnreachable as error:
             # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
             self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))

@@ -283,7 +283,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager: FencingToken,
     ) -> None:
         if self._rm_token is not None and resource_manager < self._rm_token:
-            raise FencingError("the slot request comes from a ResourceManager that no longer leads")
+            raise FencingError(
+                "the slot request comes from a ResourceManager that no longer leads", self._rm_token.epoch
+            )
         self._rm_token = resource_manager
         self.slots.allocate(slot_id, job_id, allocation_id)
         await self._connections.add(job_id, job_master)
@@ -329,6 +331,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     @rpc_sync
     def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> list[ExecutionAttemptID]:
+        connection = self._connections.find(job_id)
+        if connection is not None and job_master.token < connection.token:
+            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
         if self._connections.master_heard(job_id, job_master):
             self._job_heartbeats.received(job_id)
         return [report.state.attempt_id for report in self.report_of(job_id).executions]
@@ -380,7 +385,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_id, attempt_id = descriptor.job_id, descriptor.attempt_id
         connection = self._connections.find(job_id)
         if connection is not None and job_master < connection.token:
-            raise FencingError(f"the task comes from a JobMaster that no longer leads job {job_id}")
+            raise FencingError(
+                f"the task comes from a JobMaster that no longer leads job {job_id}", connection.token.epoch
+            )
         if attempt_id in self._tasks or attempt_id in self._unreported:
             return
         self.slots.check(job_id, descriptor.allocation_id)
