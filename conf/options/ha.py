@@ -39,9 +39,13 @@ class HighAvailabilityOptions:
 
     REDIS_URL = option(
         "high-availability.redis.url",
-        SecretUrl(("redis", "rediss", "unix"), "redis://:password@127.0.0.1:6379/0"),
+        SecretUrl(
+            ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"), "redis://:password@127.0.0.1:6379/0"
+        ),
         None,
-        "The Redis to use. Unset: the cluster starts a redis-server of its own, reachable only by its user. A password "
+        "The Redis to use. Unset: the cluster starts a redis-server of its own, reachable only by its user. With "
+        "Sentinel: `redis+sentinel://:password@host:26379,other:26379/service/0`; the Sentinels' own password, if they "
+        "have one, is `?sentinel-password=...`. A password "
         "in it is never shown; give it in a file of mode 0600, not with `-D`, which every user of the machine can see.",
     )
     STORAGE_DIR = computed_option(

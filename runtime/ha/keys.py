@@ -35,6 +35,11 @@ class ClusterKeys:
         return self.prefix + "epoch"
 
     @property
+    def incarnation(self) -> str:
+        """A hash: which incarnation of the server handed out the last latch, and from when on it may hand out others."""
+        return self.prefix + "incarnation"
+
+    @property
     def changes(self) -> str:
         """The pub/sub channel on which the name of a component is published when its leader changes."""
         return self.prefix + "changes"

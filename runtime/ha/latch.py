@@ -201,7 +201,10 @@ class LatchState:
 
 @dataclass(frozen=True, slots=True)
 class AcquireReply:
-    """The answer: granted with this epoch, or held by the leader of this epoch; in ``expires_in`` s it expires."""
+    """The answer: granted with this epoch, or held by the leader of this epoch; in ``expires_in`` s it expires.
+
+    Epoch 0: nobody is known to hold it, but there may be a leader that the server has forgotten.
+    """
 
     granted: bool
     epoch: int
@@ -234,13 +237,14 @@ class RedisLeaderLatch:
         self._connection = connection
         self._key = keys.leader(component)
         self._epoch_key = keys.epoch
+        self._incarnation_key = keys.incarnation
         self._changes = keys.changes
         self._component = component
         self._lease_ms = int(lease * 1000)
 
     async def acquire(self, session: str, floor: int) -> AcquireReply:
         granted, epoch, ttl = await self._connection.run(
-            ACQUIRE, (self._key, self._epoch_key), (session, self._lease_ms, floor)
+            ACQUIRE, (self._key, self._epoch_key, self._incarnation_key), (session, self._lease_ms, floor)
         )
         return AcquireReply(granted == 1, int(epoch), ttl / 1000)
 
