@@ -32,7 +32,7 @@ from runtime.client import ClusterClient
 from runtime.cluster.preflight import require, standard_checks
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
-from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
+from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
 
 if TYPE_CHECKING:
     from runtime.ha.redis_process import EmbeddedRedis
@@ -141,7 +141,10 @@ def _check_redis(configuration: Configuration) -> str:
     from runtime.ha.connection import RedisConnection
 
     async def check() -> str:
-        connection = RedisConnection(url.reveal())
+        try:
+            connection = RedisConnection(url.reveal())
+        except ValueError as error:
+            raise PreflightError(str(error), "set high-availability.redis.url to such a URL") from None
         try:
             return str(await connection.check())
         finally:

@@ -36,7 +36,7 @@ class ClusterKeys:
 
     @property
     def incarnation(self) -> str:
-        """A hash: which incarnation of the server handed out the last latch, and from when on it may hand out others."""
+        """A hash: the incarnation of the server that was last asked for a latch, and from when on it may give one."""
         return self.prefix + "incarnation"
 
     @property
