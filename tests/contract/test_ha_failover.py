@@ -10,6 +10,8 @@ import pytest
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.errors import LeadershipLostError, RedisAuthenticationError, RedisUnreachableError
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.model import DISPATCHER, LeaderTerm
 from runtime.ha.services import RedisHaServices
 from tests.contract.test_ha_election import Contender, Listener, check_never_two, contend
@@ -92,6 +94,27 @@ async def test_sentinel_names_another_master_and_latch_and_stores_go_on(
         assert "s3cret" not in str(told.value)
         await connection.close()
     assert "s3cret" not in caplog.text
+
+
+async def test_a_server_that_may_have_forgotten_a_leader_waits_for_the_end_of_its_lease(servers: Servers) -> None:
+    """A young server without an append-only file may have been restarted; one with it has lost nothing."""
+    replies = []
+    for setting in ("appendonly no", "appendonly yes"):
+        server = await asyncio.to_thread(servers.redis, setting)
+        connection = RedisConnection(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/0", timeout=10.0)
+        latch = RedisLeaderLatch(connection, ClusterKeys("c1"), DISPATCHER, 600.0)
+        replies.append(await latch.acquire("s", 0))
+        replies.append(await latch.acquire("s", 0))
+        if setting == "appendonly no":
+            # The pause was of the lease that was asked for; it is over when the server's clock says so.
+            await connection.command("HSET", ClusterKeys("c1").incarnation, "until", "1")
+            replies.append(await latch.acquire("s", 0))
+        await connection.close()
+    first, again, after, *durable = replies
+    assert [(each.granted, each.epoch) for each in (first, again)] == [(False, 0)] * 2
+    assert 0 < again.expires_in <= first.expires_in <= 600.0
+    assert after.granted
+    assert all(each.granted for each in durable)
 
 
 async def test_a_replica_that_missed_the_last_leader_makes_no_second_one(servers: Servers, tmp_path: Path) -> None:

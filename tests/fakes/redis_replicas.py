@@ -144,7 +144,7 @@ class Servers:
         self._started: list[Server] = []
 
     def redis(self, *settings: str) -> Server:
-        """A redis-server with an append-only file."""
+        """A redis-server, with an append-only file unless the settings say otherwise."""
         return self._keep(Server(self._path("redis"), ["appendonly yes", *settings]))
 
     def sentinel(self, master: Server) -> Server:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from unittest.mock import AsyncMock, MagicMock, create_autospec
+from unittest.mock import AsyncMock, MagicMock, create_autospec, patch
 
 import pytest
 
@@ -17,6 +17,7 @@ from actors.rpc.gateway import FencingToken
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
+from runtime.client import ClusterClient
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.messages import LeaderAddress
 from runtime.ha.election import LeaderElectionService
@@ -95,6 +96,17 @@ async def test_a_follower_calls_a_leader_behind_with_the_highest_token_that_it_h
         follower.notify_leader_address(LeaderInformation(DISPATCHER, "akka://a", token.epoch, token.session))
     used = [call.args[2] for call in service.gateway.call_args_list]
     assert used == [LOW, HIGH, HIGH, FencingToken(12, "higher")]
+
+
+def test_a_client_calls_a_leader_behind_with_the_highest_token_that_it_has_seen() -> None:
+    client = ClusterClient("akka.tcp://understudy@127.0.0.1:1/user/master", b"s" * 32)
+    tokens = [LOW, HIGH, LOW]
+    with patch.object(client, "_actors") as actors:
+        actors.find.side_effect = [Listing("/user/dispatcher", "akka://a", 1, token) for token in tokens]
+        for _ in tokens:
+            client.lookup("dispatcher", DispatcherGateway)
+    assert [call.args[2] for call in actors.gateway.call_args_list] == [LOW, HIGH, HIGH]
+    client.close()
 
 
 async def test_the_receptionist_refuses_an_earlier_leadership_and_says_which_it_knows(service: RpcService) -> None:
