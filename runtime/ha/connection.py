@@ -110,7 +110,9 @@ class RedisConnection:
             ) from error
         except MasterNotFoundError:
             # Its text names every Sentinel with all that redis-py knows of it.
-            raise RedisUnreachableError(self.where, "no Sentinel that answers knows its master") from None
+            raise RedisUnreachableError(
+                self.where, "no Sentinel that answers, and takes sentinel-password, knows its master"
+            ) from None
         except (redis_errors.RedisError, OSError) as error:
             if _is_about_credentials(error):
                 raise RedisAuthenticationError(self.where) from None

@@ -87,6 +87,7 @@ async def test_sentinel_names_another_master_and_latch_and_stores_go_on(
     for wrong, error in (
         (f"redis+sentinel://:{PASSWORD}@{where.replace(SERVICE, 'other')}", RedisUnreachableError),
         (f"redis+sentinel://:wrong-s3cret@{where}", RedisAuthenticationError),
+        (f"redis+sentinel://:{PASSWORD}@{where}-s3cret", RedisUnreachableError),
     ):
         connection = RedisConnection(wrong, timeout=5.0)
         with pytest.raises(error, match=f"of the Sentinels 127.0.0.1:{sentinel.port}") as told:

@@ -7,11 +7,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from conf.configuration import Configuration
-from runtime.cluster.session import start_cluster
-from runtime.environment.errors import ClusterError
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import TRIVIAL, write_job
 
@@ -51,11 +46,3 @@ def test_jobs_are_lost_with_the_master_and_nothing_else_is_left(own_cluster: Clu
     assert waiting.starts == 1
     assert own_cluster.processes() == {}
     assert not [path for path in (own_cluster.directory / "ha").rglob("*@*") if path.is_file()], "no state files"
-
-
-def test_standbys_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    configuration = Configuration.load(overrides=[f"cluster.runtime-dir={tmp_path}", NONE])
-    with pytest.raises(ClusterError, match="2 masters cannot be started") as refused:
-        start_cluster(configuration, lambda step: None, masters=2)
-    assert "high-availability.type=redis" in refused.value.remedy
-    assert list(tmp_path.iterdir()) == []
