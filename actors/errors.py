@@ -30,6 +30,10 @@ ActorError
 
 from __future__ import annotations
 
+import re
+
+_SEEN = re.compile(r"\(epoch (\d{1,18}) was seen\)$")
+
 
 class ActorError(Exception):
     """Base of every error raised by the actor and RPC layer."""
@@ -75,7 +79,22 @@ class UnknownActor(ActorError, LookupError):
 
 
 class FencingError(ActorError):
-    """The call carried a stale fencing token (Flink's ``FencingTokenException``)."""
+    """The call carried a stale fencing token (Flink's ``FencingTokenException``).
+
+    Args:
+        message: for people.
+        epoch: where it is the caller's own leadership that is stale: the highest epoch of its component that the
+            refuser has seen. It travels as a part of the message, as everything of an error does.
+    """
+
+    def __init__(self, message: str, epoch: int | None = None) -> None:
+        super().__init__(message if epoch is None else f"{message} (epoch {epoch} was seen)")
+
+    @property
+    def epoch(self) -> int | None:
+        """The highest epoch that the refuser has seen; None where it does not say."""
+        found = _SEEN.search(str(self))
+        return None if found is None else int(found[1])
 
 
 class AskTimeout(ActorError, TimeoutError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.address import ActorAddress
-from actors.errors import UnknownActor
+from actors.errors import FencingError, UnknownActor
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
@@ -40,7 +40,11 @@ class ReceptionistGateway(RpcGateway):
     """How the directory is asked and told."""
 
     def register(self, listing: Listing) -> Ask[None]:
-        """Enter or replace the actor at ``listing.path``; a listing of an older epoch than the known one is refused."""
+        """Enter or replace the actor at ``listing.path``.
+
+        Raises:
+            FencingError: a later leadership is listed; it says which.
+        """
         raise NotImplementedError
 
     def deregister(self, path: str, address: str) -> None:
@@ -70,14 +74,17 @@ class Receptionist(RpcEndpoint, ReceptionistGateway):
 
     @rpc_sync
     def register(self, listing: Listing) -> None:
-        self.enter(listing)
+        later = self.enter(listing)
+        if later is not None:
+            raise FencingError(f"a later leadership of {listing.path} is listed at {self.address}", later.epoch)
 
-    def enter(self, listing: Listing) -> None:
-        """Enter or replace a listing, unless it is of an older leadership than the known one."""
+    def enter(self, listing: Listing) -> FencingToken | None:
+        """Enter or replace a listing; one of an older leadership than the known one is not, and that is returned."""
         known = self._listings.get(listing.path)
         if known is not None and known.token is not None and (listing.token is None or listing.token < known.token):
-            return
+            return known.token
         self._listings[listing.path] = listing
+        return None
 
     @rpc_tell
     def deregister(self, path: str, address: str) -> None:

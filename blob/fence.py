@@ -63,7 +63,8 @@ class Fence:
         if token.epoch <= known.epoch:
             raise FencingError(
                 f"leadership {token.epoch} commands the blob server, which has heard of {known.epoch}: a leader of the "
-                "past deletes nothing"
+                "past deletes nothing",
+                known.epoch,
             )
 
 

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from actors.address import ActorAddress
 from actors.client import ActorClient
 from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
-from actors.rpc.gateway import RpcGateway
+from actors.rpc.gateway import FencingToken, RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
@@ -76,6 +76,7 @@ class ClusterClient:
         self._tls = None if rpc is None else rpc.tls
         self._actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, self._blob_location))
         self._dispatcher: DispatcherGateway | None = None
+        self._highest: dict[str, FencingToken] = {}
 
     @property
     def system(self) -> ActorAddress:
@@ -86,10 +87,19 @@ class ClusterClient:
         """A typed gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
         for _ in self._systems[1:]:
             try:
-                return self._actors.lookup(self.system.with_path(f"/user/{name}"), gateway_type)
+                return self._gateway(name, gateway_type)
             except (RecipientUnreachable, UnknownActor, AskTimeout):
                 self._systems = [*self._systems[1:], self._systems[0]]
-        return self._actors.lookup(self.system.with_path(f"/user/{name}"), gateway_type)
+        return self._gateway(name, gateway_type)
+
+    def _gateway(self, name: str, gateway_type: type[G]) -> G:
+        listing = self._actors.find(self.system.with_path(f"/user/{name}"))
+        token, highest = listing.token, self._highest.get(name)
+        if token is not None:
+            # A leader behind what was seen is called with that: it refuses, and learns that it has to lead above it.
+            token = highest if highest is not None and highest.epoch > token.epoch else token
+            self._highest[name] = token
+        return self._actors.gateway(listing.address, gateway_type, token)
 
     def _learn_masters(self) -> None:
         """Remember all masters of the cluster while one of them answers."""

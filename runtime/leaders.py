@@ -20,6 +20,9 @@ G = TypeVar("G", bound=FencedRpcGateway)
 class LeaderFollower(Generic[G]):
     """A `LeaderRetrievalListener` that turns what it hears into gateways.
 
+    It remembers the highest epoch. A leader behind that (Redis has lost writes) is called with the token of the
+    highest, which it refuses; so it learns that it has to take a higher one.
+
     Args:
         service: makes the gateways.
         retrieval: the retrieval service of the component; stopped with `stop`.
@@ -39,6 +42,7 @@ class LeaderFollower(Generic[G]):
         self._gateway_type = gateway_type
         self._on_change = on_change
         self._known = asyncio.Event()
+        self._highest: FencingToken | None = None
         self.leader: LeaderInformation | None = None
         self.gateway: G | None = None
 
@@ -64,6 +68,12 @@ class LeaderFollower(Generic[G]):
             self._known.clear()
         else:
             token = FencingToken(leader.epoch, leader.session)
+            if self._highest is not None and token.epoch < self._highest.epoch:
+                log.warning(
+                    "the leader at %s has epoch %d: %d was seen", leader.address, token.epoch, self._highest.epoch
+                )
+                token = self._highest
+            self._highest = token
             self.gateway = self._service.gateway(leader.address, self._gateway_type, token)
             self._known.set()
         if self._on_change is not None:

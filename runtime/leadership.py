@@ -58,11 +58,20 @@ class LeaderEndpoint(FencedRpcEndpoint):
     def check_token(self, token: FencingToken | None) -> None:
         """Refuse a call of another leadership, or one that comes after the lease; raises `FencingError`.
 
-        A process that stood still (SIGSTOP, suspend) may read a call before the timer that ends its term has run.
+        A process that stood still (SIGSTOP, suspend) may read a call before the timer that ends its term has run. A
+        caller that has seen a later leadership shows that a higher epoch is needed.
         """
+        if token is not None and self._term is not None and token.epoch > self._term.epoch:
+            self._election.observe_epoch(token.epoch)
         super().check_token(token)
         if self._term is None or not self._election.has_leadership(self._term):
             raise FencingError(f"the lease of {self.path} is over; look the leader up again")
+
+    def refused(self, error: FencingError) -> None:
+        """A receiver refused a call of this leadership: where it has seen a higher epoch, that has to be passed."""
+        if error.epoch is not None and self._term is not None and error.epoch > self._term.epoch:
+            self.log.warning("%s of epoch %d was refused: %s", self.path, self._term.epoch, error)
+            self._election.observe_epoch(error.epoch)
 
     async def on_start(self) -> None:
         await self._election.start(self)
@@ -112,6 +121,8 @@ class LeaderEndpoint(FencedRpcEndpoint):
             return
         try:
             await self._receptionist.register(Listing(self.path, str(self.address), os.getpid(), self.fencing_token))
+        except FencingError as error:
+            self.refused(error)
         except ActorError as error:
             self.log.debug("the receptionist does not answer: %s", error)
         self.schedule_run_async(REGISTRATION_INTERVAL_S, lambda: self._list_again(term))

@@ -15,7 +15,7 @@ from conf.options.cluster import (
     SecurityOptions,
     TaskManagerOptions,
 )
-from conf.options.ha import HighAvailabilityOptions
+from conf.options.ha import HighAvailabilityMode, HighAvailabilityOptions
 from conf.options.job import ClientOptions, JobOptions, JobStoreOptions, RestartStrategyOptions, RestartStrategyType
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
@@ -28,6 +28,7 @@ __all__ = [
     "ClusterOptions",
     "EnvironmentOptions",
     "HeartbeatOptions",
+    "HighAvailabilityMode",
     "HighAvailabilityOptions",
     "JobManagerOptions",
     "JobOptions",

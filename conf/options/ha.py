@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
 from conf.options.cluster import ClusterOptions
-from conf.values import Duration, FilePath, SecretUrl
+from conf.values import Choice, Duration, FilePath, SecretUrl
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -17,14 +18,34 @@ def _storage_dir(configuration: Configuration) -> Path:
     return configuration.get(ClusterOptions.RUNTIME_DIR) / "ha"
 
 
+class HighAvailabilityMode(Enum):
+    """Who keeps leader latches and handles (Flink's ``HighAvailabilityMode``)."""
+
+    REDIS = "redis"
+    NONE = "none"
+
+
 class HighAvailabilityOptions:
     """Leader latches and the recovery of jobs. Redis holds the latches and small handles; state lies in files."""
 
+    TYPE = option(
+        "high-availability.type",
+        Choice(HighAvailabilityMode),
+        "redis",
+        "`redis`: latches and handles are in Redis, and outlive every process of the cluster. `none`: no Redis at all, "
+        "the master keeps them in memory; any other process is still replaced without its jobs noticing, but with the "
+        "master all jobs are lost, and there can be only one master.",
+    )
+
     REDIS_URL = option(
         "high-availability.redis.url",
-        SecretUrl(("redis", "rediss", "unix"), "redis://:password@127.0.0.1:6379/0"),
+        SecretUrl(
+            ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"), "redis://:password@127.0.0.1:6379/0"
+        ),
         None,
-        "The Redis to use. Unset: the cluster starts a redis-server of its own, reachable only by its user. A password "
+        "The Redis to use. Unset: the cluster starts a redis-server of its own, reachable only by its user. With "
+        "Sentinel: `redis+sentinel://:password@host:26379,other:26379/service/0`; the Sentinels' own password, if they "
+        "have one, is `?sentinel-password=...`. A password "
         "in it is never shown; give it in a file of mode 0600, not with `-D`, which every user of the machine can see.",
     )
     STORAGE_DIR = computed_option(

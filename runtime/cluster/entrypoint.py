@@ -29,11 +29,12 @@ from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOpti
 from conf.secret import SecretStr
 from runtime.cluster.master import Master
 from runtime.environment.claims import Claim
-from runtime.environment.context import ComponentContext, log_config, rpc_config, system_address
+from runtime.environment.context import ComponentContext, has_redis, log_config, rpc_config, system_address
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.environment.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.ha.redis_process import EmbeddedRedis
+from runtime.ha.standalone_endpoint import StandaloneHa
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +71,14 @@ async def _serve(
     if lock.exclusive:
         configuration = configuration.set(JobManagerOptions.RPC_PORT, service.port)
         configuration.write(directory.configuration_file)
-    storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
-    storage.mkdir(mode=0o700, parents=True, exist_ok=True)
     context = ComponentContext(configuration, directory, system_address(configuration, service.port))
     receptionist = Receptionist(service)
-    ha = await context.ha_services()
+    ha = await context.ha_services(service)
+    if not has_redis(configuration):
+        await service.start_server(StandaloneHa(service))
+        await ha.cleanup()  # a killed master's handles went with it
+    storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
+    storage.mkdir(mode=0o700, parents=True, exist_ok=True)
     master = Master(service, context, system, receptionist, redis, ha, claim)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
@@ -112,7 +116,9 @@ async def _listen(
 async def _redis_of(
     configuration: Configuration, directory: ClusterDirectory
 ) -> tuple[EmbeddedRedis | None, Configuration]:
-    """The cluster's own Redis, running, and the configuration with its URL; None where another one is configured."""
+    """The cluster's own Redis, running, and the configuration with its URL; None where another one is used, or none."""
+    if not has_redis(configuration):
+        return None, configuration
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     embedded = EmbeddedRedis(directory.redis, socket_path=directory.socket_dir() / "redis.sock")
     if url is None:

@@ -30,9 +30,9 @@ from conf.options import (
 )
 from runtime.client import ClusterClient
 from runtime.cluster.preflight import require, standard_checks
-from runtime.environment.context import tls_config
+from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
-from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
+from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
 
 if TYPE_CHECKING:
     from runtime.ha.redis_process import EmbeddedRedis
@@ -58,6 +58,8 @@ def start_cluster(configuration: Configuration, say: Say, masters: int = 1) -> C
     Raises:
         ClusterError, HaError, SparkVehicleError: the machine lacks something, a cluster runs already, or it failed.
     """
+    if masters > 1:
+        _require_redis(configuration, f"{masters} masters cannot be started")
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if directory.is_running():
         descriptor = directory.read_descriptor()
@@ -65,13 +67,16 @@ def start_cluster(configuration: Configuration, say: Say, masters: int = 1) -> C
             f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
             "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
         )
-    require(standard_checks(configuration, lambda: _find_java(configuration), lambda: _check_redis(configuration)))
+    check_redis = (lambda: _check_redis(configuration)) if has_redis(configuration) else None
+    require(standard_checks(configuration, lambda: _find_java(configuration), check_redis))
     directory.create()
     _sweep(directory)  # what a killed master left behind
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
     configuration.write(directory.configuration_file)
     deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
     say("starting the master")
+    if not has_redis(configuration):
+        say("high-availability.type is none: the cluster's jobs live as long as its master, and are lost with it")
     try:
         _start_master(directory, deadline)
         for _ in range(masters - 1):
@@ -97,14 +102,24 @@ def join_cluster(configuration: Configuration) -> str:
 
     Raises:
         ClusterNotRunning: no cluster was started in the directory.
-        ClusterError: the master did not come up.
+        ClusterError: the cluster keeps its state in its one master, or the master did not come up.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if not directory.configuration_file.exists():
         raise ClusterNotRunning(
             f"no cluster was started in {directory.root}", "start one with `python -m runtime.cluster start`"
         )
+    _require_redis(Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master")
     return _start_master(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT), joins=True)
+
+
+def _require_redis(configuration: Configuration, refusal: str) -> None:
+    if not has_redis(configuration):
+        raise ClusterError(
+            f"{refusal}: high-availability.type is none, so a master keeps leaders and jobs in its own memory",
+            "start the cluster with high-availability.type=redis to have standbys; one that has lost its master is "
+            "ended by `python -m runtime.cluster stop`",
+        )
 
 
 def _find_java(configuration: Configuration) -> str:
@@ -126,7 +141,10 @@ def _check_redis(configuration: Configuration) -> str:
     from runtime.ha.connection import RedisConnection
 
     async def check() -> str:
-        connection = RedisConnection(url.reveal())
+        try:
+            connection = RedisConnection(url.reveal())
+        except ValueError as error:
+            raise PreflightError(str(error), "set high-availability.redis.url to such a URL") from None
         try:
             return str(await connection.check())
         finally:
@@ -262,22 +280,27 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
-    """Remove what a master that did not stop in good order left in Redis and in the storage directory."""
+    """Remove what a master that did not stop in good order left in files, and in Redis if there is one."""
     if not directory.configuration_file.exists():
         return  # it did
     import asyncio
 
-    from runtime.environment.context import open_ha_services
+    from runtime.environment.context import open_redis_services
     from runtime.ha.errors import HaError
+    from runtime.ha.services import delete_state_files
 
     async def clean_up(configuration: Configuration) -> None:
-        services = await open_ha_services(configuration)
+        services = open_redis_services(configuration)
         try:
             await services.cleanup()
         finally:
             await services.close()
 
     configuration = Configuration.read(directory.configuration_file)
+    if not has_redis(configuration):
+        storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR)
+        delete_state_files(storage / configuration.get(ClusterOptions.ID))
+        return
     if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
         return  # the master did not come as far as to store anything
     embedded = _embedded_redis(directory)

@@ -89,7 +89,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._archive = archive
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(service, receptionist)
-        self._cleaner = ResourceCleaner(ha, master, self._job_blobs, log_dir, lambda term: self._term == term)
+        self._cleaner = ResourceCleaner(
+            ha, master, self._job_blobs, log_dir, lambda term: self._term == term, self.refused
+        )
         self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
         # A thousand recovered jobs must not keep the master from answering, nor time out in its queue.
@@ -306,7 +308,7 @@ async def create(
     return Dispatcher(
         service,
         name,
-        ha=await context.ha_services(),
+        ha=await context.ha_services(service),
         receptionist=receptionist_of(service, context.system),
         master=service.gateway(master_address, MasterGateway, timeout_s=60.0),
         blob=blob,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from actors.errors import ActorError
+from actors.errors import ActorError, FencingError
 from runtime.dispatcher.job_blobs import JobBlobs, live_jobs
 from runtime.gateways.master import MasterGateway
 from runtime.ha.errors import HaError, LeadershipLostError
@@ -30,6 +30,7 @@ class ResourceCleaner:
         blobs: has their files deleted.
         log_dir: where the JobMasters' logs are, which go when their jobs are forgotten.
         leads: whether the Dispatcher still leads under a term.
+        refused: told of a call of the Dispatcher's that was refused for a later leadership's sake.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class ResourceCleaner:
         blobs: JobBlobs,
         log_dir: Path,
         leads: Callable[[LeaderTerm], bool],
+        refused: Callable[[FencingError], None],
     ) -> None:
         self._ha = ha
         self._master = master
         self._blobs = blobs
         self._log_dir = log_dir
         self._leads = leads
+        self._refused = refused
 
     async def clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
         """Remove what an ended job left, until nothing is left of it or the term is over."""
@@ -55,6 +58,8 @@ class ResourceCleaner:
                 break
             except (ActorError, HaError, OSError) as error:
                 log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
+                if isinstance(error, FencingError):
+                    self._refused(error)
                 await asyncio.sleep(RETRY_S)
             else:
                 break
@@ -101,4 +106,6 @@ class ResourceCleaner:
                 await self._blobs.sweep(live_jobs(known(), ended, stored, registry), term)
             except (ActorError, HaError) as error:
                 log.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
+                if isinstance(error, FencingError):
+                    self._refused(error)
             await asyncio.sleep(interval_s)

@@ -24,6 +24,7 @@ from conf.options import (
     BlobOptions,
     ClusterOptions,
     EnvironmentOptions,
+    HighAvailabilityMode,
     HighAvailabilityOptions,
     JobManagerOptions,
     RpcOptions,
@@ -31,7 +32,7 @@ from conf.options import (
 )
 from conf.secret import SecretStr
 from runtime.environment.directory import ClusterDirectory
-from runtime.ha.services import HighAvailabilityServices, RedisHaServices
+from runtime.ha.services import HighAvailabilityServices, RedisHaServices, StandaloneHaServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,17 @@ class ComponentContext:
         """What `read` needs, as plain arguments of a component's factory."""
         return {"runtime_dir": str(self.directory.root), "system": str(self.system)}
 
-    async def ha_services(self) -> HighAvailabilityServices:
-        """Open the high-availability services; the caller closes them."""
-        return await open_ha_services(self.configuration)
+    async def ha_services(self, service: RpcService) -> HighAvailabilityServices:
+        """Open the high-availability services, with the RPC *service* of the process; the caller closes them."""
+        if not has_redis(self.configuration):
+            return StandaloneHaServices(
+                service,
+                self.system,
+                self.configuration.get(ClusterOptions.ID),
+                self.configuration.get(HighAvailabilityOptions.STORAGE_DIR),
+                lease=self.configuration.get(HighAvailabilityOptions.LEASE),
+            )
+        return open_redis_services(self.configuration)
 
     def offload_large_calls(self, service: RpcService, blob: BlobAddress) -> None:
         """See `offload_large_calls`; *blob* is where this master's BlobServer listens."""
@@ -78,8 +87,13 @@ class ComponentContext:
         )
 
 
-async def open_ha_services(configuration: Configuration) -> HighAvailabilityServices:
-    """The high-availability services that the configuration names (its Redis URL must be set by now)."""
+def has_redis(configuration: Configuration) -> bool:
+    """Whether Redis keeps the latches and handles, not the master (``high-availability.type``)."""
+    return configuration.get(HighAvailabilityOptions.TYPE) is HighAvailabilityMode.REDIS
+
+
+def open_redis_services(configuration: Configuration) -> RedisHaServices:
+    """The high-availability services on Redis (its URL must be set by now)."""
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     if url is None:
         raise RuntimeError("high-availability.redis.url is not set: the master sets it when it starts its own Redis")

@@ -38,7 +38,11 @@ class ResourceManagerGateway(FencedRpcGateway):
         raise NotImplementedError
 
     def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[None]:
-        """From a JobMaster: it leads this job."""
+        """From a JobMaster: it leads this job.
+
+        Raises:
+            FencingError: a later JobMaster of the job is known; it says of which epoch.
+        """
         raise NotImplementedError
 
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:

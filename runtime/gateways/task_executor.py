@@ -12,7 +12,10 @@ from runtime.resourcemanager.slot_manager import SlotReport
 
 
 class TaskExecutorGateway(RpcGateway):
-    """Unfenced itself; calls that change something name the leadership they come from, and older ones are refused."""
+    """Unfenced itself; calls that change something name the leadership they come from.
+
+    Older ones are refused: `FencingError` with the highest epoch that was seen.
+    """
 
     def request_slot(
         self,

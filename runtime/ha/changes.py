@@ -1,18 +1,21 @@
-"""Being woken when a leader changes: one pub/sub subscription per process, shared by all who wait.
+"""Being woken when a leader changes: one subscription per process, shared by all who wait.
 
-Pub/sub loses messages when a connection breaks, so this only makes waiting shorter: everyone who uses it also looks at
-Redis by himself from time to time.
+Messages are lost when a connection breaks, so this only makes waiting shorter: everyone who uses it also looks at the
+latch by himself from time to time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
 from redis import exceptions as redis_errors
 
 from runtime.ha.connection import RedisConnection
+from runtime.ha.errors import HaError, RedisUnreachableError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.tasks import cancel_and_wait
 
@@ -20,6 +23,17 @@ logger = logging.getLogger(__name__)
 
 _SILENCE = 30.0
 """Seconds without a message after which the subscription is made anew."""
+
+
+Wake = Callable[[str | None], None]
+"""Told which component's leader has changed; None: any may have."""
+
+
+class ChangeSource(Protocol):
+    """Where the news come from."""
+
+    async def listen(self, wake: Wake) -> None:
+        """Tell ``wake`` of changes until the connection is to be made anew; raises `HaError` when it broke."""
 
 
 class ChangeSubscription:
@@ -55,16 +69,15 @@ class ChangeSubscription:
 
 
 class ChangeFeed:
-    """Listens on the cluster's channel of changes from the first subscription until `close`.
+    """Listens to the changes of the cluster's leaders from the first subscription until `close`.
 
     Args:
-        connection: gives one of its connections to the subscription.
-        retry: seconds between attempts to subscribe again after the connection broke.
+        source: of the news.
+        retry: seconds between attempts to listen again after the connection broke.
     """
 
-    def __init__(self, connection: RedisConnection, keys: ClusterKeys, *, retry: float = 0.5) -> None:
-        self._connection = connection
-        self._channel = keys.changes
+    def __init__(self, source: ChangeSource, *, retry: float = 0.5) -> None:
+        self._source = source
         self._retry = retry
         self._subscriptions: set[ChangeSubscription] = set()
         self._task: asyncio.Task[None] | None = None
@@ -97,24 +110,42 @@ class ChangeFeed:
     async def _listen(self) -> None:
         while True:
             try:
-                await self._listen_once()
-            except (redis_errors.RedisError, OSError, TimeoutError) as error:
-                logger.debug("subscription to leader changes at %s broke: %s", self._connection.where, error)
+                await self._source.listen(self._wake)
+            except HaError as error:
+                logger.debug("listening to leader changes broke: %s", error)
             await asyncio.sleep(self._retry)
 
-    async def _listen_once(self) -> None:
+
+class RedisChangeSource:
+    """The cluster's pub/sub channel.
+
+    Args:
+        connection: gives one of its connections to the subscription.
+    """
+
+    def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
+        self._connection = connection
+        self._channel = keys.changes
+
+    async def listen(self, wake: Wake) -> None:
+        try:
+            await self._listen(wake)
+        except (redis_errors.RedisError, OSError, TimeoutError) as error:
+            raise RedisUnreachableError(self._connection.where, str(error)) from error
+
+    async def _listen(self, wake: Wake) -> None:
         pubsub = self._connection.pubsub()
         try:
             async with asyncio.timeout(self._connection.timeout):
                 await pubsub.subscribe(self._channel)
             # What was published while nobody listened is lost: let everyone look.
-            self._wake(None)
+            wake(None)
             while True:
                 message = await pubsub.get_message(timeout=_SILENCE)
                 if message is None:
                     # Nothing for so long may mean a connection that is dead without knowing it: begin anew.
                     return
                 if message["type"] == "message":
-                    self._wake(str(message["data"]))
+                    wake(str(message["data"]))
         finally:
             await pubsub.aclose()  # type: ignore[no-untyped-call, unused-ignore]

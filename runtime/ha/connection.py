@@ -11,11 +11,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import redis.asyncio as aioredis
 from redis import exceptions as redis_errors
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.backoff import NoBackoff
 
 from runtime.ha.errors import (
@@ -24,40 +24,16 @@ from runtime.ha.errors import (
     RedisRequirementError,
     RedisUnreachableError,
 )
+from runtime.ha.redis_url import SentinelUrl, describe_url, is_sentinel
 from runtime.ha.scripts import Script
+from runtime.ha.sentinel import SentinelClient
 from runtime.ha.tasks import cancel_and_wait
 
 logger = logging.getLogger(__name__)
 
 MINIMUM_VERSION = (6, 2)
-SCHEMES = ("redis", "rediss", "unix")
 
 Argument = str | int
-
-
-def describe_url(url: str) -> str:
-    """Where a Redis URL leads, fit to be shown: ``host:port``, ``host:port/db`` or ``unix:/path``, no credential.
-
-    Raises:
-        ValueError: the URL is not of a form that can be used; the message does not repeat it.
-    """
-    # The text of urllib's own errors can hold a part of the password, hence `from None`.
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise ValueError("the Redis URL cannot be read; write redis://[:password@]host:port/0") from None
-    if parts.scheme not in SCHEMES:
-        raise ValueError("a Redis URL starts with redis://, rediss:// or unix://")
-    if parts.scheme == "unix":
-        if not parts.path.startswith("/"):
-            raise ValueError("a unix Redis URL has an absolute path: unix:///path/of/redis.sock")
-        return f"unix:{parts.path}"
-    if not host:
-        raise ValueError("the Redis URL names no host; write redis://[:password@]host:port/0")
-    database = parts.path.strip("/") or parse_qs(parts.query).get("db", [""])[0]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{shown}:{port or 6379}" + (f"/{database}" if database not in ("", "0") else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +50,7 @@ class RedisConnection:
     """A small pool of connections to one server; to be used from one event loop.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``; may hold user name and password.
+        url: see `runtime.ha.redis_url`; may hold user name and password.
         timeout: seconds that any one call, or the making of a connection, may take.
         max_connections: calls beyond that many wait for a free connection (at most ``timeout``).
     """
@@ -82,19 +58,25 @@ class RedisConnection:
     def __init__(self, url: str, *, timeout: float = 1.0, max_connections: int = 8) -> None:
         self.where = describe_url(url)
         self.timeout = timeout
-        pool = aioredis.BlockingConnectionPool.from_url(
-            url,
-            max_connections=max_connections,
-            timeout=timeout,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=True,
-            encoding_errors="replace",
-            protocol=2,
-        )
-        self._client = aioredis.Redis(connection_pool=pool)
-        self._pool = pool
+        self.has_sentinels = is_sentinel(url)
+        settings: dict[str, Any] = {
+            "max_connections": max_connections,
+            "timeout": timeout,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "decode_responses": True,
+            "encoding_errors": "replace",
+            "protocol": 2,
+        }
+        self._sentinels: SentinelClient | None = None
+        self._pool: aioredis.ConnectionPool
+        if self.has_sentinels:
+            self._sentinels = SentinelClient(SentinelUrl.parse(url), timeout, settings)
+            self._pool = self._sentinels.pool
+        else:
+            self._pool = aioredis.BlockingConnectionPool.from_url(url, **settings)
+        self._client = aioredis.Redis(connection_pool=self._pool)
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
@@ -119,9 +101,18 @@ class RedisConnection:
         except redis_errors.NoScriptError:
             raise
         except redis_errors.ResponseError as error:
+            if "READONLY" in str(error):
+                # It was the master and is a replica now: who the master is, is found out by connecting anew.
+                await self._pool.disconnect()
+                raise RedisUnreachableError(self.where, "it has become a read-only replica") from error
             raise RedisCommandError(
                 f"Redis at {self.where} refused {arguments[0]}: {_one_line(error)}. Look at the server's log and disk."
             ) from error
+        except MasterNotFoundError:
+            # Its text names every Sentinel with all that redis-py knows of it.
+            raise RedisUnreachableError(
+                self.where, "no Sentinel that answers, and takes sentinel-password, knows its master"
+            ) from None
         except (redis_errors.RedisError, OSError) as error:
             if _is_about_credentials(error):
                 raise RedisAuthenticationError(self.where) from None
@@ -173,7 +164,7 @@ class RedisConnection:
             RedisRequirementError: older than 6.2, may evict keys, or is a read-only replica.
             RedisUnreachableError, RedisAuthenticationError, RedisCommandError: as `command`.
         """
-        check = assess(self.where, await self.command("INFO"))
+        check = assess(self.where, await self.command("INFO"), has_sentinels=self.has_sentinels)
         for warning in check.warnings:
             logger.warning(warning)
         logger.info(check.verdict)
@@ -185,9 +176,11 @@ class RedisConnection:
             await cancel_and_wait(task)
         await self._client.aclose()
         await self._pool.disconnect()
+        if self._sentinels is not None:
+            await self._sentinels.close()
 
 
-def assess(where: str, info: dict[str, Any]) -> RedisCheck:
+def assess(where: str, info: dict[str, Any], *, has_sentinels: bool = False) -> RedisCheck:
     """Judge a server by its INFO (pure).
 
     Raises:
@@ -212,6 +205,12 @@ def assess(where: str, info: dict[str, Any]) -> RedisCheck:
         warnings = (
             f"Redis at {where} keeps no append-only file: jobs submitted since its last snapshot are lost if it dies. "
             "Set appendonly yes.",
+        )
+    # Redis shows the number of its good replicas only where it demands any.
+    if has_sentinels and "min_slaves_good_slaves" not in info:
+        warnings += (
+            f"Redis at {where} takes writes while it is cut off from its replicas, and they are lost when one of those "
+            "becomes the master. Set min-replicas-to-write 1 and min-replicas-max-lag below high-availability.lease.",
         )
     verdict = f"Redis {version} at {where}: fit (noeviction, {'append-only file' if persistent else 'NOT persistent'})"
     return RedisCheck(version, persistent, verdict, warnings)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from runtime.ha.changes import ChangeFeed
 from runtime.ha.errors import HaError
-from runtime.ha.latch import Acquire, LatchState, LatchTiming, RedisLeaderLatch, Renew, StepDown, Wait
+from runtime.ha.latch import Acquire, LatchState, LatchTiming, LeaderLatch, Renew, StepDown, Wait
 from runtime.ha.model import LeaderTerm, boottime
 
 logger = logging.getLogger(__name__)
@@ -152,11 +152,11 @@ class DefaultLeaderElectionService:
         return True
 
 
-class RedisLeaderElectionDriver:
-    """Holds one latch in Redis for as long as it can: `LatchState` decides, this carries it out.
+class LatchLeaderElectionDriver:
+    """Holds one latch for as long as it can: `LatchState` decides, this carries it out.
 
-    Redis that is away, or answers with errors, means standby: a leader steps down before its lease ends and contends
-    again; nobody is told of an error.
+    Redis (or the master that keeps the latch) being away, or answering with errors, means standby: a leader steps down
+    before its lease ends and contends again; nobody is told of an error.
 
     Args:
         latch: the latch to hold.
@@ -168,7 +168,7 @@ class RedisLeaderElectionDriver:
     def __init__(
         self,
         component: str,
-        latch: RedisLeaderLatch,
+        latch: LeaderLatch,
         feed: ChangeFeed,
         timing: LatchTiming,
         *,
@@ -209,8 +209,8 @@ class RedisLeaderElectionDriver:
         return False
 
     def observe_epoch(self, epoch: int) -> None:
-        self._state.observed(epoch)
-        self._changes.notify()
+        if self._state.observed(epoch):
+            self._changes.notify()
 
     def step_down(self, term: LeaderTerm, reason: str) -> None:
         if self._state.term == term:
@@ -297,4 +297,4 @@ class RedisLeaderElectionDriver:
     def _answered(self) -> None:
         if self._outage:
             self._outage = False
-            logger.warning("election of %s: Redis answers again", self._component)
+            logger.warning("election of %s: the latch can be reached again", self._component)

@@ -1,7 +1,9 @@
 """The exception tree of high availability.
 
 HaError
-├── RedisUnreachableError        no connection, or no reply in time: the outcome of a write is unknown
+├── HaUnreachableError           whoever keeps the latches does not answer: the outcome of a write is unknown
+│   ├── RedisUnreachableError
+│   └── MasterUnreachableError
 ├── RedisAuthenticationError     the server refuses the password
 ├── RedisRequirementError        the server is there but may not hold leaderships (version, eviction, replica)
 ├── RedisCommandError            the server answered with an error (disk full, wrong type, ...)
@@ -21,14 +23,28 @@ HaError
 from __future__ import annotations
 
 from actors.errors import FencingError
+from actors.rpc.codec import wire_error
 
 
 class HaError(Exception):
     """Base of every error raised by the high-availability services."""
 
 
-class RedisUnreachableError(HaError, ConnectionError):
+class HaUnreachableError(HaError, ConnectionError):
     """No connection, or no reply in time; whether a write took effect is unknown.
+
+    Args:
+        message: for people.
+        cause: what happened, in one line.
+    """
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class RedisUnreachableError(HaUnreachableError):
+    """Redis does not answer.
 
     Args:
         where: the server, without any credential (``host:port`` or ``unix:/path``).
@@ -38,10 +54,26 @@ class RedisUnreachableError(HaError, ConnectionError):
     def __init__(self, where: str, cause: str) -> None:
         super().__init__(
             f"Redis at {where} cannot be reached: {cause}. "
-            "Start it, or set high-availability.redis.url to one that runs."
+            "Start it, or set high-availability.redis.url to one that runs.",
+            cause,
         )
         self.where = where
-        self.cause = cause
+
+
+class MasterUnreachableError(HaUnreachableError):
+    """The master, which keeps the latches where ``high-availability.type`` is ``none``, does not answer.
+
+    Args:
+        where: its address.
+        cause: what happened, in one line.
+    """
+
+    def __init__(self, where: str, cause: str) -> None:
+        super().__init__(
+            f"the master at {where} does not answer: {cause}. Where it is gone for good, "
+            "`python -m runtime.cluster stop` ends what it left and `start` begins anew.",
+            cause,
+        )
 
 
 class RedisAuthenticationError(HaError):
@@ -78,6 +110,7 @@ class RedisInUseError(RedisServerError):
     """Another redis-server already serves the directory or the socket."""
 
 
+@wire_error
 class LeadershipLostError(HaError, FencingError):
     """A write was refused because its term is over (Flink: the lost ``LeaderLatch`` of the writer)."""
 

@@ -27,7 +27,7 @@ class ExecutionStore(Protocol):
         """Delete what former JobMasters of the job left unfinished; returns how many files."""
 
 
-class RedisExecutionStore:
+class DefaultExecutionStore:
     """An `ExecutionStore` by indirection through a `StateHandleStore`."""
 
     def __init__(self, handles: StateHandleStore) -> None:

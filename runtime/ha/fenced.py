@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.ha.connection import Argument, RedisConnection
 from runtime.ha.errors import LeadershipLostError
@@ -38,8 +38,30 @@ class HashWrite:
     found: str | None = None
 
 
+class FencedMaps(Protocol):
+    """Maps of text to text, by key. Writes raise `LeadershipLostError` where the term is over.
+
+    Every method raises `HaUnreachableError` where it is not answered; the outcome of a write is not known then.
+    """
+
+    async def get(self, key: str, field: str) -> str | None:
+        """The value of ``field`` in the map ``key``; None where there is none."""
+
+    async def get_all(self, key: str) -> dict[str, str]:
+        """All of the map ``key``."""
+
+    async def fields(self, key: str) -> list[str]:
+        """The fields of the map ``key``."""
+
+    async def hset(self, key: str, field: str, value: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
+        """Set ``field`` of the map ``key``, if it is as demanded (a str: if it equals that)."""
+
+    async def hdel(self, key: str, field: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
+        """Delete ``field`` of the map ``key``, if it is as demanded (a str: if it equals that)."""
+
+
 class FencedWriter:
-    """Conditional writes for one cluster.
+    """`FencedMaps` in the hashes of Redis, and conditional writes of plain keys, for one cluster.
 
     Every method raises `LeadershipLostError` where the term is over, and `RedisUnreachableError` where the outcome is
     not known.
@@ -48,6 +70,16 @@ class FencedWriter:
     def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
         self._connection = connection
         self._keys = keys
+
+    async def get(self, key: str, field: str) -> str | None:
+        text: str | None = await self._connection.command("HGET", key, field)
+        return text
+
+    async def get_all(self, key: str) -> dict[str, str]:
+        return dict(await self._connection.command("HGETALL", key))
+
+    async def fields(self, key: str) -> list[str]:
+        return list(await self._connection.command("HKEYS", key))
 
     async def set(self, key: str, value: str, term: LeaderTerm) -> None:
         """SET ``key`` to ``value``."""
@@ -59,27 +91,31 @@ class FencedWriter:
         return bool(reply[0] == 1)
 
     async def hset(self, key: str, field: str, value: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
-        """HSET ``field`` of the hash ``key``, if it is as demanded (a str: if it equals that)."""
-        reply = await self._run(FENCED_HSET, key, term, field, *_demand(demand), value)
+        reply = await self._run(FENCED_HSET, key, term, field, *in_words(demand), value)
         return _hash_write(reply)
 
     async def hdel(self, key: str, field: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
-        """HDEL ``field`` of the hash ``key``, if it is as demanded (a str: if it equals that)."""
-        reply = await self._run(FENCED_HDEL, key, term, field, *_demand(demand))
+        reply = await self._run(FENCED_HDEL, key, term, field, *in_words(demand))
         return _hash_write(reply)
 
     async def _run(self, script: Script, key: str, term: LeaderTerm, *arguments: Argument) -> list[Any]:
         latch = self._keys.leader(term.component)
         reply: list[Any] = await self._connection.run(script, (latch, key), (term.session, term.epoch, *arguments))
         if reply[0] == -1:
-            leader = f"epoch {reply[1]} leads now" if reply[1] else "nobody leads now"
-            raise LeadershipLostError(
-                f"{script.name} by {term.component} of epoch {term.epoch} was refused: its leadership is over, {leader}"
-            )
+            raise refusal(script.name, term, reply[1])
         return reply
 
 
-def _demand(demand: Demand | str) -> tuple[str, str]:
+def refusal(what: str, term: LeaderTerm, epoch: str | int | None) -> LeadershipLostError:
+    """The error of a write whose term is over; ``epoch`` is that of the leader, if there is one."""
+    leader = f"epoch {epoch} leads now" if epoch else "nobody leads now"
+    return LeadershipLostError(
+        f"{what} by {term.component} of epoch {term.epoch} was refused: its leadership is over, {leader}"
+    )
+
+
+def in_words(demand: Demand | str) -> tuple[str, str]:
+    """A demand as two texts: its kind, and the value of ``equals``."""
     return (demand.value, "") if isinstance(demand, Demand) else ("equals", demand)
 
 

@@ -33,7 +33,7 @@ class JobGraphStore(Protocol):
         """Delete what former leaders left unfinished; to be called by a new leader. Returns how many files."""
 
 
-class RedisJobGraphStore:
+class DefaultJobGraphStore:
     """A `JobGraphStore` by indirection through a `StateHandleStore`."""
 
     def __init__(self, handles: StateHandleStore) -> None:

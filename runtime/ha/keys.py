@@ -35,6 +35,11 @@ class ClusterKeys:
         return self.prefix + "epoch"
 
     @property
+    def incarnation(self) -> str:
+        """A hash: the incarnation of the server that was last asked for a latch, and from when on it may give one."""
+        return self.prefix + "incarnation"
+
+    @property
     def changes(self) -> str:
         """The pub/sub channel on which the name of a component is published when its leader changes."""
         return self.prefix + "changes"

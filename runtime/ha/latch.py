@@ -1,4 +1,4 @@
-"""The leader latch: `LatchState` decides, `RedisLeaderLatch` asks Redis.
+"""The leader latch: `LatchState` decides, a `LeaderLatch` asks whoever keeps it, `RedisLeaderLatch` Redis.
 
 A lease is counted from before its request was sent, so the leader's view of it always ends before the server's. The
 leader steps down a margin before that, which leaves the contender time to be told while nobody else can lead.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.scripts import ACQUIRE, CONFIRM, RELEASE, RENEW
+
+_NO_EPOCH = 2**52
+"""Lua's numbers count whole ones up to 2**53: what is as high was never handed out, and would leave no room above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class LatchTiming:
     def retry_every(self) -> float:
         """Between attempts while Redis does not answer, and the longest a standby goes without looking."""
         return self.lease / 6
+
+    @property
+    def call_timeout(self) -> float:
+        """The longest that a call may take: there is time for another one within the lease."""
+        return min(1.0, self.lease / 3)
 
     @property
     def margin(self) -> float:
@@ -160,11 +168,18 @@ class LatchState:
         """No answer from Redis: a standby stays one, a leader has until its deadline."""
         self._next_attempt = self._not_before = now + self._timing.retry_every
 
-    def observed(self, epoch: int) -> None:
-        """A receiver has seen ``epoch``: a leader of that or a lower one gives up, the next term will be above it."""
-        self._floor = max(self._floor, epoch)
+    def observed(self, epoch: int) -> bool:
+        """A receiver has seen ``epoch``: a leader of a lower one gives up, the next term will be above it.
+
+        Returns:
+            whether that is news.
+        """
+        if not self._floor < epoch < _NO_EPOCH:
+            return False
+        self._floor = epoch
         if self._term is not None and self._term.epoch < self._floor and self._lost is None:
             self._lost = f"a receiver has seen epoch {epoch}"
+        return True
 
     def abandon(self, reason: str) -> None:
         """The contender cannot lead (or is being stopped): `StepDown` is the next step, if there is a term."""
@@ -186,11 +201,33 @@ class LatchState:
 
 @dataclass(frozen=True, slots=True)
 class AcquireReply:
-    """Redis' answer: granted with this epoch, or held by the leader of this epoch; in ``expires_in`` s it expires."""
+    """The answer: granted with this epoch, or held by the leader of this epoch; in ``expires_in`` s it expires.
+
+    Epoch 0: nobody is known to hold it, but there may be a leader that the server has forgotten.
+    """
 
     granted: bool
     epoch: int
     expires_in: float
+
+
+class LeaderLatch(Protocol):
+    """The latch of one component. Every method raises `HaError` where it is not answered."""
+
+    async def acquire(self, session: str, floor: int) -> AcquireReply:
+        """Take the latch if it is free (or is this session's already), with an epoch above ``floor``."""
+
+    async def renew(self, term: LeaderTerm, timeout: float) -> bool:
+        """Begin another lease; False where the latch is not the term's any more."""
+
+    async def release(self, term: LeaderTerm) -> bool:
+        """Give the latch back and tell everyone who waits for it; False where it was not the term's any more."""
+
+    async def confirm(self, term: LeaderTerm, address: str) -> bool:
+        """Publish the leader's address; False where the latch is not the term's any more."""
+
+    async def leader(self) -> LeaderInformation | None:
+        """The confirmed leader; None while there is none."""
 
 
 class RedisLeaderLatch:
@@ -200,34 +237,30 @@ class RedisLeaderLatch:
         self._connection = connection
         self._key = keys.leader(component)
         self._epoch_key = keys.epoch
+        self._incarnation_key = keys.incarnation
         self._changes = keys.changes
         self._component = component
         self._lease_ms = int(lease * 1000)
 
     async def acquire(self, session: str, floor: int) -> AcquireReply:
-        """Take the latch if it is free (or is this session's already), with an epoch above ``floor``."""
         granted, epoch, ttl = await self._connection.run(
-            ACQUIRE, (self._key, self._epoch_key), (session, self._lease_ms, floor)
+            ACQUIRE, (self._key, self._epoch_key, self._incarnation_key), (session, self._lease_ms, floor)
         )
         return AcquireReply(granted == 1, int(epoch), ttl / 1000)
 
     async def renew(self, term: LeaderTerm, timeout: float) -> bool:
-        """Begin another lease; False where the latch is not the term's any more."""
         arguments = (term.session, term.epoch, self._lease_ms)
         return bool(await self._connection.run(RENEW, (self._key,), arguments, timeout=timeout) == 1)
 
     async def release(self, term: LeaderTerm) -> bool:
-        """Give the latch back and tell everyone who waits for it; False where it was not the term's any more."""
         arguments = (term.session, term.epoch, self._changes, self._component)
         return bool(await self._connection.run(RELEASE, (self._key,), arguments) == 1)
 
     async def confirm(self, term: LeaderTerm, address: str) -> bool:
-        """Publish the leader's address; False where the latch is not the term's any more."""
         arguments = (term.session, term.epoch, self._changes, self._component, address)
         return bool(await self._connection.run(CONFIRM, (self._key,), arguments) == 1)
 
     async def leader(self) -> LeaderInformation | None:
-        """The confirmed leader; None while there is none."""
         reply: list[Any] = await self._connection.command("HMGET", self._key, "owner", "epoch", "address")
         session, epoch, address = reply
         if not session or not epoch or not address:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from runtime.ha.changes import ChangeFeed
 from runtime.ha.errors import HaError
-from runtime.ha.latch import LatchTiming, RedisLeaderLatch
+from runtime.ha.latch import LatchTiming, LeaderLatch
 from runtime.ha.model import LeaderInformation, boottime
 from runtime.ha.tasks import cancel_and_wait
 
@@ -39,7 +39,7 @@ class LeaderRetrievalService(Protocol):
 class RetrievalState:
     """What is known of a leader. Pure: no clock, no I/O.
 
-    While Redis does not answer, the last leader found is taken to lead until its lease must be over: it steps down
+    While the latch cannot be read, the last leader found is taken to lead until its lease must be over: it steps down
     itself then.
 
     Args:
@@ -52,12 +52,12 @@ class RetrievalState:
         self.leader: LeaderInformation | None = None
 
     def read(self, now: float, leader: LeaderInformation | None) -> bool:
-        """Redis said at ``now`` who leads; whether that is news."""
+        """It was read at ``now`` who leads; whether that is news."""
         self._known_at = now
         return self._set(leader)
 
     def unreachable(self, now: float) -> bool:
-        """Redis did not answer; whether the leader is given up for that."""
+        """The latch could not be read; whether the leader is given up for that."""
         return now - self._known_at >= self._lease and self._set(None)
 
     def _set(self, leader: LeaderInformation | None) -> bool:
@@ -66,7 +66,7 @@ class RetrievalState:
         return changed
 
 
-class RedisLeaderRetrievalService:
+class DefaultLeaderRetrievalService:
     """Reads the latch when it is said to have changed, and every third of a lease in any case.
 
     Args:
@@ -76,7 +76,7 @@ class RedisLeaderRetrievalService:
     def __init__(
         self,
         component: str,
-        latch: RedisLeaderLatch,
+        latch: LeaderLatch,
         feed: ChangeFeed,
         timing: LatchTiming,
         *,

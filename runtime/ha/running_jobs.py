@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from runtime.ha.connection import RedisConnection
-from runtime.ha.errors import JobAlreadyDoneError, RedisUnreachableError, StateCorruptedError, StateHandleConflictError
-from runtime.ha.fenced import Demand, FencedWriter
+from runtime.ha.errors import HaUnreachableError, JobAlreadyDoneError, StateCorruptedError, StateHandleConflictError
+from runtime.ha.fenced import Demand, FencedMaps
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.model import LeaderTerm
 
@@ -47,12 +46,12 @@ class JobEntry:
     dirty: bool = False
 
     def to_json(self) -> str:
-        """The text that Redis holds."""
+        """The text that is kept."""
         return json.dumps({"status": self.status.value, "result": self.result, "dirty": self.dirty}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> JobEntry:
-        """The entry of a text from Redis; `StateCorruptedError` where it is none."""
+        """The entry of such a text; `StateCorruptedError` where it is none."""
         try:
             raw = json.loads(text)
             return cls(JobSchedulingStatus(raw["status"]), raw["result"], bool(raw["dirty"]))
@@ -120,12 +119,11 @@ class RunningJobsRegistry(Protocol):
         """The results of ended jobs that are still to be cleaned up after, by job id."""
 
 
-class RedisRunningJobsRegistry:
-    """The registry in one hash; every change is a compare-and-set under the fence."""
+class DefaultRunningJobsRegistry:
+    """The registry in one map; every change is a compare-and-set under the fence."""
 
-    def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
-        self._connection = connection
-        self._writer = FencedWriter(connection, keys)
+    def __init__(self, maps: FencedMaps, keys: ClusterKeys) -> None:
+        self._maps = maps
         self._key = keys.running_jobs
 
     async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
@@ -141,14 +139,14 @@ class RedisRunningJobsRegistry:
         await self._change(job_id, term, lambda found: clean(job_id, found))
 
     async def forget(self, job_id: str, term: LeaderTerm) -> None:
-        await self._writer.hdel(self._key, job_id, term, demand=Demand.ANY)
+        await self._maps.hdel(self._key, job_id, term, demand=Demand.ANY)
 
     async def entry(self, job_id: str) -> JobEntry | None:
-        text = await self._connection.command("HGET", self._key, job_id)
+        text = await self._maps.get(self._key, job_id)
         return None if text is None else JobEntry.from_json(text)
 
     async def entries(self) -> dict[str, JobEntry]:
-        texts = await self._connection.command("HGETALL", self._key)
+        texts = await self._maps.get_all(self._key)
         return {job_id: JobEntry.from_json(text) for job_id, text in texts.items()}
 
     async def dirty_results(self) -> dict[str, JobResult]:
@@ -156,16 +154,16 @@ class RedisRunningJobsRegistry:
         return {job_id: entry.result for job_id, entry in entries.items() if entry.dirty and entry.result is not None}
 
     async def _change(self, job_id: str, term: LeaderTerm, to: Callable[[JobEntry | None], JobEntry]) -> None:
-        unreachable: RedisUnreachableError | None = None
+        unreachable: HaUnreachableError | None = None
         for _ in range(_ATTEMPTS):
-            before = await self._connection.command("HGET", self._key, job_id)
+            before = await self._maps.get(self._key, job_id)
             after = to(None if before is None else JobEntry.from_json(before)).to_json()
             demand = Demand.ABSENT if before is None else before
             try:
                 # Also where nothing changes: whoever is told so must be the leader.
-                if (await self._writer.hset(self._key, job_id, after, term, demand=demand)).done:
+                if (await self._maps.hset(self._key, job_id, after, term, demand=demand)).done:
                     return
-            except RedisUnreachableError as error:
+            except HaUnreachableError as error:
                 # The outcome is unknown: read it, and try again where it did not take effect.
                 unreachable = error
         if unreachable is not None:

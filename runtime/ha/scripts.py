@@ -6,6 +6,10 @@ absent latch refuses everybody.
 Epochs come from one counter of the cluster that is also never behind the server's clock in milliseconds: a Redis that
 lost its last writes (a lagging replica promoted, an append-only file cut short, a flushed database) still hands out an
 epoch above all that were handed out before.
+
+Such a server may have forgotten a leader whose lease still runs. So the first one that asks it for a latch begins a
+pause of one lease, in which it gives none to anybody. It is known by its run id and replication id, which are new when
+it was restarted or promoted; a restart with an append-only file has lost nothing that was answered.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ class Script:
         object.__setattr__(self, "sha", hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest())
 
 
-# KEYS: latch, epoch counter. ARGV: session, lease in ms, floor. Reply: {granted, epoch, ms until the latch expires}.
+# KEYS: latch, epoch counter, incarnation. ARGV: session, lease in ms, floor.
+# Reply: {granted, epoch, ms until the latch expires}; epoch 0 in the pause after a loss.
 # A session that already holds the latch gets the same epoch and what is left of its lease, not a new one: the reply to
 # its first request was lost, and a contender that hears no replies must not hold the latch for ever.
 ACQUIRE = Script(
@@ -45,6 +50,25 @@ if held[1] and (held[1] ~= ARGV[1] or tonumber(held[2]) > floor) then
 end
 local time = redis.call('TIME')
 local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local function info(section, name)
+  return string.match(redis.call('INFO', section), name .. ':([^\\r\\n]*)') or ''
+end
+local run, replication = info('server', 'run_id'), info('replication', 'master_replid')
+local known = redis.call('HMGET', KEYS[3], 'run', 'replication', 'until')
+local free_from = tonumber(known[3] or '0')
+if known[1] ~= run or known[2] ~= replication then
+  local promoted = string.find(info('replication', 'master_replid2'), '[^0]')
+  local restarted = known[1] and known[1] ~= run
+  local young = not known[1] and tonumber(info('server', 'uptime_in_seconds')) * 1000 < tonumber(ARGV[2])
+  local forgets = info('persistence', 'aof_enabled') ~= '1'
+  if promoted or (forgets and (restarted or young)) then
+    free_from = clock + tonumber(ARGV[2])
+  end
+  redis.call('HSET', KEYS[3], 'run', run, 'replication', replication, 'until', string.format('%.0f', free_from))
+end
+if clock < free_from then
+  return {0, 0, free_from - clock}
+end
 local last = tonumber(redis.call('GET', KEYS[2]) or '0')
 local epoch = math.max(last + 1, floor + 1, clock)
 local text = string.format('%.0f', epoch)

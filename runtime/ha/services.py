@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
-from runtime.ha.changes import ChangeFeed
+from actors.address import ActorAddress
+from actors.rpc.service import RpcService
+from runtime.ha.changes import ChangeFeed, ChangeSource, RedisChangeSource
 from runtime.ha.connection import RedisCheck, RedisConnection
-from runtime.ha.election import DefaultLeaderElectionService, LeaderElectionService, RedisLeaderElectionDriver
+from runtime.ha.election import DefaultLeaderElectionService, LatchLeaderElectionDriver, LeaderElectionService
 from runtime.ha.execution_store import KIND as EXECUTIONS
-from runtime.ha.execution_store import ExecutionStore, RedisExecutionStore
+from runtime.ha.execution_store import DefaultExecutionStore, ExecutionStore
+from runtime.ha.fenced import FencedMaps, FencedWriter
 from runtime.ha.job_graph_store import KIND as JOB_GRAPHS
-from runtime.ha.job_graph_store import JobGraphStore, RedisJobGraphStore
+from runtime.ha.job_graph_store import DefaultJobGraphStore, JobGraphStore
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.latch import LatchTiming, RedisLeaderLatch
-from runtime.ha.retrieval import LeaderRetrievalService, RedisLeaderRetrievalService
-from runtime.ha.running_jobs import RedisRunningJobsRegistry, RunningJobsRegistry
+from runtime.ha.latch import LatchTiming, LeaderLatch, RedisLeaderLatch
+from runtime.ha.retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
+from runtime.ha.running_jobs import DefaultRunningJobsRegistry, RunningJobsRegistry
+from runtime.ha.standalone_client import MasterChangeSource, MasterConnection, MasterLeaderLatch, MasterMaps
 from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
 
@@ -53,7 +57,89 @@ class HighAvailabilityServices(Protocol):
         """Delete everything stored of the whole cluster; for its end, when no component runs any more."""
 
 
-class RedisHaServices:
+class LatchedHaServices:
+    """High availability by latches, and by states in files whose handles are where the latches are.
+
+    Args:
+        keys: names of everything that the cluster has there.
+        storage_dir: where state files go; all masters of the cluster must see it.
+        timing: the lease.
+        retry: seconds between repetitions outside of the latch.
+        maps: where the handles are.
+        changes: tells of new leaders.
+    """
+
+    def __init__(
+        self,
+        keys: ClusterKeys,
+        storage_dir: Path,
+        timing: LatchTiming,
+        retry: float,
+        maps: FencedMaps,
+        changes: ChangeSource,
+    ) -> None:
+        self._keys = keys
+        self._timing = timing
+        self._retry = retry
+        self._maps = maps
+        self._feed = ChangeFeed(changes, retry=retry)
+        self._directory = storage_dir / keys.cluster_id
+        self._handles: dict[str, StateHandleStore] = {}
+        self._registry = DefaultRunningJobsRegistry(maps, keys)
+        self._graphs = DefaultJobGraphStore(self.state_handles(JOB_GRAPHS))
+        self._executions = DefaultExecutionStore(self.state_handles(EXECUTIONS))
+        # Weak: a service that runs is kept by its task, and one that was stopped and dropped need not be remembered.
+        self._opened: WeakSet[DefaultLeaderElectionService | DefaultLeaderRetrievalService] = WeakSet()
+
+    def latch(self, component: str) -> LeaderLatch:
+        """The latch of a component."""
+        raise NotImplementedError
+
+    def leader_election(self, component: str) -> DefaultLeaderElectionService:
+        driver = LatchLeaderElectionDriver(component, self.latch(component), self._feed, self._timing)
+        service = DefaultLeaderElectionService(component, driver)
+        self._opened.add(service)
+        return service
+
+    def leader_retrieval(self, component: str) -> DefaultLeaderRetrievalService:
+        service = DefaultLeaderRetrievalService(component, self.latch(component), self._feed, self._timing)
+        self._opened.add(service)
+        return service
+
+    def job_graph_store(self) -> DefaultJobGraphStore:
+        return self._graphs
+
+    def execution_store(self) -> DefaultExecutionStore:
+        return self._executions
+
+    def running_jobs_registry(self) -> DefaultRunningJobsRegistry:
+        return self._registry
+
+    def state_handles(self, kind: str) -> StateHandleStore:
+        """The store of the states of one kind (``jobgraphs``, later checkpoints)."""
+        if kind not in self._handles:
+            files = StateFiles(self._directory / kind)
+            self._handles[kind] = StateHandleStore(self._maps, self._keys, kind, files, retry=self._retry)
+        return self._handles[kind]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(service.stop() for service in list(self._opened)))
+        await self._feed.close()
+
+    async def cleanup(self) -> None:
+        """Delete all latches and handles of the cluster, then all its state files.
+
+        Raises:
+            HaUnreachableError: who keeps them does not answer; the files stay, since handles may point to them.
+        """
+        await self._forget()
+        await asyncio.to_thread(delete_state_files, self._directory)
+
+    async def _forget(self) -> None:
+        raise NotImplementedError
+
+
+class RedisHaServices(LatchedHaServices):
     """High availability on one Redis.
 
     Args:
@@ -75,22 +161,19 @@ class RedisHaServices:
         timeout: float | None = None,
         retry: float | None = None,
     ) -> None:
-        self._keys = ClusterKeys(cluster_id)
-        self._timing = LatchTiming(lease)
-        limit = min(1.0, lease / 3) if timeout is None else timeout
-        pause = self._timing.retry_every if retry is None else retry
+        keys, timing = ClusterKeys(cluster_id), LatchTiming(lease)
+        limit = timing.call_timeout if timeout is None else timeout
         # Latches have connections of their own: a thousand waiting reads must not delay a renewal.
         self._latches = RedisConnection(url, timeout=limit)
         self._data = RedisConnection(url, timeout=limit)
-        self._feed = ChangeFeed(self._latches, self._keys, retry=pause)
-        self._directory = storage_dir / cluster_id
-        self._handles: dict[str, StateHandleStore] = {}
-        self._retry = pause
-        self._registry = RedisRunningJobsRegistry(self._data, self._keys)
-        self._graphs = RedisJobGraphStore(self.state_handles(JOB_GRAPHS))
-        self._executions = RedisExecutionStore(self.state_handles(EXECUTIONS))
-        # Weak: a service that runs is kept by its task, and one that was stopped and dropped need not be remembered.
-        self._opened: WeakSet[DefaultLeaderElectionService | RedisLeaderRetrievalService] = WeakSet()
+        super().__init__(
+            keys,
+            storage_dir,
+            timing,
+            timing.retry_every if retry is None else retry,
+            FencedWriter(self._data, keys),
+            RedisChangeSource(self._latches, keys),
+        )
 
     async def start(self) -> RedisCheck:
         """Check the server.
@@ -100,45 +183,15 @@ class RedisHaServices:
         """
         return await self._data.check()
 
-    def leader_election(self, component: str) -> DefaultLeaderElectionService:
-        driver = RedisLeaderElectionDriver(component, self._latch(component), self._feed, self._timing)
-        service = DefaultLeaderElectionService(component, driver)
-        self._opened.add(service)
-        return service
-
-    def leader_retrieval(self, component: str) -> RedisLeaderRetrievalService:
-        service = RedisLeaderRetrievalService(component, self._latch(component), self._feed, self._timing)
-        self._opened.add(service)
-        return service
-
-    def job_graph_store(self) -> RedisJobGraphStore:
-        return self._graphs
-
-    def execution_store(self) -> RedisExecutionStore:
-        return self._executions
-
-    def running_jobs_registry(self) -> RedisRunningJobsRegistry:
-        return self._registry
-
-    def state_handles(self, kind: str) -> StateHandleStore:
-        """The store of the states of one kind (``jobgraphs``, later checkpoints)."""
-        if kind not in self._handles:
-            files = StateFiles(self._directory / kind)
-            self._handles[kind] = StateHandleStore(self._data, self._keys, kind, files, retry=self._retry)
-        return self._handles[kind]
+    def latch(self, component: str) -> RedisLeaderLatch:
+        return RedisLeaderLatch(self._latches, self._keys, component, self._timing.lease)
 
     async def close(self) -> None:
-        await asyncio.gather(*(service.stop() for service in list(self._opened)))
-        await self._feed.close()
+        await super().close()
         await self._latches.close()
         await self._data.close()
 
-    async def cleanup(self) -> None:
-        """Delete all keys of the cluster, then all its state files.
-
-        Raises:
-            RedisUnreachableError: Redis is away; the files stay, since handles may point to them.
-        """
+    async def _forget(self) -> None:
         cursor, removed = "0", 0
         while True:
             cursor, keys = await self._data.command("SCAN", cursor, "MATCH", self._keys.prefix + "*", "COUNT", 1000)
@@ -146,15 +199,55 @@ class RedisHaServices:
                 removed += await self._data.command("UNLINK", *keys)
             if str(cursor) == "0":
                 break
-        await asyncio.to_thread(self._delete_files)
         logger.info("removed %d keys of cluster %s", removed, self._keys.cluster_id)
 
-    def _delete_files(self) -> None:
-        if self._directory.is_dir():
-            for kind in list(self._directory.iterdir()):
-                StateFiles(kind).delete_all()
-            if not any(self._directory.iterdir()):
-                self._directory.rmdir()
 
-    def _latch(self, component: str) -> RedisLeaderLatch:
-        return RedisLeaderLatch(self._latches, self._keys, component, self._timing.lease)
+class StandaloneHaServices(LatchedHaServices):
+    """Without Redis: the cluster's one master keeps latches and handles in memory (Flink's ``StandaloneHaServices``).
+
+    Any component but the master may be lost and is replaced; with the master all jobs are lost.
+
+    Args:
+        service: the RPC service of the process; not closed here.
+        system: any address at the master's port.
+        cluster_id: all files of the cluster bear it.
+        storage_dir: where state files go.
+        lease: seconds after which the leadership of a silent leader ends.
+    """
+
+    def __init__(
+        self, service: RpcService, system: ActorAddress, cluster_id: str, storage_dir: Path, *, lease: float = 3.0
+    ) -> None:
+        timing = LatchTiming(lease)
+        self._connection = MasterConnection(service, system, timing.call_timeout)
+        super().__init__(
+            ClusterKeys(cluster_id),
+            storage_dir,
+            timing,
+            timing.retry_every,
+            MasterMaps(self._connection),
+            MasterChangeSource(self._connection),
+        )
+
+    async def start(self) -> None:
+        """Ask the master for something; raises `MasterUnreachableError`."""
+        await self._maps.get(self._keys.running_jobs, "")
+
+    def latch(self, component: str) -> MasterLeaderLatch:
+        return MasterLeaderLatch(self._connection, component, self._timing.lease)
+
+    async def _forget(self) -> None:
+        await self._connection.ask(self._connection.gateway.clear())
+
+
+def delete_state_files(directory: Path) -> None:
+    """Delete the state files of a cluster whose handles are gone.
+
+    Args:
+        directory: ``high-availability.storageDir``, below it the cluster's id.
+    """
+    if directory.is_dir():
+        for kind in list(directory.iterdir()):
+            StateFiles(kind).delete_all()
+        if not any(directory.iterdir()):
+            directory.rmdir()

@@ -20,7 +20,7 @@ _PART = ".part"
 
 @dataclass(frozen=True, slots=True)
 class StateHandle:
-    """What Redis keeps in place of a state (Flink's ``RetrievableStateHandle``).
+    """What is kept in place of a state (Flink's ``RetrievableStateHandle``).
 
     Args:
         path: the file's name within the directory of its kind.
@@ -35,12 +35,12 @@ class StateHandle:
     created: float
 
     def to_json(self) -> str:
-        """The text that Redis holds."""
+        """The text that is kept."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> StateHandle:
-        """The handle of a text from Redis.
+        """The handle of such a text.
 
         Raises:
             StateCorruptedError: it is not the text of a handle.

@@ -1,4 +1,4 @@
-"""Named states by indirection: the bytes in a file, the handle in Redis (Flink's ``StateHandleStore``).
+"""Named states by indirection: the bytes in a file, the handle in `FencedMaps` (Flink's ``StateHandleStore``).
 
 The order is everything:
 
@@ -16,16 +16,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from runtime.ha.connection import RedisConnection
 from runtime.ha.errors import (
     HaError,
-    RedisUnreachableError,
+    HaUnreachableError,
     StateCorruptedError,
     StateHandleConflictError,
     StateHandleNotFoundError,
     StateWriteUnknownError,
 )
-from runtime.ha.fenced import Demand, FencedWriter, HashWrite
+from runtime.ha.fenced import Demand, FencedMaps, HashWrite
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.model import LeaderTerm
 from runtime.ha.state_files import StateFiles, StateHandle
@@ -40,16 +39,16 @@ class StateHandleStore:
     """States of one kind, by name.
 
     Args:
-        kind: for example ``jobgraphs``; part of the key in Redis.
+        maps: where the handles go.
+        kind: for example ``jobgraphs``; part of their key.
         files: where the bytes go.
         retry: seconds between the looks after a lost reply.
     """
 
     def __init__(
-        self, connection: RedisConnection, keys: ClusterKeys, kind: str, files: StateFiles, *, retry: float = 0.2
+        self, maps: FencedMaps, keys: ClusterKeys, kind: str, files: StateFiles, *, retry: float = 0.2
     ) -> None:
-        self._connection = connection
-        self._writer = FencedWriter(connection, keys)
+        self._maps = maps
         self._key = keys.handles(kind)
         self._kind = kind
         self._files = files
@@ -61,22 +60,22 @@ class StateHandleStore:
         Raises:
             LeadershipLostError: the term is over; nothing was changed.
             StateHandleConflictError: somebody else stored under the name at the same time.
-            StateWriteUnknownError: Redis went away in the middle; repeat it.
-            RedisUnreachableError: Redis was away from the start; nothing was changed.
+            StateWriteUnknownError: whoever keeps the handles went away in the middle; repeat it.
+            HaUnreachableError: they were away from the start; nothing was changed.
             OSError: the file cannot be written.
         """
         before = await self._raw(name)
         if before is not None and (handle := _readable(before)) is not None and handle.describes(data):
             # Written again as it is: whoever is told that it is stored must be the leader.
-            self._demand_done(name, await self._writer.hset(self._key, name, before, term, demand=before))
+            self._demand_done(name, await self._maps.hset(self._key, name, before, term, demand=before))
             return handle
         handle = await asyncio.to_thread(self._files.write, name, data, term)
         text = handle.to_json()
         try:
-            write = await self._writer.hset(
+            write = await self._maps.hset(
                 self._key, name, text, term, demand=Demand.ABSENT if before is None else before
             )
-        except RedisUnreachableError as error:
+        except HaUnreachableError as error:
             if await self._look(name) != text:
                 raise StateWriteUnknownError(
                     f"whether {self._kind}/{name} was stored is not known ({error.cause}); repeat the call"
@@ -99,7 +98,7 @@ class StateHandleStore:
         Raises:
             StateHandleNotFoundError: there is no such entry.
             StateCorruptedError: the file is missing or is not what was stored.
-            RedisUnreachableError: Redis is away.
+            HaUnreachableError: whoever keeps the handles is away.
         """
         data = await self._get(name)
         if data is None:
@@ -123,7 +122,7 @@ class StateHandleStore:
 
     async def names(self) -> list[str]:
         """The names of all entries."""
-        return list(await self._connection.command("HKEYS", self._key))
+        return await self._maps.fields(self._key)
 
     async def remove(self, name: str, term: LeaderTerm) -> bool:
         """Remove an entry, then its file; whether it was there.
@@ -131,15 +130,15 @@ class StateHandleStore:
         Raises:
             LeadershipLostError: the term is over; nothing was changed.
             StateHandleConflictError: somebody else stored under the name at the same time.
-            StateWriteUnknownError: Redis went away in the middle; repeat it.
-            RedisUnreachableError: Redis was away from the start; nothing was changed.
+            StateWriteUnknownError: whoever keeps the handles went away in the middle; repeat it.
+            HaUnreachableError: they were away from the start; nothing was changed.
         """
         before = await self._raw(name)
         if before is None:
             return False
         try:
-            write = await self._writer.hdel(self._key, name, term, demand=before)
-        except RedisUnreachableError as error:
+            write = await self._maps.hdel(self._key, name, term, demand=before)
+        except HaUnreachableError as error:
             if await self._look(name) == before:
                 raise StateWriteUnknownError(
                     f"whether {self._kind}/{name} was removed is not known ({error.cause}); repeat the call"
@@ -160,7 +159,7 @@ class StateHandleStore:
         old = await asyncio.to_thread(self._files.older_than, term)
         if not old:
             return 0
-        handles = [_readable(text) for text in await self._connection.command("HVALS", self._key)]
+        handles = [_readable(text) for text in (await self._maps.get_all(self._key)).values()]
         live = {handle.path for handle in handles if handle is not None}
         # A handle that cannot be read may belong to any of the files: then none is deleted.
         orphans = [name for name in old if name not in live] if None not in handles else []
@@ -181,8 +180,7 @@ class StateHandleStore:
             raise StateHandleConflictError(f"{self._kind}/{name} was changed by somebody else; read it again")
 
     async def _raw(self, name: str) -> str | None:
-        text: str | None = await self._connection.command("HGET", self._key, name)
-        return text
+        return await self._maps.get(self._key, name)
 
     async def _get(self, name: str) -> bytes | None:
         text = await self._raw(name)
@@ -201,7 +199,7 @@ class StateHandleStore:
         return None
 
     async def _look(self, name: str) -> str | None:
-        """The handle after a write whose reply was lost; raises `StateWriteUnknownError` while Redis is away."""
+        """The handle after a write whose reply was lost; raises `StateWriteUnknownError` while nobody answers."""
         for attempt in range(_LOOKS):
             try:
                 return await self._raw(name)

@@ -7,11 +7,11 @@ brought back to them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from actors.errors import FencingError
 from actors.receptionist import receptionist_of
-from actors.rpc.gateway import Ask, rpc, rpc_sync, rpc_tell
+from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.options import HeartbeatOptions
@@ -61,13 +61,16 @@ class JobMaster(JobExecution, JobMasterGateway):
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         self._check(term)
 
-    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Ask[list[ExecutionAttemptID]]]:
-        def ask() -> Ask[list[ExecutionAttemptID]]:
+    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Awaitable[list[ExecutionAttemptID]]]:
+        async def ask() -> list[ExecutionAttemptID]:
             if self.fencing_token is None:
                 raise FencingError(f"{self.path} does not lead")
-            return gateway.heartbeat_from_job_manager(
-                self._job_id, LeaderAddress(str(self.address), self.fencing_token)
-            )
+            own = LeaderAddress(str(self.address), self.fencing_token)
+            try:
+                return await gateway.heartbeat_from_job_manager(self._job_id, own)
+            except FencingError as error:
+                self.refused(error)
+                raise
 
         return ask
 
@@ -179,7 +182,7 @@ async def create(
         service,
         name,
         JobID(job_id),
-        await context.ha_services(),
+        await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
         context.directory.jobs,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.errors import ActorError, RecipientUnreachable, WireError
+from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
 from actors.receptionist import ReceptionistGateway
 from actors.rpc.service import RpcService
 from blob.errors import BlobError
@@ -228,6 +228,9 @@ class JobExecution(LeaderEndpoint):
             self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
         except JobNotReachableError as error:
             self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
+        except FencingError as error:
+            self.refused(error)
+            self.log.info("%s is left to a later JobMaster: %s", descriptor.task_name, error)
         except RecipientUnreachable as error:
             # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
             self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))

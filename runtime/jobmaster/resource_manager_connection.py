@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from actors.errors import ActorError
+from actors.errors import ActorError, FencingError
 from runtime.gateways.errors import UnknownJobManagerError
 from runtime.gateways.messages import LeaderAddress
 from runtime.gateways.resource_manager import ResourceManagerGateway
@@ -82,6 +82,8 @@ class ResourceManagerConnection:
                 await gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
             except (ActorError, UnknownJobManagerError) as error:
                 self._endpoint.log.info("the ResourceManager does not register the job yet: %s", error)
+                if isinstance(error, FencingError):
+                    self._endpoint.refused(error)
                 await asyncio.sleep(RETRY_S)
                 continue
             self._gateway = gateway

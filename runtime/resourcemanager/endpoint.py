@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.address import ActorAddress
-from actors.errors import ActorError
+from actors.errors import ActorError, FencingError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
@@ -199,7 +199,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> None:
         known = self._jobs.get(job_id)
         if known is not None and known.leader.token > job_master.token:
-            raise UnknownJobManagerError(f"a later leader of job {job_id} is registered")
+            raise FencingError(f"a later leader of job {job_id} is registered", known.leader.token.epoch)
         if known is not None and known.leader.token < job_master.token:
             self._slots.unregister_job(job_id)  # its successor asks for what it needs
         gateway = self.service.gateway(job_master.address, JobMasterGateway, job_master.token)
@@ -256,6 +256,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
                 allocated = True
         except (ActorError, SlotOccupiedError) as error:
             self.log.warning("%s was not allocated to job %s: %s", slot_id, request.job_id, error)
+            if isinstance(error, FencingError):
+                self.refused(error)
         finally:
             # However it ends, the book must know: a slot that stays on its way is lost to everybody.
             outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
@@ -304,7 +306,7 @@ async def create(
     return ResourceManager(
         service,
         name,
-        await context.ha_services(),
+        await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
         BlobAddress(blob_host, blob_port),

@@ -234,7 +234,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager: FencingToken,
     ) -> None:
         if self._rm_token is not None and resource_manager < self._rm_token:
-            raise FencingError("the slot request comes from a ResourceManager that no longer leads")
+            raise FencingError(
+                "the slot request comes from a ResourceManager that no longer leads", self._rm_token.epoch
+            )
         self._rm_token = resource_manager
         self.slots.allocate(slot_id, job_id, allocation_id)
         await self._connections.add(job_id, job_master)
@@ -273,6 +275,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     @rpc_sync
     def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> list[ExecutionAttemptID]:
+        connection = self._connections.find(job_id)
+        if connection is not None and job_master.token < connection.token:
+            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
         if self._connections.master_heard(job_id, job_master):
             self._job_heartbeats.received(job_id)
         return [report.state.attempt_id for report in self.report_of(job_id).executions]
@@ -318,7 +323,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_id = descriptor.job_id
         connection = self._connections.find(job_id)
         if connection is not None and job_master < connection.token:
-            raise FencingError(f"the task comes from a JobMaster that no longer leads job {job_id}")
+            raise FencingError(
+                f"the task comes from a JobMaster that no longer leads job {job_id}", connection.token.epoch
+            )
         if descriptor.attempt_id in self._tasks:
             return
         self.slots.check(job_id, descriptor.allocation_id)
@@ -375,7 +382,7 @@ async def create(
     return TaskExecutor(
         service,
         ResourceID(name),
-        await context.ha_services(),
+        await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
         await SparkDriver.adopt(Path(driver_file)),

@@ -22,9 +22,10 @@ from runtime.ha.fenced import FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.model import DISPATCHER, LeaderTerm
-from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, RedisRunningJobsRegistry
+from runtime.ha.running_jobs import DefaultRunningJobsRegistry, JobEntry, JobSchedulingStatus
 from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
+from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server  # noqa: F401
 
 KEYS = ClusterKeys("c1")
@@ -50,6 +51,21 @@ async def lead(connection: RedisConnection, component: str = DISPATCHER, session
     return LeaderTerm(component, reply.epoch, session)
 
 
+async def lead_at(keeper: Keeper, session: str = "s") -> LeaderTerm:
+    reply = await keeper.latch(DISPATCHER, 60.0).acquire(session, 0)
+    assert reply.granted
+    return LeaderTerm(DISPATCHER, reply.epoch, session)
+
+
+async def succeed_at(keeper: Keeper, term: LeaderTerm) -> LeaderTerm:
+    await keeper.latch(DISPATCHER, 60.0).release(term)
+    return await lead_at(keeper, term.session + "+")
+
+
+def store_at(keeper: Keeper, tmp_path: Path) -> StateHandleStore:
+    return StateHandleStore(keeper.maps(), KEYS, "jobgraphs", StateFiles(tmp_path / "files"), retry=0.02)
+
+
 async def succeed(connection: RedisConnection, term: LeaderTerm) -> LeaderTerm:
     """End ``term`` and begin the next."""
     await RedisLeaderLatch(connection, KEYS, term.component, 60.0).release(term)
@@ -57,7 +73,9 @@ async def succeed(connection: RedisConnection, term: LeaderTerm) -> LeaderTerm:
 
 
 def store(connection: RedisConnection, tmp_path: Path) -> StateHandleStore:
-    return StateHandleStore(connection, KEYS, "jobgraphs", StateFiles(tmp_path / "files"), retry=0.02)
+    return StateHandleStore(
+        FencedWriter(connection, KEYS), KEYS, "jobgraphs", StateFiles(tmp_path / "files"), retry=0.02
+    )
 
 
 def files(tmp_path: Path) -> list[str]:
@@ -69,8 +87,8 @@ async def check_nothing_dangles(connection: RedisConnection, tmp_path: Path) -> 
         assert isinstance(state, bytes)
 
 
-async def test_put_get_replace_remove(direct: RedisConnection, tmp_path: Path) -> None:
-    states, term = store(direct, tmp_path), await lead(direct)
+async def test_put_get_replace_remove(keeper: Keeper, tmp_path: Path) -> None:
+    states, term = store_at(keeper, tmp_path), await lead_at(keeper)
     first = await states.put("a", b"1" * 100_000, term)
     assert await states.get("a") == b"1" * 100_000
     assert await states.put("a", b"1" * 100_000, term) == first, "the same again changes nothing"
@@ -87,10 +105,10 @@ async def test_put_get_replace_remove(direct: RedisConnection, tmp_path: Path) -
     assert files(tmp_path) == []
 
 
-async def test_a_stale_leader_changes_and_deletes_nothing(direct: RedisConnection, tmp_path: Path) -> None:
-    states, old = store(direct, tmp_path), await lead(direct)
+async def test_a_stale_leader_changes_and_deletes_nothing(keeper: Keeper, tmp_path: Path) -> None:
+    states, old = store_at(keeper, tmp_path), await lead_at(keeper)
     await states.put("a", b"1", old)
-    new = await succeed(direct, old)
+    new = await succeed_at(keeper, old)
     before = files(tmp_path)
     with pytest.raises(LeadershipLostError):
         await states.put("a", b"2", old)
@@ -223,8 +241,8 @@ async def test_damaged_and_missing_files_are_told_and_do_not_stop_the_others(
     assert await states.names() == ["c"]
 
 
-async def test_readers_always_find_a_whole_state_while_it_is_replaced(direct: RedisConnection, tmp_path: Path) -> None:
-    states, term = store(direct, tmp_path), await lead(direct)
+async def test_readers_always_find_a_whole_state_while_it_is_replaced(keeper: Keeper, tmp_path: Path) -> None:
+    states, term = store_at(keeper, tmp_path), await lead_at(keeper)
     await states.put("a", b"0" * 5000, term)
     writing = True
 
@@ -246,17 +264,16 @@ async def test_readers_always_find_a_whole_state_while_it_is_replaced(direct: Re
     assert len(files(tmp_path)) == 1
 
 
-async def test_two_writers_of_one_term_cannot_overwrite_each_other_unseen(
-    direct: RedisConnection, tmp_path: Path
-) -> None:
-    states, term = store(direct, tmp_path), await lead(direct)
+async def test_two_writers_of_one_term_cannot_overwrite_each_other_unseen(keeper: Keeper, tmp_path: Path) -> None:
+    states, term = store_at(keeper, tmp_path), await lead_at(keeper)
     outcomes = await asyncio.gather(
         *(states.put("a", str(number).encode(), term) for number in range(6)), return_exceptions=True
     )
     for outcome in outcomes:
         assert not isinstance(outcome, BaseException) or isinstance(outcome, StateHandleConflictError)
     assert len(files(tmp_path)) == 1
-    await check_nothing_dangles(direct, tmp_path)
+    for state in (await states.get_all()).values():
+        assert isinstance(state, bytes)
 
 
 async def test_fenced_plain_keys(direct: RedisConnection) -> None:
@@ -276,8 +293,8 @@ async def test_fenced_plain_keys(direct: RedisConnection) -> None:
         await writer.set(key, "3", new)
 
 
-async def test_the_registry_of_jobs(direct: RedisConnection) -> None:
-    jobs, term = RedisRunningJobsRegistry(direct, KEYS), await lead(direct)
+async def test_the_registry_of_jobs(keeper: Keeper) -> None:
+    jobs, term = DefaultRunningJobsRegistry(keeper.maps(), KEYS), await lead_at(keeper)
     assert await jobs.entry("j") is None
     await jobs.set_pending("j", term)
     await jobs.set_running("j", term)
@@ -285,7 +302,7 @@ async def test_the_registry_of_jobs(direct: RedisConnection) -> None:
     assert await jobs.entry("j") == JobEntry(JobSchedulingStatus.RUNNING)
     await jobs.set_done("j", {"state": "FINISHED"}, term)
     await jobs.set_done("j", {"state": "FINISHED"}, term)
-    new = await succeed(direct, term)
+    new = await succeed_at(keeper, term)
     for run in (jobs.set_running("j", new), jobs.set_pending("j", new), jobs.set_done("j", {"state": "FAILED"}, new)):
         with pytest.raises(JobAlreadyDoneError):
             await run
@@ -302,7 +319,7 @@ async def test_the_registry_of_jobs(direct: RedisConnection) -> None:
 async def test_lost_replies_of_the_registry_are_resolved_by_reading(
     direct: RedisConnection, proxied: RedisConnection, redis_proxy: RedisProxy
 ) -> None:
-    jobs, term = RedisRunningJobsRegistry(proxied, KEYS), await lead(direct)
+    jobs, term = DefaultRunningJobsRegistry(FencedWriter(proxied, KEYS), KEYS), await lead(direct)
     await jobs.set_pending("warm", term)
     counter = itertools.count()
     redis_proxy.lose = lambda request: b"EVAL" in request and next(counter) % 2 == 0

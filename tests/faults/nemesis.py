@@ -30,9 +30,8 @@ from blob.errors import BlobError
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.job_file import read_job_file
-from runtime.environment.context import open_ha_services
+from runtime.environment.context import open_redis_services
 from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError, JobNotFoundError
-from runtime.ha.services import RedisHaServices
 from runtime.ids import JobID
 from tests.cluster_harness import Cluster
 from tests.faults.history import (
@@ -293,8 +292,7 @@ def _calm_down(cluster: Cluster, jobs: set[str]) -> dict[str, LastState]:
 
 async def _leftovers(cluster: Cluster) -> list[str]:
     """Handles and files of jobs that are over; the Dispatcher may still be cleaning up."""
-    services = await open_ha_services(Configuration.read(cluster.directory / "configuration.json"))
-    assert isinstance(services, RedisHaServices)
+    services = open_redis_services(Configuration.read(cluster.directory / "configuration.json"))
     deadline = time.monotonic() + 20
     try:
         while True:

@@ -54,6 +54,7 @@ def idle(tmp_path: Path) -> Cluster:
         ("taskmanager.numberOfTaskSlots=many", "invalid value 'many'"),
         ("env.java.home=/nonexistent", "no Java at /nonexistent"),
         ("high-availability.redis.url=redis://127.0.0.1:1/0", "Redis at 127.0.0.1:1 cannot be reached"),
+        ("high-availability.redis.url=redis+sentinel://127.0.0.1:1", "does not say by which name they know it"),
         ("nonsense", "nonsense"),
     ],
 )

@@ -20,8 +20,9 @@ def test_an_earlier_leadership_does_not_pass(tmp_path: Path) -> None:
         with pytest.raises(FencingError, match="a leader of the past"):
             fence.pass_through(token)
     fence.pass_through(FencingToken(6, "b"))
-    with pytest.raises(FencingError, match=r"leadership 5 .* heard of 6"):
+    with pytest.raises(FencingError, match=r"leadership 5 .* heard of 6") as refused:
         fence.pass_through(FencingToken(5, "a"))
+    assert refused.value.epoch == 6
 
 
 def test_a_restarted_server_and_one_that_shares_the_store_know_it(tmp_path: Path) -> None:

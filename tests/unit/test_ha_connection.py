@@ -6,6 +6,7 @@ from runtime.ha.connection import RedisConnection, assess, describe_url
 from runtime.ha.errors import RedisRequirementError, RedisUnreachableError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
+from runtime.ha.redis_url import SentinelUrl
 
 FIT = {"redis_version": "6.2.14", "maxmemory_policy": "noeviction", "aof_enabled": 1, "role": "master"}
 
@@ -19,6 +20,8 @@ FIT = {"redis_version": "6.2.14", "maxmemory_policy": "noeviction", "aof_enabled
         ("redis://host?db=3", "host:6379/3"),
         ("unix://:s3cret@/run/redis.sock", "unix:/run/redis.sock"),
         ("unix:///run/redis.sock?password=s3cret", "unix:/run/redis.sock"),
+        ("redis+sentinel://u:s3cret@a:7000,b,[::1]:1/main/2", "main of the Sentinels a:7000,b:26379,[::1]:1/2"),
+        ("rediss+sentinel://a/main?sentinel-password=s3cret&ssl_cert_reqs=none", "main of the Sentinels a:26379"),
     ],
 )
 def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
@@ -34,6 +37,11 @@ def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
         "redis://:s3c/ret@host:1",
         "redis://h:s3cret",
         "unix://:s3cret@x",
+        "redis+sentinel://:s3cret@a:1,b:1",
+        "redis+sentinel://:s3cret@a:1,/main",
+        "redis+sentinel://:s3c/ret@a:1/main",
+        "redis+sentinel://a:1/main/s3cret",
+        "redis+sentinel://a:s3cret/main",
         "redis",
     ],
 )
@@ -42,6 +50,23 @@ def test_an_unusable_url_is_refused_without_repeating_it(url: str) -> None:
         describe_url(url)
     assert "s3c" not in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+def test_the_parts_of_a_url_for_sentinel() -> None:
+    url = SentinelUrl.parse("redis+sentinel://me:p%40ss@a:1,b/main/3?sentinel-username=s&sentinel-password=t%26")
+    assert url.hosts == (("a", 1), ("b", 26379))
+    assert (url.service, url.database, url.tls) == ("main", 3, None)
+    assert url.credentials == {"username": "me", "password": "p@ss"}
+    assert url.sentinel_credentials == {"username": "s", "password": "t&"}
+    assert "p@ss" not in repr(url)
+    secure = SentinelUrl.parse("rediss+sentinel://a/main?ssl_ca_certs=/ca.pem")
+    assert (secure.tls, secure.credentials, secure.database) == ({"ssl_ca_certs": "/ca.pem"}, {}, 0)
+
+
+def test_with_sentinel_a_master_that_takes_writes_alone_is_warned_of() -> None:
+    assert "min-replicas-to-write" in assess("h:1", FIT, has_sentinels=True).warnings[0]
+    assert not assess("h:1", FIT | {"min_slaves_good_slaves": 1}, has_sentinels=True).warnings
+    assert not assess("h:1", FIT).warnings
 
 
 def test_a_fit_server_gets_one_line() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.ha.latch import Acquire, LatchState, LatchTiming, Renew, StepDown, Wait
 from runtime.ha.model import LeaderTerm
+from runtime.ha.standalone import HaMemory
 
 LEASE = 3.0
 TIMING = LatchTiming(LEASE)
@@ -141,31 +142,12 @@ def test_impossible_leases_are_refused(lease: float) -> None:
         LatchTiming(lease)
 
 
-class _Server:
-    """The Lua of the latch, in virtual time."""
-
-    def __init__(self) -> None:
-        self.owner, self.epoch, self.expires = "", 0, 0.0
-
-    def acquire(self, now: float, session: str, floor: int) -> tuple[bool, int, float]:
-        if now < self.expires:
-            return self.owner == session, self.epoch, self.expires - now
-        self.epoch = max(self.epoch, floor) + 1
-        self.owner, self.expires = session, now + LEASE
-        return True, self.epoch, LEASE
-
-    def renew(self, now: float, session: str) -> bool:
-        if now >= self.expires or self.owner != session:
-            return False
-        self.expires = now + LEASE
-        return True
-
-
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.6), slowness=st.floats(0.001, 2.5))
 def test_never_two_leaders_under_lost_and_late_messages(seed: int, loss: float, slowness: float) -> None:
     chance = random.Random(seed)
-    server = _Server()
+    server_time = 0.0
+    server = HaMemory(clock=lambda: server_time, milliseconds=lambda: 0)
     states = [new_state(name) for name in ("a", "b", "c")]
     intervals: list[tuple[float, float, int]] = []
     for_order = itertools.count()
@@ -192,20 +174,19 @@ def test_never_two_leaders_under_lost_and_late_messages(seed: int, loss: float, 
                 lost_there, lost_back = chance.random() < loss, chance.random() < loss
                 # Requests are carried out in the order of this loop, which is not that of their arrival: the server
                 # takes its time from the latest it has seen.
-                at = max(now + there, getattr(server, "clock", 0.0))
-                server.clock = at  # type: ignore[attr-defined]
+                at = server_time = max(now + there, server_time)
                 in_time = not lost_there and not lost_back and at + back - now <= limit
                 then = at + back if in_time else now + limit
                 if isinstance(step, Acquire):
-                    reply = None if lost_there else server.acquire(at, step.session, step.floor)
+                    reply = None if lost_there else server.acquire("dispatcher", step.session, LEASE, step.floor)
                     if reply is None or not in_time:
                         state.unreachable(then)
-                    elif not reply[0]:
-                        state.held_by_other(then, reply[2])
-                    elif state.granted(now, then, step.session, reply[1], reply[2]):
+                    elif not reply.granted:
+                        state.held_by_other(then, reply.expires_in)
+                    elif state.granted(now, then, step.session, reply.epoch, reply.expires_in):
                         since[index] = then
                 else:
-                    renewed = None if lost_there else server.renew(at, step.term.session)
+                    renewed = None if lost_there else server.renew(step.term, LEASE)
                     if renewed is None or not in_time:
                         state.unreachable(then)
                     elif renewed:

@@ -1,126 +1,111 @@
-from __future__ import annotations
+"""The latches and maps of a master without Redis, and the log of changes."""
 
-import asyncio
+from __future__ import annotations
 
 import pytest
 
-from runtime.ha.errors import JobAlreadyDoneError, LeadershipLostError, StateHandleNotFoundError
+from runtime.ha.errors import LeadershipLostError
+from runtime.ha.fenced import Demand, HashWrite
 from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm
-from runtime.ha.standalone import EmbeddedHaServices, first_term
+from runtime.ha.standalone import HaMemory
+from runtime.ha.standalone_endpoint import ChangeLog
+
+LEASE = 3.0
 
 
-class Contender:
-    def __init__(self, *, fails: bool = False) -> None:
-        self.fails = fails
-        self.terms: list[LeaderTerm | None] = []
-        self.errors: list[Exception] = []
-
-    def grant_leadership(self, term: LeaderTerm) -> None:
-        self.terms.append(term)
-        if self.fails:
-            raise RuntimeError("cannot")
-
-    def revoke_leadership(self) -> None:
-        self.terms.append(None)
-
-    def handle_error(self, error: Exception) -> None:
-        self.errors.append(error)
-
-
-class Listener:
+class Clocks:
     def __init__(self) -> None:
-        self.seen: list[LeaderInformation | None] = []
+        self.now = 100.0
+        self.changed: list[str] = []
 
-    def notify_leader_address(self, leader: LeaderInformation | None) -> None:
-        self.seen.append(leader)
-
-    def handle_error(self, error: Exception) -> None:
-        raise error
-
-
-async def turn() -> None:
-    """Let everything happen that is due in this turn of the loop."""
-    for _ in range(3):
-        await asyncio.sleep(0)
+    def memory(self) -> HaMemory:
+        return HaMemory(
+            clock=lambda: self.now, milliseconds=lambda: int(self.now * 1000), on_change=self.changed.append
+        )
 
 
-async def test_one_of_two_leads_and_the_other_after_it_with_a_higher_epoch() -> None:
-    ha = EmbeddedHaServices()
-    first, second, listener = Contender(), Contender(), Listener()
-    elections = [ha.leader_election(DISPATCHER), ha.leader_election(DISPATCHER)]
-    await ha.leader_retrieval(DISPATCHER).start(listener)
-    await elections[0].start(first)
-    await elections[1].start(second)
-    await turn()
-    term = first.terms[0]
-    assert term == first_term(DISPATCHER)
-    assert second.terms == []
-    assert listener.seen == []
-    assert await elections[0].confirm_leadership(term, "akka://a")
-    await elections[0].stop()
-    await turn()
-    assert first.terms == [term, None]
-    assert second.terms == [first_term(DISPATCHER, 2)]
-    assert not elections[0].has_leadership(term)
-    assert elections[1].has_leadership(first_term(DISPATCHER, 2))
-    assert listener.seen == [LeaderInformation(DISPATCHER, "akka://a", 1, term.session), None]
-    assert not await elections[1].confirm_leadership(term, "akka://b")
+def lead(memory: HaMemory, session: str = "s", floor: int = 0) -> LeaderTerm:
+    reply = memory.acquire(DISPATCHER, session, LEASE, floor)
+    assert reply.granted
+    return LeaderTerm(DISPATCHER, reply.epoch, session)
 
 
-async def test_a_contender_that_fails_to_take_office_gives_way() -> None:
-    ha = EmbeddedHaServices()
-    bad, good = Contender(fails=True), Contender()
-    await ha.leader_election(DISPATCHER).start(bad)
-    await ha.leader_election(DISPATCHER).start(good)
-    await turn()
-    await turn()
-    assert isinstance(bad.errors[0], RuntimeError)
-    assert bad.terms == [first_term(DISPATCHER), None]
-    assert good.terms == [first_term(DISPATCHER, 2)]
+def test_a_latch_is_one_sessions_until_it_expires_or_is_released() -> None:
+    clocks = Clocks()
+    memory = clocks.memory()
+    term = lead(memory)
+    clocks.now += 1.0
+    refused = memory.acquire(DISPATCHER, "t", LEASE, 0)
+    assert (refused.granted, refused.epoch, refused.expires_in) == (False, term.epoch, 2.0)
+    again = memory.acquire(DISPATCHER, "s", LEASE, 0)
+    assert (again.granted, again.epoch, again.expires_in) == (True, term.epoch, 2.0), "the lost reply, no new lease"
+    assert memory.renew(term, LEASE)
+    clocks.now += LEASE
+    assert not memory.renew(term, LEASE)
+    assert not memory.release(term)
+    successor = lead(memory, "t")
+    assert successor.epoch > term.epoch
+    assert memory.release(successor)
+    assert lead(memory, "u").epoch > successor.epoch
 
 
-async def test_a_higher_epoch_seen_elsewhere_brings_a_new_term_above_it() -> None:
-    ha, contender = EmbeddedHaServices(), Contender()
-    election = ha.leader_election(DISPATCHER)
-    await election.start(contender)
-    await turn()
-    election.observe_epoch(9)
-    await turn()
-    assert contender.terms == [first_term(DISPATCHER), None, first_term(DISPATCHER, 10)]
+def test_epochs_pass_the_floor_and_the_clock_and_never_go_back() -> None:
+    clocks = Clocks()
+    memory = clocks.memory()
+    first = lead(memory)
+    assert first.epoch == 100_000
+    assert lead(memory, "s", floor=200_000).epoch == 200_001, "its own session, for an epoch above a higher one"
+    memory.clear()
+    assert lead(memory).epoch == 200_002
+    clocks.now = 300.0
+    assert lead(clocks.memory()).epoch == 300_000, "another master's epochs are above all before"
 
 
-async def test_leaders_of_other_processes_are_found_by_address() -> None:
-    ha, listener = EmbeddedHaServices({DISPATCHER: "akka://far"}), Listener()
-    await ha.leader_retrieval(DISPATCHER).start(listener)
-    await turn()
-    there = EmbeddedHaServices()
-    contender = Contender()
-    await there.leader_election(DISPATCHER).start(contender)
-    await turn()
-    assert [seen.term for seen in listener.seen if seen] == contender.terms
+def test_the_leader_is_known_once_it_is_confirmed_and_while_its_lease_runs() -> None:
+    clocks = Clocks()
+    memory = clocks.memory()
+    term = lead(memory)
+    assert memory.leader(DISPATCHER) is None
+    assert memory.confirm(term, "akka://a")
+    assert memory.leader(DISPATCHER) == LeaderInformation(DISPATCHER, "akka://a", term.epoch, "s")
+    assert not memory.confirm(LeaderTerm(DISPATCHER, term.epoch, "other"), "akka://b")
+    clocks.now += LEASE
+    assert memory.leader(DISPATCHER) is None
+    assert clocks.changed == [DISPATCHER]
 
 
-async def test_the_stores_obey_the_fence() -> None:
-    ha, contender = EmbeddedHaServices(), Contender()
-    election = ha.leader_election(DISPATCHER)
-    await election.start(contender)
-    await turn()
-    term = contender.terms[0]
-    assert term is not None
-    graphs, jobs = ha.job_graph_store(), ha.running_jobs_registry()
-    await graphs.put("j", b"g", term)
-    await jobs.set_pending("j", term)
-    await jobs.set_running("j", term)
-    await jobs.set_done("j", {"state": "FINISHED"}, term)
-    assert await jobs.dirty_results() == {"j": {"state": "FINISHED"}}
-    with pytest.raises(JobAlreadyDoneError):
-        await jobs.set_running("j", term)
-    await jobs.mark_clean("j", term)
-    assert await graphs.remove("j", term)
-    with pytest.raises(StateHandleNotFoundError):
-        await graphs.get("j")
-    await election.stop()
-    with pytest.raises(LeadershipLostError):
-        await graphs.put("j", b"g", term)
-    with pytest.raises(LeadershipLostError):
-        await jobs.set_running("k", term)
+def test_a_write_needs_the_leadership_and_what_it_demands() -> None:
+    clocks = Clocks()
+    memory = clocks.memory()
+    term = lead(memory)
+    assert memory.hset("k", "f", "1", term, Demand.ABSENT) == HashWrite(True)
+    assert memory.hset("k", "f", "2", term, Demand.ABSENT) == HashWrite(False, "1")
+    assert memory.hset("k", "f", "2", term, "0") == HashWrite(False, "1")
+    assert memory.hset("k", "f", "2", term, "1") == HashWrite(True)
+    assert memory.hdel("k", "g", term, "1") == HashWrite(False, None)
+    assert memory.get_all("k") == {"f": "2"}
+    clocks.now += LEASE
+    with pytest.raises(LeadershipLostError, match="nobody leads now"):
+        memory.hset("k", "f", "3", term, Demand.ANY)
+    successor = lead(memory, "t")
+    with pytest.raises(LeadershipLostError, match=f"epoch {successor.epoch} leads now"):
+        memory.hdel("k", "f", term, Demand.ANY)
+    assert memory.get("k", "f") == "2"
+    assert memory.hdel("k", "f", successor, Demand.ANY) == HashWrite(True)
+    assert memory.get("k", "f") is None
+
+
+def test_changes_are_told_by_name_or_as_all() -> None:
+    log = ChangeLog()
+    assert log.since(-1).components is None, "who asks for the first time looks at all"
+    start = log.version
+    log.add("a")
+    log.add("b")
+    log.add("a")
+    assert log.since(start).components == ["a", "b"]
+    assert log.since(log.version - 1).components == ["a"]
+    assert log.since(log.version).components == []
+    assert log.since(log.version + 5).components is None, "of another master"
+    for _ in range(2000):
+        log.add("c")
+    assert log.since(start).components is None, "too long ago"

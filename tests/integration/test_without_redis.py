@@ -1,0 +1,48 @@
+"""``high-availability.type: none``: a cluster of real processes, and no Redis anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.job_files import TRIVIAL, write_job
+
+NONE = "high-availability.type=none"
+
+
+def test_components_are_replaced_while_a_job_runs(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster(NONE, "high-availability.lease=1s")
+    waiting = WaitingJob.start(cluster, tmp_path)
+    attempts = [attempt["attempt_id"] for attempt in cluster.job(waiting.job_id)["tasks"][0]["attempts"]]
+    for victim in ("dispatcher", f"jobmaster-{waiting.job_id}", "resourcemanager"):
+        killed = cluster.pid_of(victim)
+        os.kill(killed, signal.SIGKILL)
+        await_value(lambda victim=victim, killed=killed: cluster.pid_of(victim) not in (0, killed))  # type: ignore[misc]
+        cluster.await_status(waiting.job_id, "RUNNING")
+    assert "redis-server" not in cluster.processes().values()
+    assert list((cluster.directory / "redis").iterdir()) == []
+    refusal = cluster.run("master", check=False)
+    assert refusal.returncode == 1
+    assert "high-availability.type is none" in refusal.stderr
+    waiting.release()
+    job = cluster.await_status(waiting.job_id, "FINISHED")
+    assert job["restarts"] == 0
+    assert [attempt["attempt_id"] for attempt in job["tasks"][0]["attempts"]] == attempts
+    assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
+
+
+def test_jobs_are_lost_with_the_master_and_nothing_else_is_left(own_cluster: Cluster, tmp_path: Path) -> None:
+    started = own_cluster.run("start", "-D", NONE)
+    assert "lost with it" in started.stderr
+    waiting = WaitingJob.start(own_cluster, tmp_path)
+    for pid in own_cluster.processes_of_master(0):
+        os.kill(pid, signal.SIGKILL)
+    own_cluster.run("start", "-D", NONE)
+    assert own_cluster.json("job", "list") == []
+    own_cluster.run("stop")
+    assert waiting.starts == 1
+    assert own_cluster.processes() == {}
+    assert not [path for path in (own_cluster.directory / "ha").rglob("*@*") if path.is_file()], "no state files"
