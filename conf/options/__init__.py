@@ -16,7 +16,14 @@ from conf.options.cluster import (
     TaskManagerOptions,
 )
 from conf.options.ha import HighAvailabilityOptions
-from conf.options.job import ClientOptions, JobOptions, JobStoreOptions, RestartStrategyOptions, RestartStrategyType
+from conf.options.job import (
+    ClientOptions,
+    JobOptions,
+    JobStoreOptions,
+    JobStoreType,
+    RestartStrategyOptions,
+    RestartStrategyType,
+)
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
 
@@ -32,6 +39,7 @@ __all__ = [
     "JobManagerOptions",
     "JobOptions",
     "JobStoreOptions",
+    "JobStoreType",
     "RestartStrategyOptions",
     "RestartStrategyType",
     "RpcOptions",

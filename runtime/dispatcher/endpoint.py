@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -14,8 +15,8 @@ from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
-from conf.options import BlobOptions, JobStoreOptions
-from runtime.dispatcher.archive import ArchivedExecutionGraphStore
+from conf.options import BlobOptions
+from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
@@ -116,6 +117,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         entries = await registry.entries()
         for job_id in [job_id for job_id, entry in entries.items() if entry.dirty]:
             self.spawn(self._cleaner.clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
+        if not self._archive.survives_its_process:
+            ended = [JobID(job_id) for job_id, entry in entries.items() if entry.status is JobSchedulingStatus.DONE]
+            self._forget([job_id for job_id in ended if self._archive.find(job_id) is None], term)
         graphs = await store.get_all()
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
@@ -131,9 +135,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def serve(self) -> None:
         """Begin to expire what was archived, and to sweep the blobs of jobs that nobody knows."""
-        self._expire()
-        # At once: a former leader, whose list may be older, is refused from then on.
         if self._term is not None:
+            self.spawn(self._expire(self._term), "dropping old jobs")
+            # At once: a former leader, whose list may be older, is refused from then on.
             sweeping = self._cleaner.sweep_blobs(
                 self._term,
                 self._sweep_interval_s,
@@ -191,7 +195,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
         """Know the job, follow its JobMaster, and have that started."""
-        job_id, now_ms = graph.job_id, time.time_ns() // 1_000_000
+        job_id, now_ms = graph.job_id, _now_ms()
         details = JobDetails(job_id, graph.name, graph.kind, status, graph.created_ms or now_ms, None, {}, 0, "")
         leader = LeaderFollower(self.service, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
@@ -213,7 +217,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
         job_id, term = job.job_id, self.term
         result = {"status": job.status.value, "end_ms": job.end_ms}
-        await self.run_blocking(self._archive.put, job)
+        dropped = await self.run_blocking(self._archive.put, job, _now_ms())
         try:
             await self._ha.running_jobs_registry().set_done(job_id, result, term)
         except JobAlreadyDoneError as error:
@@ -224,14 +228,16 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             await known.leader.stop()
         self.log.info("job %s (%s) is %s", job_id, job.name, job.status.value)
         self.spawn(self._cleaner.clean_up(job_id, term), f"cleaning up after job {job_id}")
+        self._forget(dropped, term)
 
-    def _expire(self) -> None:
-        term = self._term
-        if term is None:
-            return
-        for job_id in self._archive.expire(time.time_ns() // 1_000_000):
+    async def _expire(self, term: LeaderTerm) -> None:
+        while self._term == term:
+            self._forget(await self.run_blocking(self._archive.expire, _now_ms()), term)
+            await asyncio.sleep(EXPIRY_INTERVAL_S)
+
+    def _forget(self, job_ids: Iterable[JobID], term: LeaderTerm) -> None:
+        for job_id in job_ids:
             self.spawn(self._cleaner.forget(job_id, term), f"forgetting job {job_id}")
-        self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     # ------------------------------------------------------------------- views
 
@@ -288,6 +294,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return await (await self._resource_manager.get()).request_task_managers()
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 async def create(
     service: RpcService,
     name: str,
@@ -310,11 +320,7 @@ async def create(
         master=service.gateway(master_address, MasterGateway, timeout_s=60.0),
         blob=blob,
         blobs=blob_client(context.configuration, blob, service.secret),
-        archive=ArchivedExecutionGraphStore(
-            context.directory.archive,
-            context.configuration.get(JobStoreOptions.MAX_CAPACITY),
-            context.configuration.get(JobStoreOptions.EXPIRATION_TIME),
-        ),
+        archive=create_archive(context.configuration, context.directory.archive),
         log_dir=context.directory.log,
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
     )
