@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
@@ -32,7 +33,7 @@ from runtime.gateways.errors import (
 )
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ResourceOverview, TaskLog, TaskManagerView
+from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ha.errors import HaError, JobAlreadyDoneError
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
@@ -42,13 +43,14 @@ from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
 
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
+RESULT_WAIT_S = 5.0
 STARTS_AT_ONCE = 4
 
 
@@ -241,11 +243,15 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     # ------------------------------------------------------------------- views
 
+    @rpc_sync
+    def list_jobs(self) -> list[JobID]:
+        return list(dict.fromkeys([*self._jobs, *(job.job_id for job in self._archive.details())]))
+
     @rpc
-    async def list_jobs(self) -> list[JobDetails]:
+    async def request_multiple_job_details(self) -> MultipleJobsDetails:
         running = await asyncio.gather(*(job.details() for job in list(self._jobs.values())))
         known = {job.job_id: job for job in [*self._archive.details(), *running]}
-        return sorted(known.values(), key=lambda job: job.start_ms, reverse=True)
+        return MultipleJobsDetails(tuple(sorted(known.values(), key=lambda job: job.start_ms, reverse=True)))
 
     def _find(self, job_id: JobID) -> RunningJob:
         job = self._jobs.get(job_id)
@@ -264,6 +270,20 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def request_job_status(self, job_id: JobID) -> JobStatus:
         archived = self._archive.find(job_id)
         return (archived or await self._find(job_id).details()).status
+
+    @rpc
+    async def request_job_result(self, job_id: JobID) -> JobResult | None:
+        archived = await self.run_blocking(self._archive.get, job_id)
+        if archived is None:
+            try:
+                async with asyncio.timeout(RESULT_WAIT_S):
+                    await self._find(job_id).over.wait()
+            except TimeoutError:
+                return None
+            archived = await self.run_blocking(self._archive.get, job_id)
+        if archived is None:
+            raise JobNotFoundError(f"job {job_id} has ended and is not remembered any more (jobstore.max-capacity)")
+        return archived.result()
 
     @rpc
     async def cancel_job(self, job_id: JobID) -> None:
@@ -285,13 +305,36 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     def get_blob_server(self) -> BlobAddress:
         return self._blob
 
+    @rpc_sync
+    def get_blob_server_port(self) -> int:
+        return self._blob.port
+
     @rpc
-    async def request_cluster_overview(self) -> ResourceOverview:
-        return await (await self._resource_manager.get()).request_resource_overview()
+    async def request_cluster_overview(self) -> ClusterOverview:
+        resources = await (await self._resource_manager.get()).request_resource_overview()
+        return ClusterOverview.of(resources, len(self._jobs), [job.status for job in self._archive.details()])
 
     @rpc
     async def request_task_managers(self) -> list[TaskManagerView]:
         return await (await self._resource_manager.get()).request_task_managers()
+
+    @rpc
+    async def shut_down_cluster(self) -> None:
+        status = await self._master.request_status()
+        manager = self._resource_manager.gateway
+        if manager is not None:
+            try:
+                await manager.deregister_application(ApplicationStatus.UNKNOWN, "the cluster is being shut down")
+            except ActorError as error:
+                self.log.info("the ResourceManager was not told of the end of the cluster: %s", error)
+        own = ActorAddress.parse(status.address)
+        for system in map(ActorAddress.parse, status.masters):
+            if (system.host, system.port) != (own.host, own.port):
+                try:
+                    await self.service.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster()
+                except ActorError as error:
+                    self.log.info("the master at %s was not told to stop, it may be gone: %s", system, error)
+        await self._master.shut_down_cluster()
 
 
 def _now_ms() -> int:

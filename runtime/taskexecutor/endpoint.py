@@ -11,7 +11,6 @@ from pathlib import Path
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
-from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.cache import BlobCache
@@ -36,7 +35,13 @@ from runtime.environment.context import (
     wait_for_process,
 )
 from runtime.gateways.errors import DeploymentNotFoundError, GatewayError
-from runtime.gateways.messages import ComponentLog, LeaderAddress, TaskExecutorRegistration, TaskLog
+from runtime.gateways.messages import (
+    JobHeartbeat,
+    LeaderAddress,
+    TaskExecutorHeartbeat,
+    TaskExecutorRegistration,
+    TaskLog,
+)
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import RESOURCE_MANAGER
@@ -56,9 +61,9 @@ from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.leaders import LeaderFollower
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
-from runtime.resourcemanager.slot_manager import SlotReport
-from runtime.spark import SparkDriver, Zygote, warm_up
+from runtime.spark import SparkDriver, TaskProcess, Zygote, warm_up
 from runtime.taskexecutor.attempts import AttemptDirectories
+from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.slot_table import TaskSlotTable
@@ -71,7 +76,7 @@ LAST_WORDS_S = 2.0
 FLUSH_S = 0.1
 
 
-class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
+class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
     """One worker. It stands on its own: it finds leaders by retrieval, and tells them what it really holds.
 
     Args:
@@ -112,6 +117,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._own_logs = LogKeeper(
             self, self._attempts, own_logs, self._log_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
         )
+        self._metrics = MetricsSampler(driver.info.pid)
         self._connections = JobConnections(self, ha, self._job_connected)
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
@@ -273,9 +279,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
 
     @rpc_sync
-    def heartbeat_from_resource_manager(self) -> SlotReport:
+    def heartbeat_from_resource_manager(self) -> TaskExecutorHeartbeat:
         self._rm_last_heard = time.monotonic()
-        return self.slots.report()
+        return TaskExecutorHeartbeat(self.slots.report(), self._metrics.sample(len(self._tasks)))
 
     @rpc
     async def request_slot(
@@ -332,10 +338,19 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return JobReport(tuple(running + ended), tuple(self.slots.offers(job_id)))
 
     @rpc_sync
-    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> list[ExecutionAttemptID]:
+    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> JobHeartbeat:
         if self._connections.master_heard(job_id, job_master):
             self._job_heartbeats.received(job_id)
-        return [report.state.attempt_id for report in self.report_of(job_id).executions]
+        held = tuple(report.state.attempt_id for report in self.report_of(job_id).executions)
+        return JobHeartbeat(held, self._progress_of(job_id))
+
+    def _progress_of(self, job_id: JobID) -> tuple[TaskProgress, ...]:
+        tasks = [task for task in self._tasks.values() if task.descriptor.job_id == job_id]
+        return tuple(task.progress for task in tasks if task.progress is not None)
+
+    def _process_of(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
+        task = self._tasks.get(attempt_id)
+        return None if task is None else task.process
 
     @rpc_tell
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
@@ -468,10 +483,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     @rpc
     async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
         return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
-
-    @rpc
-    async def request_own_logs(self) -> list[ComponentLog]:
-        return await self.run_blocking(self._own_logs.upload, self._log_client())
 
 
 async def create(
