@@ -24,6 +24,7 @@ from conf.options.job import (
     RestartStrategyOptions,
     RestartStrategyType,
 )
+from conf.options.resource_manager import ResourceManagerOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
 
@@ -40,6 +41,7 @@ __all__ = [
     "JobOptions",
     "JobStoreOptions",
     "JobStoreType",
+    "ResourceManagerOptions",
     "RestartStrategyOptions",
     "RestartStrategyType",
     "RpcOptions",
@@ -75,6 +77,7 @@ AREAS = (
     Area("Cluster", ClusterOptions),
     Area("JobManager", JobManagerOptions),
     Area("TaskManager", TaskManagerOptions),
+    Area("ResourceManager", ResourceManagerOptions),
     Area("RPC", RpcOptions),
     Area("Heartbeats", HeartbeatOptions),
     Area("Blob service", BlobOptions),

@@ -14,7 +14,7 @@ from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
-from conf.options import HeartbeatOptions, JobOptions
+from conf.options import HeartbeatOptions, JobOptions, ResourceManagerOptions
 from runtime.environment.context import ComponentContext
 from runtime.gateways.diagnostics import ComponentLog
 from runtime.gateways.errors import (
@@ -120,6 +120,13 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._worker_heartbeats.start()
         self._job_heartbeats.start()
         self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
+        start_up_s = self._configuration.get(ResourceManagerOptions.START_UP_TIME)
+        if start_up_s:
+            self.schedule_run_async(start_up_s, lambda: self._start_up_is_over(term))
+
+    def _start_up_is_over(self, term: LeaderTerm) -> None:
+        if self._term == term:
+            self._carry_out(self._slots.set_fail_unfulfillable_request(True))
 
     async def step_back(self) -> None:
         """Forget everybody; they look for the new leader themselves."""
