@@ -7,8 +7,16 @@ from conf.values import Duration
 
 
 class ResourceManagerOptions:
-    """How the ResourceManager deals with requests that it cannot serve."""
+    """How the ResourceManager deals with requests that it cannot serve, and with workers that nobody uses."""
 
+    TASK_MANAGER_TIMEOUT = option(
+        "resourcemanager.taskmanager-timeout",
+        Duration("5 min"),
+        "0 s",
+        "How long nobody may use any slot of a TaskExecutor before its worker is stopped, with its Spark driver; it is "
+        "started again when requests wait for slots. `0 s`: never (Flink's default is 30 s, and holds where workers "
+        "are started on demand).",
+    )
     START_UP_TIME = option(
         "resourcemanager.standalone.start-up-time",
         Duration("1 min"),

@@ -126,7 +126,13 @@ def status(configuration: Configuration, as_json: bool) -> None:
     )
     print_line("")
     rows = [
-        (item.name, str(item.pid) if item.pid else "(starting)", item.leadership, str(item.restarts), item.address)
+        (
+            item.name,
+            str(item.pid) if item.pid else "(stopped)" if item.is_stopped else "(starting)",
+            item.leadership,
+            str(item.restarts),
+            item.address,
+        )
         for item in cluster.processes
     ]
     print_table(("PROCESS", "PID", "LEADERSHIP", "RESTARTS", "ADDRESS"), rows)

@@ -203,7 +203,10 @@ class TaskLog:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A process of the cluster as `status` shows it; *leadership* is ``leader``, ``standby`` or empty."""
+    """A process of the cluster as `status` shows it; *leadership* is ``leader``, ``standby`` or empty.
+
+    A worker *is_stopped* when nobody has used it for long: it has no process until requests wait for slots.
+    """
 
     name: str
     role: str
@@ -211,6 +214,7 @@ class ProcessView:
     address: str
     restarts: int = 0
     leadership: str = ""
+    is_stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

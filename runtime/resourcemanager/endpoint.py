@@ -45,11 +45,13 @@ from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.slot_manager import (
     AllocateSlot,
     FailRequest,
+    ReleaseTaskManager,
     SlotManager,
     SlotManagerInstruction,
     SlotReport,
     SlotRequest,
 )
+from runtime.resourcemanager.worker_allocation import WorkerAllocation
 
 CHECK_INTERVAL_S = 0.5
 
@@ -91,13 +93,16 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._instances = InstanceManager()
         self._instances.add_instance_listener(self)
         self._shutting_down = ""
+        self._stops_workers = bool(configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT))
+        self._workers = WorkerAllocation(service, receptionist)
         self._jobs: dict[JobID, _Job] = {}
         self._slots = self._new_slot_manager()
         self._worker_heartbeats: HeartbeatManager | None = None
         self._job_heartbeats: HeartbeatManager | None = None
 
     def _new_slot_manager(self) -> SlotManager:
-        return SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT))
+        timeout_s = self._configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT)
+        return SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT), timeout_s or None)
 
     def _new_heartbeats(self, on_timeout: Any, on_payload: Any = None) -> HeartbeatManager:
         return HeartbeatManager(
@@ -143,6 +148,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def _check(self, term: LeaderTerm) -> None:
         if self._term == term:
             self._carry_out(self._slots.expired(time.monotonic()))
+            if self._stops_workers and self._slots.has_waiting_requests and not self._shutting_down:
+                self.spawn(self._workers.start(), "starting a worker")
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     # ------------------------------------------------------------ TaskExecutors
@@ -157,6 +164,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     def new_instance_available(self, instance: Instance) -> None:
         """Called by the InstanceManager."""
+        self._workers.has_come(instance.resource_id)
         if self._worker_heartbeats is not None:
             self._worker_heartbeats.monitor(instance.instance_id, instance.gateway.heartbeat_from_resource_manager)
         self.log.info(
@@ -257,6 +265,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             match instruction:
                 case AllocateSlot():
                     self.spawn(self._allocate(instruction), f"allocating {instruction.slot_id}")
+                case ReleaseTaskManager():
+                    self.spawn(self._release(instruction), f"stopping {instruction.resource_id}")
                 case FailRequest():
                     self.spawn(self._fail(instruction), f"refusing slot request {instruction.request.allocation_id}")
 
@@ -279,6 +289,13 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
             if slots is self._slots:
                 self._carry_out(outcome(slot_id, request.allocation_id))
+
+    async def _release(self, instruction: ReleaseTaskManager) -> None:
+        slots = self._slots
+        if await self._workers.stop(instruction.resource_id, instruction.idle_s):
+            self._instances.unregister(instruction.instance_id, "nobody used it")
+        elif slots is self._slots:
+            self._carry_out(slots.keep_task_manager(instruction.instance_id))
 
     async def _fail(self, instruction: FailRequest) -> None:
         job = self._jobs.get(instruction.request.job_id)

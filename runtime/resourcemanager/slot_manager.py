@@ -66,6 +66,7 @@ class _TaskManager:
     address: str
     slots: dict[SlotID, _Slot]
     idle_since: float | None = None
+    released: bool = False
 
     @property
     def location(self) -> TaskManagerLocation:
@@ -118,6 +119,11 @@ class SlotManager:
     def pending_requests(self) -> tuple[SlotRequest, ...]:
         """Requests without a confirmed slot, oldest first."""
         return tuple(entry.request for entry in self._requests.values())
+
+    @property
+    def has_waiting_requests(self) -> bool:
+        """Whether a request has no slot, not even one on its way."""
+        return any(entry.slot_id is None for entry in self._requests.values())
 
     @property
     def task_managers(self) -> tuple[InstanceID, ...]:
@@ -175,7 +181,7 @@ class SlotManager:
         """What is due; to be called every now and then.
 
         Requests that waited too long fail, but for those with a slot on its way. TaskExecutors that nobody has used for
-        too long are released, and once more each time that so long has passed while they are still there.
+        too long are released: their slots are given to nobody until they are gone, or `keep_task_manager` is told.
         """
         due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
         failed = [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
@@ -186,7 +192,7 @@ class SlotManager:
         if self._task_manager_timeout is None:
             return instructions
         for manager in self._task_managers.values():
-            if not manager.is_idle:
+            if manager.released or not manager.is_idle:
                 manager.idle_since = None
             elif manager.idle_since is None:
                 manager.idle_since = now
@@ -194,7 +200,7 @@ class SlotManager:
                 instructions.append(
                     ReleaseTaskManager(manager.instance_id, manager.resource_id, now - manager.idle_since)
                 )
-                manager.idle_since = now
+                manager.released = True
         return instructions
 
     def next_deadline(self) -> float | None:
@@ -221,6 +227,14 @@ class SlotManager:
             return []
         self._remove(manager)
         return [*self._fail_all_if_unfulfillable(), *self._match()]
+
+    def keep_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
+        """A TaskExecutor that was released stays after all."""
+        manager = self._task_managers.get(instance_id)
+        if manager is None or not manager.released:
+            return []
+        manager.released, manager.idle_since = False, None
+        return self._match()
 
     def report_slot_status(self, instance_id: InstanceID, report: SlotReport) -> list[SlotManagerInstruction]:
         """A TaskExecutor says what its slots are. Unknown instances are ignored: they must register first."""
@@ -324,7 +338,7 @@ class SlotManager:
     def _nearest(self, request: SlotRequest) -> _TaskManager | None:
         """Of the TaskExecutors that have a free slot the nearest, then the one with most of them."""
         return max(
-            (manager for manager in self._task_managers.values() if manager.counts().free),
+            (manager for manager in self._task_managers.values() if manager.counts().free and not manager.released),
             key=lambda item: (locality_of(item.location, request.preferred_locations), item.counts().free),
             default=None,
         )

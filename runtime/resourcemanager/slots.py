@@ -65,7 +65,10 @@ class FailRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTaskManager:
-    """Nothing has used the TaskExecutor for so long that it is not needed; it stays in the book until it is gone."""
+    """Nothing has used the TaskExecutor for so long that it is not needed: stop it, or have it kept.
+
+    Answer with `SlotManager.unregister_task_manager` or `SlotManager.keep_task_manager`.
+    """
 
     instance_id: InstanceID
     resource_id: ResourceID

@@ -104,12 +104,16 @@ def test_a_job_of_a_higher_priority_gets_the_next_slot(cluster: Cluster, tmp_pat
         cluster.await_status(job_id, "FINISHED")
 
 
-def test_a_cluster_that_is_deregistered_begins_nothing_new_and_is_shut_down_by_its_dispatcher(
+def test_a_worker_comes_and_goes_with_the_work_until_the_dispatcher_shuts_the_cluster_down(
     own_cluster: Cluster, tmp_path: Path
 ) -> None:
-    cluster = own_cluster
+    cluster = Cluster(own_cluster.directory, ("resourcemanager.taskmanager-timeout=5s",))
     cluster.run("start")
     with cluster.client() as client:
+        await_value(lambda: client.overview().task_managers == 0)
+        await_value(lambda: [process.name for process in client.status().processes if process.is_stopped] == [WORKER])
+        assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL))).stdout == "sum 499500\n"
+
         manager = client.lookup("resourcemanager", ResourceManagerGateway)
         for _ in range(2):
             manager.deregister_application(ApplicationStatus.SUCCEEDED, "the machine is being maintained").result()

@@ -242,29 +242,40 @@ def test_of_the_free_slots_the_nearest_is_given_and_none_is_waited_for() -> None
     assert given_slots == ["tm-1/0", "tm-2/0", "tm-2/1", "tm-3/0"]
 
 
-def test_a_task_executor_that_nobody_uses_for_long_is_released_again_and_again() -> None:
+def test_a_task_executor_that_nobody_uses_for_long_is_released_and_given_to_nobody() -> None:
     manager = SlotManager(100.0, task_manager_timeout=10.0)
     register(manager, 1, 2)
     register(manager, 2, 1)
     assert manager.expired(0.0) == []
-    assert manager.expired(9.9) == []
+    assert manager.expired(9.5) == []
     slot = SlotID(ResourceID("tm-1"), 0)
-    assert slots_of(manager.register_slot_request(request(1), 9.9)) == [str(slot)]
+    assert slots_of(manager.register_slot_request(request(1), 9.5)) == [str(slot)]
     manager.slot_allocated(slot, request(1).allocation_id)
-    assert manager.expired(10.0) == [ReleaseTaskManager(instance(2), ResourceID("tm-2"), 10.0)]
+    released = ReleaseTaskManager(instance(2), ResourceID("tm-2"), 10.0)
+    assert manager.expired(10.0) == [released]
     assert manager.counts().registered == 3, "it stays in the book until it is gone"
-    assert manager.expired(19.9) == []
-    assert manager.expired(20.0) == [ReleaseTaskManager(instance(2), ResourceID("tm-2"), 10.0)]
-    # Used and freed between two looks: it counts from anew.
-    assert manager.free_slot(slot, request(1).allocation_id) == []
-    assert manager.expired(25.0) == []
-    manager.unregister_task_manager(instance(2))
-    assert slots_of(manager.register_slot_request(request(2), 30.0)) == [str(slot)]
-    manager.slot_allocated(slot, request(2).allocation_id)
-    manager.free_slot(slot, request(2).allocation_id)
-    assert manager.expired(35.0) == []
-    assert manager.expired(44.5) == []
-    assert [type(item) for item in manager.expired(45.0)] == [ReleaseTaskManager]
+    assert manager.expired(50.0) == [], "told once"
+    assert slots_of(manager.register_slot_request(request(2), 50.0)) == ["tm-1/1"]
+    assert manager.register_slot_request(request(3), 50.0) == []
+    assert manager.has_waiting_requests
+    assert slots_of(manager.keep_task_manager(instance(2))) == ["tm-2/0"]
+    assert manager.keep_task_manager(instance(2)) == []
+    assert not manager.has_waiting_requests
+
+
+def test_a_slot_that_was_used_and_freed_between_two_looks_was_used() -> None:
+    manager = SlotManager(100.0, task_manager_timeout=10.0)
+    register(manager, 1, 1)
+    slot = SlotID(ResourceID("tm-1"), 0)
+    assert manager.expired(0.0) == []
+    assert slots_of(manager.register_slot_request(request(1), 5.0)) == [str(slot)]
+    manager.slot_allocated(slot, request(1).allocation_id)
+    manager.free_slot(slot, request(1).allocation_id)
+    assert manager.expired(9.0) == []
+    assert manager.expired(18.5) == []
+    assert manager.expired(19.0) == [ReleaseTaskManager(instance(1), ResourceID("tm-1"), 10.0)]
+    manager.unregister_task_manager(instance(1))
+    assert manager.keep_task_manager(instance(1)) == []
 
 
 def test_without_a_timeout_no_task_executor_is_released() -> None:
@@ -296,6 +307,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
         self.executors: dict[InstanceID, FakeTaskExecutor] = {}
         self.open: set[AllocationID] = set()
         self.failed: set[AllocationID] = set()
+        self.released: set[InstanceID] = set()
 
     def do(self, instructions: list[SlotManagerInstruction]) -> None:
         waiting = [item for item in self.manager.pending_requests if self.manager.waiting_reason(item.allocation_id)]
@@ -304,6 +316,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 assert not self.executors[item.instance_id].inbox, "released with a slot on its way"
                 counts = self.manager.counts(item.instance_id)
                 assert counts.free == counts.registered, "released although it is used"
+                self.released.add(item.instance_id)
                 continue
             allocation_id = item.request.allocation_id
             assert allocation_id in self.open, "an instruction for a request that has ended"
@@ -312,6 +325,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 self.failed.add(allocation_id)
             else:
                 assert item.instance_id in self.executors
+                assert item.instance_id not in self.released, "what was released is given to nobody"
                 rank = self.rank(item.request)
                 assert all(self.rank(other) > rank for other in waiting), "one that was to be served earlier waits"
                 self.executors[item.instance_id].inbox.append(item)
@@ -336,6 +350,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def task_executor_goes(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.executors)))
         del self.executors[key]
+        self.released.discard(key)
         self.do(self.manager.unregister_task_manager(key))
 
     @rule(priority=st.integers(-1, 1))
@@ -369,6 +384,13 @@ class SlotManagerMachine(RuleBasedStateMachine):
         else:
             self.do(self.manager.slot_allocated(slot, allocation_id))
             self.open.discard(allocation_id)
+
+    @precondition(lambda self: self.released)
+    @rule(data=st.data())
+    def what_was_released_is_kept(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.released)))
+        self.released.remove(key)
+        self.do(self.manager.keep_task_manager(key))
 
     @precondition(lambda self: self.executors)
     @rule(data=st.data())
@@ -409,7 +431,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
         assert min(counts.free, counts.pending, counts.allocated) >= 0
         waiting = {item.allocation_id for item in self.manager.pending_requests}
         assert waiting <= self.open, "every request that waits is one that was made and has not ended"
-        assert not counts.free or all(self.manager.waiting_reason(item) is None for item in waiting), "starved"
+        to_be_given = counts.free - sum(self.manager.counts(key).free for key in self.released)
+        assert not to_be_given or not self.manager.has_waiting_requests, "starved"
+        assert self.manager.has_waiting_requests == any(self.manager.waiting_reason(item) for item in waiting)
 
     def teardown(self) -> None:
         """Let all settle: every slot is then known, none leaked, and every request has ended."""
