@@ -21,16 +21,17 @@ from blob.gateway import BlobAddress
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
+from runtime.gateways.diagnostics import ComponentLog, ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ClusterStatus, ComponentLog, ResourceOverview, TaskLog, TaskManagerView
+from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ids import JobID, ResourceID
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
 
 T = TypeVar("T")
@@ -190,7 +191,7 @@ class ClusterClient:
 
     def list_jobs(self) -> list[JobDetails]:
         """Running and finished jobs, the newest first."""
-        return self._ask(lambda dispatcher: dispatcher.list_jobs().result())
+        return list(self._ask(lambda dispatcher: dispatcher.request_multiple_job_details().result()).jobs)
 
     def job(self, job_id: JobID) -> ArchivedExecutionGraph:
         """One job with its tasks; raises `JobNotFoundError`."""
@@ -199,6 +200,12 @@ class ClusterClient:
     def status_of(self, job_id: JobID) -> JobStatus:
         """The state of one job; raises `JobNotFoundError`."""
         return self._ask(lambda dispatcher: dispatcher.request_job_status(job_id).result())
+
+    def result(self, job_id: JobID) -> JobResult:
+        """How a job ended, once it has; raises `JobNotFoundError`."""
+        while (result := self._ask(lambda dispatcher: dispatcher.request_job_result(job_id).result())) is None:
+            pass  # each ask waits for some seconds
+        return result
 
     def cancel(self, job_id: JobID) -> None:
         """Begin to cancel a job; raises `JobNotFoundError` or `JobAlreadyTerminatedError`."""
@@ -234,10 +241,20 @@ class ClusterClient:
         Raises:
             UnknownTaskExecutorError: it is not registered.
         """
-        location = self._blob_location()
-        logs = self.task_executor(resource_id).request_own_logs(BlobAddress(*location)).result(60.0)
+        location, gateway = self._blob_location(), self.task_executor(resource_id)
+        names = [log.name for log in gateway.request_log_list().result()]
+        logs = [gateway.request_file_upload(name, BlobAddress(*location)).result(60.0) for name in names]
         with self._blob_client(location) as blobs:
             return [(log, _fetch_once(blobs, TransientBlobKey(log.blob_key))) for log in logs]
+
+    def thread_dump(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
+        """Where the threads of a TaskExecutor are, or those of the task process of an attempt that runs there.
+
+        Raises:
+            UnknownTaskExecutorError: it is not registered.
+            NoSuchTaskError, TaskNotRespondingError: as `TaskExecutorGateway.request_thread_dump`.
+        """
+        return self.task_executor(resource_id).request_thread_dump(attempt_id).result()
 
     def watch(self, job_id: JobID, interval_s: float = 0.2) -> Iterator[ArchivedExecutionGraph]:
         """The job again and again until it is over, the last time as it ended.
@@ -277,8 +294,8 @@ class ClusterClient:
         """The registered TaskExecutors."""
         return self._ask(lambda dispatcher: dispatcher.request_task_managers().result())
 
-    def overview(self) -> ResourceOverview:
-        """Counts of TaskExecutors and slots."""
+    def overview(self) -> ClusterOverview:
+        """Counts of TaskExecutors, slots and jobs."""
         return self._ask(lambda dispatcher: dispatcher.request_cluster_overview().result())
 
     def shut_down(self) -> None:

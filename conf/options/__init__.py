@@ -16,7 +16,15 @@ from conf.options.cluster import (
     TaskManagerOptions,
 )
 from conf.options.ha import HighAvailabilityMode, HighAvailabilityOptions
-from conf.options.job import ClientOptions, JobOptions, JobStoreOptions, RestartStrategyOptions, RestartStrategyType
+from conf.options.job import (
+    ClientOptions,
+    JobOptions,
+    JobStoreOptions,
+    JobStoreType,
+    RestartStrategyOptions,
+    RestartStrategyType,
+)
+from conf.options.resource_manager import ResourceManagerOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
 
@@ -33,6 +41,8 @@ __all__ = [
     "JobManagerOptions",
     "JobOptions",
     "JobStoreOptions",
+    "JobStoreType",
+    "ResourceManagerOptions",
     "RestartStrategyOptions",
     "RestartStrategyType",
     "RpcOptions",
@@ -68,6 +78,7 @@ AREAS = (
     Area("Cluster", ClusterOptions),
     Area("JobManager", JobManagerOptions),
     Area("TaskManager", TaskManagerOptions),
+    Area("ResourceManager", ResourceManagerOptions),
     Area("RPC", RpcOptions),
     Area("Heartbeats", HeartbeatOptions),
     Area("Blob service", BlobOptions),

@@ -129,9 +129,30 @@ class RestartStrategyOptions:
     )
 
 
+class JobStoreType(Enum):
+    """Where finished jobs are kept."""
+
+    FILE = "File"
+    MEMORY = "Memory"
+
+
 class JobStoreOptions:
     """The finished jobs that can still be listed."""
 
+    TYPE = option(
+        "jobstore.type",
+        Choice(JobStoreType),
+        "File",
+        "Where finished jobs are kept: `File`, where the next Dispatcher finds them again, or `Memory`, which goes "
+        "with the Dispatcher (Flink's files go with it, too).",
+    )
+    CACHE_SIZE = option(
+        "jobstore.cache-size",
+        MemorySize("50 mb"),
+        "50 mb",
+        "How much room finished jobs may take, where they are kept; beyond it the oldest go first, but not the one "
+        "that ended last (Flink bounds its memory, not its files).",
+    )
     MAX_CAPACITY = option(
         "jobstore.max-capacity",
         Integer(0, example="1000"),

@@ -123,6 +123,12 @@ def job() -> None:
     type=click.Path(exists=True, dir_okay=False),
     help="Jar for the session of a pipeline; repeatable.",
 )
+@click.option(
+    "--priority",
+    type=click.IntRange(-1000, 1000),
+    default=0,
+    help="Slots go to jobs of a higher one first; 0 unless given.",
+)
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option
 @click.argument("file", type=click.Path())

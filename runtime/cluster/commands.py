@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,13 @@ def status(configuration: Configuration, as_json: bool) -> None:
     )
     print_line("")
     rows = [
-        (item.name, str(item.pid) if item.pid else "(starting)", item.leadership, str(item.restarts), item.address)
+        (
+            item.name,
+            str(item.pid) if item.pid else "(stopped)" if item.is_stopped else "(starting)",
+            item.leadership,
+            str(item.restarts),
+            item.address,
+        )
         for item in cluster.processes
     ]
     print_table(("PROCESS", "PID", "LEADERSHIP", "RESTARTS", "ADDRESS"), rows)
@@ -168,6 +175,7 @@ def job_run(
     requirements: tuple[str, ...],
     archives: tuple[str, ...],
     jars: tuple[str, ...],
+    priority: int,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -182,8 +190,8 @@ def job_run(
     libraries = [(Path(path), role) for role, paths in roles for path in paths]
     with _readable_errors(), connect(configuration) as client:
         if not detach and not as_json:
-            sys.exit(_run(client, Path(file), args, name, job_id, libraries))
-        submitted = _submit(client, Path(file), args, name, job_id, libraries)
+            sys.exit(_run(client, Path(file), args, name, job_id, libraries, priority))
+        submitted = _submit(client, Path(file), args, name, job_id, libraries, priority)
         if detach:
             print_json({"job_id": submitted}) if as_json else print_line(submitted)
             return
@@ -199,9 +207,10 @@ def _submit(
     name: str | None,
     job_id: str | None,
     libraries: Sequence[tuple[Path, ArtifactRole]],
+    priority: int,
 ) -> JobID:
     graph = read_job_file(file, args, name, None if job_id is None else _job_id(job_id))
-    return client.submit(graph, file, libraries=libraries)
+    return client.submit(replace(graph, priority=priority), file, libraries=libraries)
 
 
 def _run(
@@ -211,9 +220,10 @@ def _run(
     name: str | None,
     job_id: str | None,
     libraries: Sequence[tuple[Path, ArtifactRole]],
+    priority: int = 0,
 ) -> int:
     """Run a job attached; returns the exit status."""
-    submitted = _submit(client, file, args, name, job_id, libraries)
+    submitted = _submit(client, file, args, name, job_id, libraries, priority)
     print_line(f"job {submitted} was submitted", sys.stderr)
     interrupted = False
     with job_progress() as progress:

@@ -92,6 +92,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._supervisor = Supervisor(self._process_ended)
         self._claims: dict[str, Claim] = {}
         self._job_masters: dict[JobID, asyncio.Lock] = {}
+        self._stopped_workers: dict[str, Child] = {}
         self._started_ms = time.time_ns() // 1_000_000
         self._described: tuple[str, ...] = ()
         self._ends_cluster = False
@@ -275,12 +276,36 @@ class Master(RpcEndpoint, MasterGateway):
                 if entry is None or entry.status is JobSchedulingStatus.DONE:
                     await self._stop_job_master(job_id)
 
+    # ---------------------------------------------------------------------- workers
+
+    @rpc
+    async def stop_worker(self, name: str) -> bool:
+        child = self._supervisor.children.get(name)
+        if child is not None and child.role == "worker":
+            self._stopped_workers[name] = child
+            await self._supervisor.remove(name)
+        return name in self._stopped_workers
+
+    @rpc
+    async def start_worker(self) -> str:
+        for name, child in list(self._stopped_workers.items()):
+            if name not in self._supervisor.children and child.running is None:
+                await self._supervisor.add(child)
+                del self._stopped_workers[name]
+                return name
+        return ""
+
     # -------------------------------------------------------------------- gateway
 
     @rpc_sync
     def request_status(self) -> ClusterStatus:
         processes = [ProcessView(f"master{self._suffix}", "master", os.getpid(), str(self.address))]
         processes += [self._view(child) for child in self._supervisor.children.values()]
+        processes += [
+            ProcessView(name, child.role, 0, "", child.restarts, is_stopped=True)
+            for name, child in self._stopped_workers.items()
+            if name not in self._supervisor.children
+        ]
         return ClusterStatus(
             self._context.configuration.get(ClusterOptions.ID),
             runtime.__version__,

@@ -202,7 +202,7 @@ def _await_workers(client: ClusterClient, configuration: Configuration, deadline
     if wanted:
         each = "a TaskExecutor with its" if wanted == 1 else f"{wanted} TaskExecutors, each with a"
         say(f"starting {each} Spark driver")
-    while (there := client.overview().task_managers) < wanted:
+    while (there := client.overview().task_managers + _stopped_workers(client)) < wanted:
         if time.monotonic() > deadline:
             raise ClusterStartError(
                 f"only {there} of {wanted} TaskExecutors have registered within cluster.start-timeout",
@@ -210,6 +210,11 @@ def _await_workers(client: ClusterClient, configuration: Configuration, deadline
             )
         _give_up_on_dying_workers(client, log_dir)
         time.sleep(0.1)
+
+
+def _stopped_workers(client: ClusterClient) -> int:
+    """Workers that have come and that nobody used for ``resourcemanager.taskmanager-timeout``."""
+    return sum(process.is_stopped for process in client.status().processes)
 
 
 def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:

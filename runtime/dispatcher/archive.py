@@ -1,12 +1,17 @@
-"""Finished jobs, kept on files and bounded by count and age (Flink's `FileArchivedExecutionGraphStore`)."""
+"""Finished jobs, kept for a while (Flink's `ExecutionGraphInfoStore`): on files or in memory."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from actors.errors import WireError
+from conf.configuration import Configuration
 from conf.files import write_private
+from conf.options import JobStoreOptions, JobStoreType
+from runtime.dispatcher.retention import Retention
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
@@ -14,42 +19,64 @@ from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, J
 log = logging.getLogger(__name__)
 
 
-class ArchivedExecutionGraphStore:
-    """One file a job; the one-line details of all are held in memory. Its methods do small file I/O.
+class ArchivedExecutionGraphStore(ABC):
+    """The one-line details of all jobs are held in memory, the jobs themselves where the subclass keeps them.
+
+    Any thread may call any method; `put`, `get` and `expire` may do file I/O.
 
     Args:
-        directory: where the files are; it exists.
-        capacity: most jobs that are kept (``jobstore.max-capacity``); the oldest go first.
-        expiration_s: seconds after its end at which a job is dropped (``jobstore.expiration-time``).
+        retention: fresh; says which jobs are kept.
     """
 
-    def __init__(self, directory: Path, capacity: int, expiration_s: float) -> None:
-        self._directory = directory
-        self._capacity = capacity
-        self._expiration_ms = expiration_s * 1000
+    survives_its_process: bool
+    """Whether a Dispatcher that is started anew finds the jobs again."""
+
+    def __init__(self, retention: Retention) -> None:
+        self._retention = retention
         self._details: dict[JobID, JobDetails] = {}
+        self._changing = threading.Lock()
 
+    @abstractmethod
     def load(self) -> None:
-        """Read what an earlier Dispatcher archived; a damaged file is reported and left alone."""
-        self._details.clear()
-        for path in self._directory.glob("*.job"):
-            try:
-                job = decode(path.read_bytes(), ArchivedExecutionGraph)
-            except (OSError, WireError) as error:
-                log.error("the archived job %s cannot be read: %s", path, error)
-                continue
-            self._details[job.job_id] = job.details()
+        """Find what an earlier Dispatcher archived; what is damaged is reported and left alone."""
 
-    def put(self, job: ArchivedExecutionGraph) -> None:
-        """Keep a job that is over; raises OSError when it cannot be written."""
-        write_private(self._path(job.job_id), encode(job))
-        self._details[job.job_id] = job.details()
+    @abstractmethod
+    def _write(self, job_id: JobID, data: bytes) -> None:
+        """Keep an encoded job; raises OSError."""
+
+    @abstractmethod
+    def _read(self, job_id: JobID) -> bytes | None:
+        """What was written; None when it has been removed."""
+
+    @abstractmethod
+    def _remove(self, job_id: JobID) -> None:
+        """Keep it no more; no error when it is not there."""
+
+    def put(self, job: ArchivedExecutionGraph, now_ms: int) -> list[JobID]:
+        """Keep a job that is over. Idempotent.
+
+        Returns:
+            the jobs that had to go for it, at *now_ms*, milliseconds since the epoch.
+
+        Raises:
+            OSError: it cannot be written; nothing has changed.
+        """
+        data = encode(job)
+        with self._changing:
+            self._write(job.job_id, data)
+            self._keep(job, len(data))
+            return self._drop_surplus(now_ms)
 
     def get(self, job_id: JobID) -> ArchivedExecutionGraph | None:
-        """The whole of a finished job; None when it is not (any more) kept."""
+        """The whole of a finished job; None when it is not (any more) kept.
+
+        Raises:
+            OSError, WireError: it is kept, and cannot be read.
+        """
         if job_id not in self._details:
             return None
-        return decode(self._path(job_id).read_bytes(), ArchivedExecutionGraph)
+        data = self._read(job_id)
+        return None if data is None else decode(data, ArchivedExecutionGraph)
 
     def details(self) -> list[JobDetails]:
         """All kept jobs in one line each, in no order."""
@@ -61,17 +88,99 @@ class ArchivedExecutionGraphStore:
 
     def expire(self, now_ms: int) -> list[JobID]:
         """Drop what is too old or too much; returns the dropped jobs."""
-        by_age = sorted(self._details.values(), key=lambda job: job.end_ms or 0)
-        surplus = max(0, len(by_age) - self._capacity)
-        dropped = [
-            job.job_id
-            for index, job in enumerate(by_age)
-            if index < surplus or now_ms - (job.end_ms or 0) > self._expiration_ms
-        ]
+        with self._changing:
+            return self._drop_surplus(now_ms)
+
+    def _keep(self, job: ArchivedExecutionGraph, size: int) -> None:
+        details = job.details()
+        self._details[job.job_id] = details
+        self._retention.add(job.job_id, details.end_ms or 0, size)
+
+    def _drop_surplus(self, now_ms: int) -> list[JobID]:
+        dropped = self._retention.drop_surplus(now_ms)
         for job_id in dropped:
             del self._details[job_id]
-            self._path(job_id).unlink(missing_ok=True)
+            self._remove(job_id)
         return dropped
+
+
+class MemoryArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
+    """In the memory of the Dispatcher, with which they go (Flink's `MemoryExecutionGraphInfoStore`)."""
+
+    survives_its_process = False
+
+    def __init__(self, retention: Retention) -> None:
+        super().__init__(retention)
+        self._jobs: dict[JobID, bytes] = {}
+
+    def load(self) -> None:
+        """What this process archived is still there."""
+
+    def _write(self, job_id: JobID, data: bytes) -> None:
+        self._jobs[job_id] = data
+
+    def _read(self, job_id: JobID) -> bytes | None:
+        return self._jobs.get(job_id)
+
+    def _remove(self, job_id: JobID) -> None:
+        self._jobs.pop(job_id, None)
+
+
+class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
+    """One file a job (Flink's `FileExecutionGraphInfoStore`, which forgets them with its process).
+
+    Args:
+        retention: see the base.
+        directory: where the files are; it exists.
+    """
+
+    survives_its_process = True
+
+    def __init__(self, retention: Retention, directory: Path) -> None:
+        super().__init__(retention)
+        self._directory = directory
+
+    def load(self) -> None:
+        with self._changing:
+            self._details.clear()
+            self._retention.clear()
+            for path in self._directory.glob("*.job"):
+                try:
+                    data = path.read_bytes()
+                    self._keep(decode(data, ArchivedExecutionGraph), len(data))
+                except (OSError, WireError) as error:
+                    log.error("the archived job %s cannot be read: %s", path, error)
+
+    def _write(self, job_id: JobID, data: bytes) -> None:
+        write_private(self._path(job_id), data)
+
+    def _read(self, job_id: JobID) -> bytes | None:
+        try:
+            return self._path(job_id).read_bytes()
+        except FileNotFoundError:
+            if job_id in self._details:
+                raise
+            return None  # it was dropped at this moment
+
+    def _remove(self, job_id: JobID) -> None:
+        try:
+            self._path(job_id).unlink(missing_ok=True)
+        except OSError as error:
+            log.error("the dropped job %s is still there, a later start drops it again: %s", job_id, error)
 
     def _path(self, job_id: JobID) -> Path:
         return self._directory / f"{job_id}.job"
+
+
+def create_archive(configuration: Configuration, directory: Path) -> ArchivedExecutionGraphStore:
+    """The store that ``jobstore.*`` describes; *directory* is where its files are, if it has any."""
+    retention = Retention(
+        configuration.get(JobStoreOptions.MAX_CAPACITY),
+        configuration.get(JobStoreOptions.CACHE_SIZE),
+        configuration.get(JobStoreOptions.EXPIRATION_TIME),
+    )
+    match configuration.get(JobStoreOptions.TYPE):
+        case JobStoreType.FILE:
+            return FileArchivedExecutionGraphStore(retention, directory)
+        case JobStoreType.MEMORY:
+            return MemoryArchivedExecutionGraphStore(retention)

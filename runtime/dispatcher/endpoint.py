@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
@@ -14,8 +16,8 @@ from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
-from conf.options import BlobOptions, JobStoreOptions
-from runtime.dispatcher.archive import ArchivedExecutionGraphStore
+from conf.options import BlobOptions
+from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
@@ -31,7 +33,7 @@ from runtime.gateways.errors import (
 )
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ResourceOverview, TaskLog, TaskManagerView
+from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ha.errors import HaError, JobAlreadyDoneError
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
@@ -41,13 +43,14 @@ from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
 
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
+RESULT_WAIT_S = 5.0
 STARTS_AT_ONCE = 4
 
 
@@ -118,6 +121,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         entries = await registry.entries()
         for job_id in [job_id for job_id, entry in entries.items() if entry.dirty]:
             self.spawn(self._cleaner.clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
+        if not self._archive.survives_its_process:
+            ended = [JobID(job_id) for job_id, entry in entries.items() if entry.status is JobSchedulingStatus.DONE]
+            self._forget([job_id for job_id in ended if self._archive.find(job_id) is None], term)
         graphs = await store.get_all()
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
@@ -133,9 +139,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def serve(self) -> None:
         """Begin to expire what was archived, and to sweep the blobs of jobs that nobody knows."""
-        self._expire()
-        # At once: a former leader, whose list may be older, is refused from then on.
         if self._term is not None:
+            self.spawn(self._expire(self._term), "dropping old jobs")
+            # At once: a former leader, whose list may be older, is refused from then on.
             sweeping = self._cleaner.sweep_blobs(
                 self._term,
                 self._sweep_interval_s,
@@ -193,7 +199,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
         """Know the job, follow its JobMaster, and have that started."""
-        job_id, now_ms = graph.job_id, time.time_ns() // 1_000_000
+        job_id, now_ms = graph.job_id, _now_ms()
         details = JobDetails(job_id, graph.name, graph.kind, status, graph.created_ms or now_ms, None, {}, 0, "")
         leader = LeaderFollower(self.service, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
@@ -215,7 +221,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
         job_id, term = job.job_id, self.term
         result = {"status": job.status.value, "end_ms": job.end_ms}
-        await self.run_blocking(self._archive.put, job)
+        dropped = await self.run_blocking(self._archive.put, job, _now_ms())
         try:
             await self._ha.running_jobs_registry().set_done(job_id, result, term)
         except JobAlreadyDoneError as error:
@@ -226,22 +232,28 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             await known.leader.stop()
         self.log.info("job %s (%s) is %s", job_id, job.name, job.status.value)
         self.spawn(self._cleaner.clean_up(job_id, term), f"cleaning up after job {job_id}")
+        self._forget(dropped, term)
 
-    def _expire(self) -> None:
-        term = self._term
-        if term is None:
-            return
-        for job_id in self._archive.expire(time.time_ns() // 1_000_000):
+    async def _expire(self, term: LeaderTerm) -> None:
+        while self._term == term:
+            self._forget(await self.run_blocking(self._archive.expire, _now_ms()), term)
+            await asyncio.sleep(EXPIRY_INTERVAL_S)
+
+    def _forget(self, job_ids: Iterable[JobID], term: LeaderTerm) -> None:
+        for job_id in job_ids:
             self.spawn(self._cleaner.forget(job_id, term), f"forgetting job {job_id}")
-        self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     # ------------------------------------------------------------------- views
 
+    @rpc_sync
+    def list_jobs(self) -> list[JobID]:
+        return list(dict.fromkeys([*self._jobs, *(job.job_id for job in self._archive.details())]))
+
     @rpc
-    async def list_jobs(self) -> list[JobDetails]:
+    async def request_multiple_job_details(self) -> MultipleJobsDetails:
         running = await asyncio.gather(*(job.details() for job in list(self._jobs.values())))
         known = {job.job_id: job for job in [*self._archive.details(), *running]}
-        return sorted(known.values(), key=lambda job: job.start_ms, reverse=True)
+        return MultipleJobsDetails(tuple(sorted(known.values(), key=lambda job: job.start_ms, reverse=True)))
 
     def _find(self, job_id: JobID) -> RunningJob:
         job = self._jobs.get(job_id)
@@ -260,6 +272,20 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def request_job_status(self, job_id: JobID) -> JobStatus:
         archived = self._archive.find(job_id)
         return (archived or await self._find(job_id).details()).status
+
+    @rpc
+    async def request_job_result(self, job_id: JobID) -> JobResult | None:
+        archived = await self.run_blocking(self._archive.get, job_id)
+        if archived is None:
+            try:
+                async with asyncio.timeout(RESULT_WAIT_S):
+                    await self._find(job_id).over.wait()
+            except TimeoutError:
+                return None
+            archived = await self.run_blocking(self._archive.get, job_id)
+        if archived is None:
+            raise JobNotFoundError(f"job {job_id} has ended and is not remembered any more (jobstore.max-capacity)")
+        return archived.result()
 
     @rpc
     async def cancel_job(self, job_id: JobID) -> None:
@@ -282,13 +308,40 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     def get_blob_server(self) -> BlobAddress:
         return self._blob
 
+    @rpc_sync
+    def get_blob_server_port(self) -> int:
+        return self._blob.port
+
     @rpc
-    async def request_cluster_overview(self) -> ResourceOverview:
-        return await (await self._resource_manager.get()).request_resource_overview()
+    async def request_cluster_overview(self) -> ClusterOverview:
+        resources = await (await self._resource_manager.get()).request_resource_overview()
+        return ClusterOverview.of(resources, len(self._jobs), [job.status for job in self._archive.details()])
 
     @rpc
     async def request_task_managers(self) -> list[TaskManagerView]:
         return await (await self._resource_manager.get()).request_task_managers()
+
+    @rpc
+    async def shut_down_cluster(self) -> None:
+        status = await self._master.request_status()
+        manager = self._resource_manager.gateway
+        if manager is not None:
+            try:
+                await manager.deregister_application(ApplicationStatus.UNKNOWN, "the cluster is being shut down")
+            except ActorError as error:
+                self.log.info("the ResourceManager was not told of the end of the cluster: %s", error)
+        own = ActorAddress.parse(status.address)
+        for system in map(ActorAddress.parse, status.masters):
+            if (system.host, system.port) != (own.host, own.port):
+                try:
+                    await self.service.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster()
+                except ActorError as error:
+                    self.log.info("the master at %s was not told to stop, it may be gone: %s", system, error)
+        await self._master.shut_down_cluster()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def create(
@@ -313,11 +366,7 @@ async def create(
         master=service.gateway(master_address, MasterGateway, timeout_s=60.0),
         blob=blob,
         blobs=blob_client(context.configuration, blob, service.secret),
-        archive=ArchivedExecutionGraphStore(
-            context.directory.archive,
-            context.configuration.get(JobStoreOptions.MAX_CAPACITY),
-            context.configuration.get(JobStoreOptions.EXPIRATION_TIME),
-        ),
+        archive=create_archive(context.configuration, context.directory.archive),
         log_dir=context.directory.log,
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
     )

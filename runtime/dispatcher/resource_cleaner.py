@@ -73,7 +73,20 @@ class ResourceCleaner:
         await self._ha.running_jobs_registry().mark_clean(job_id, term)
 
     async def forget(self, job_id: JobID, term: LeaderTerm) -> None:
-        """Remove what was kept of a job after its end."""
+        """Remove what was kept of a job after its end, once that was cleaned up after, or until the term is over."""
+        while self._leads(term):
+            try:
+                entry = await self._ha.running_jobs_registry().entry(job_id)
+                if entry is None or not entry.dirty:
+                    await self._forget_once(job_id, term)
+                    break
+            except LeadershipLostError:
+                break
+            except (HaError, OSError) as error:
+                log.warning("job %s is not forgotten yet: %s", job_id, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _forget_once(self, job_id: JobID, term: LeaderTerm) -> None:
         try:
             await self._blobs.clean_up(logs_owner(job_id), term)
         except ActorError as error:

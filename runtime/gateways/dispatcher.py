@@ -5,14 +5,18 @@ from __future__ import annotations
 from actors.rpc.gateway import Ask, FencedRpcGateway
 from blob.gateway import BlobAddress
 from blob.offload import Inline, Offloaded
-from runtime.gateways.messages import ResourceOverview, TaskLog, TaskManagerView
+from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobResult
 from runtime.jobmaster.execution_state import JobStatus
 
 
 class DispatcherGateway(FencedRpcGateway):
-    """Fenced: every call names the leadership that it is meant for."""
+    """Fenced: every call names the leadership that it is meant for.
+
+    Of Flink's methods those on savepoints, back pressure and addresses of metric query services are not here: there are
+    neither checkpoints nor a metric service.
+    """
 
     def submit_job(self, job_graph: Inline | Offloaded) -> Ask[JobID]:
         """Accept a job: the encoded `JobGraph`, as a blob when it is large. Idempotent by the graph's job id.
@@ -25,8 +29,12 @@ class DispatcherGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
-    def list_jobs(self) -> Ask[list[JobDetails]]:
-        """Running and finished jobs, the newest first."""
+    def list_jobs(self) -> Ask[list[JobID]]:
+        """Running and finished jobs, in no order; nobody else is asked."""
+        raise NotImplementedError
+
+    def request_multiple_job_details(self) -> Ask[MultipleJobsDetails]:
+        """Running and finished jobs in one line each, the newest first."""
         raise NotImplementedError
 
     def request_job(self, job_id: JobID) -> Ask[ArchivedExecutionGraph]:
@@ -35,6 +43,14 @@ class DispatcherGateway(FencedRpcGateway):
 
     def request_job_status(self, job_id: JobID) -> Ask[JobStatus]:
         """The job's state; raises `JobNotFoundError`."""
+        raise NotImplementedError
+
+    def request_job_result(self, job_id: JobID) -> Ask[JobResult | None]:
+        """How the job ended; waits for it for some seconds, and then answers None: ask again.
+
+        Raises:
+            JobNotFoundError: there is no such job (any more).
+        """
         raise NotImplementedError
 
     def cancel_job(self, job_id: JobID) -> Ask[None]:
@@ -52,12 +68,20 @@ class DispatcherGateway(FencedRpcGateway):
         """Where blobs are put and fetched."""
         raise NotImplementedError
 
-    def request_cluster_overview(self) -> Ask[ResourceOverview]:
-        """Counts of task managers and slots."""
+    def get_blob_server_port(self) -> Ask[int]:
+        """The port of `get_blob_server` alone."""
+        raise NotImplementedError
+
+    def request_cluster_overview(self) -> Ask[ClusterOverview]:
+        """Counts of TaskExecutors, slots and jobs."""
         raise NotImplementedError
 
     def request_task_managers(self) -> Ask[list[TaskManagerView]]:
         """The registered TaskExecutors."""
+        raise NotImplementedError
+
+    def shut_down_cluster(self) -> Ask[None]:
+        """Begin to stop the cluster, all its masters; the reply comes before it is stopped. Idempotent."""
         raise NotImplementedError
 
     def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> Ask[None]:

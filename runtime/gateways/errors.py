@@ -10,7 +10,10 @@ GatewayError
 ├── SlotOccupiedError            the slot belongs to another allocation
 ├── SlotNotAllocatedError        the slot is not this job's (any more)
 ├── DeploymentNotFoundError      a part of a deployment travels as a blob, which is not to be found
-└── NoSuchLogError               what was asked for is no log of a task
+├── NoSuchLogError               what was asked for is no log
+├── NoSuchTaskError              no process of that attempt runs here
+├── TaskNotRespondingError       a task process does not answer
+└── ShuttingDownError            the cluster is about to be shut down
 
 The errors of a bad job graph (`runtime.jobgraph.errors`) travel as themselves too.
 """
@@ -67,7 +70,22 @@ class SlotNotAllocatedError(GatewayError):
 
 @wire_error
 class NoSuchLogError(GatewayError):
-    """What was asked for is no log of a task."""
+    """What was asked for is no log."""
+
+
+@wire_error
+class NoSuchTaskError(GatewayError):
+    """No process of that attempt runs here."""
+
+
+@wire_error
+class TaskNotRespondingError(GatewayError):
+    """A task process does not answer."""
+
+
+@wire_error
+class ShuttingDownError(GatewayError):
+    """The cluster is about to be shut down; nothing new is begun."""
 
 
 @wire_error

@@ -18,6 +18,14 @@ class MasterGateway(RpcGateway):
         """Stop the JobMaster of a job; no error when there is none."""
         raise NotImplementedError
 
+    def stop_worker(self, name: str) -> Ask[bool]:
+        """Stop a worker that this master looks after, until `start_worker`; returns whether it is stopped by it."""
+        raise NotImplementedError
+
+    def start_worker(self) -> Ask[str]:
+        """Start one of the workers that were stopped; returns its name, empty when there is none."""
+        raise NotImplementedError
+
     def request_status(self) -> Ask[ClusterStatus]:
         """The cluster's processes."""
         raise NotImplementedError

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
+from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID
+from runtime.jobmaster.archived_execution_graph import JobDetails
+from runtime.jobmaster.descriptor import TaskProgress
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.resourcemanager.slots import SlotCounts, SlotReport, SlotStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,102 @@ class ResourceOverview:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskExecutorHeartbeat:
+    """What a TaskExecutor answers to the ResourceManager's sign of life (Flink's `TaskExecutorHeartbeatPayload`).
+
+    Args:
+        slots: what every slot is used for.
+        metrics: what it takes of its machine.
+    """
+
+    slots: SlotReport
+    metrics: TaskManagerMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeartbeat:
+    """What a TaskExecutor answers to a JobMaster's sign of life (Flink's `TaskExecutorToJobManagerHeartbeatPayload`).
+
+    Args:
+        executions: the attempts of the job that it holds (Flink's `ExecutionDeploymentReport`).
+        progress: how far those are that run, so that a lost report of it costs nothing (Flink's `AccumulatorReport`).
+    """
+
+    executions: tuple[ExecutionAttemptID, ...]
+    progress: tuple[TaskProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerInfo:
+    """All that the ResourceManager knows of a TaskExecutor (Flink's `TaskManagerDetailsInfo`).
+
+    Args:
+        registration: what it said of itself.
+        instance_id: of its registration.
+        slots: how many it has, and how many of them are free or on their way to a job.
+        allocations: what every slot was used for when it was last heard of.
+        registered_ms: when it registered, in milliseconds since the epoch.
+        last_heartbeat_ms: when it was last heard of.
+        metrics: what it took of its machine then; None before its first heartbeat.
+    """
+
+    registration: TaskExecutorRegistration
+    instance_id: InstanceID
+    slots: SlotCounts
+    allocations: tuple[SlotStatus, ...]
+    registered_ms: int
+    last_heartbeat_ms: int
+    metrics: TaskManagerMetrics | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOverview:
+    """Counts of TaskExecutors, slots and jobs (Flink's `ClusterOverview`).
+
+    Args:
+        task_managers: registered TaskExecutors.
+        slots: all their slots.
+        free_slots: those that nobody has.
+        pending_requests: requests for a slot that wait.
+        jobs_running: jobs that are not over, the waiting ones too.
+        jobs_finished: jobs that are remembered as FINISHED.
+        jobs_cancelled: jobs that are remembered as CANCELED.
+        jobs_failed: jobs that are remembered as FAILED.
+    """
+
+    task_managers: int
+    slots: int
+    free_slots: int
+    pending_requests: int
+    jobs_running: int
+    jobs_finished: int
+    jobs_cancelled: int
+    jobs_failed: int
+
+    @classmethod
+    def of(cls, resources: ResourceOverview, running: int, ended: Iterable[JobStatus]) -> ClusterOverview:
+        """Counts of the ResourceManager's and of the Dispatcher's."""
+        counts = Counter(ended)
+        return cls(
+            resources.task_managers,
+            resources.slots,
+            resources.free_slots,
+            resources.pending_requests,
+            running,
+            counts[JobStatus.FINISHED],
+            counts[JobStatus.CANCELED],
+            counts[JobStatus.FAILED],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MultipleJobsDetails:
+    """Jobs in one line each, the newest first (Flink's `MultipleJobsDetails`)."""
+
+    jobs: tuple[JobDetails, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskLog:
     """A log of one task attempt: a TRANSIENT blob, made for whoever asked, or the PERMANENT one that is kept of it.
 
@@ -99,25 +202,11 @@ class TaskLog:
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentLog:
-    """A log of a TaskExecutor or of what belongs to it, uploaded as a TRANSIENT blob for whoever asked.
-
-    Args:
-        resource_id: the TaskExecutor.
-        name: ``taskexecutor`` or ``spark``, its Spark driver's.
-        size: bytes of the log.
-        blob_key: text of the transient blob's key; of a long log it holds the head and the tail.
-    """
-
-    resource_id: ResourceID
-    name: str
-    size: int
-    blob_key: str
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A process of the cluster as `status` shows it; *leadership* is ``leader``, ``standby`` or empty."""
+    """A process of the cluster as `status` shows it; *leadership* is ``leader``, ``standby`` or empty.
+
+    A worker *is_stopped* when nobody has used it for long: it has no process until requests wait for slots.
+    """
 
     name: str
     role: str
@@ -125,6 +214,7 @@ class ProcessView:
     address: str
     restarts: int = 0
     leadership: str = ""
+    is_stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import Ask, FencedRpcGateway
+from runtime.gateways.diagnostics import ComponentLog
 from runtime.gateways.messages import (
     LeaderAddress,
     RegistrationSuccess,
     ResourceOverview,
     TaskExecutorRegistration,
+    TaskManagerInfo,
     TaskManagerView,
 )
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.resourcemanager.slot_manager import SlotReport, SlotRequest
 
 
 class ResourceManagerGateway(FencedRpcGateway):
-    """Fenced: every call names the leadership that it is meant for."""
+    """Fenced: every call names the leadership that it is meant for.
+
+    Flink's ``heartbeatFromTaskManager`` and ``heartbeatFromJobManager`` are the answers to
+    `TaskExecutorGateway.heartbeat_from_resource_manager` and `JobMasterGateway.heartbeat_from_resource_manager`.
+    """
 
     def register_task_executor(self, registration: TaskExecutorRegistration) -> Ask[RegistrationSuccess]:
         """From a TaskExecutor: it is here. An earlier registration of the same resource id is ended."""
@@ -52,6 +59,8 @@ class ResourceManagerGateway(FencedRpcGateway):
     def request_slot(self, request: SlotRequest) -> Ask[str]:
         """From a JobMaster: allocate a slot; a TaskExecutor will offer it. Idempotent by allocation id.
 
+        Jobs of a higher priority come first, those of the same in the order in which they asked.
+
         The answer says what the request waits for, or is empty when a slot is on its way. A request that cannot be
         served within ``slot.request.timeout`` ends in `JobMasterGateway.notify_allocation_failure`.
 
@@ -66,6 +75,27 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     def request_resource_overview(self) -> Ask[ResourceOverview]:
         """Counts of task managers, slots and waiting requests."""
+        raise NotImplementedError
+
+    def deregister_application(self, status: ApplicationStatus, diagnostics: str) -> Ask[None]:
+        """From the Dispatcher: the cluster is about to be shut down. Idempotent.
+
+        From now on requests for slots fail, with *diagnostics* as the reason, and no TaskExecutor is registered.
+        """
+        raise NotImplementedError
+
+    def request_task_manager_info(self, resource_id: ResourceID) -> Ask[TaskManagerInfo]:
+        """All that is known of one TaskExecutor; raises `UnknownTaskExecutorError`."""
+        raise NotImplementedError
+
+    def request_task_manager_file_upload(self, resource_id: ResourceID, name: str) -> Ask[ComponentLog]:
+        """Have a TaskExecutor upload one of the logs of `TaskExecutorGateway.request_log_list`.
+
+        Raises:
+            UnknownTaskExecutorError: it is not registered.
+            NoSuchLogError: it has no log of that name.
+            ActorError: it does not answer.
+        """
         raise NotImplementedError
 
     def request_task_managers(self) -> Ask[list[TaskManagerView]]:

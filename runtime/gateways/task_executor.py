@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from blob.gateway import BlobAddress
-from runtime.gateways.messages import ComponentLog, LeaderAddress, TaskLog
+from runtime.gateways.diagnostics import ComponentLog, LogInfo, ThreadDump
+from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorHeartbeat, TaskLog
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment
-from runtime.resourcemanager.slot_manager import SlotReport
 
 
 class TaskExecutorGateway(RpcGateway):
@@ -51,12 +51,12 @@ class TaskExecutorGateway(RpcGateway):
         """From a JobMaster: cancel an attempt; CANCELED is reported when nothing of it runs any more."""
         raise NotImplementedError
 
-    def heartbeat_from_resource_manager(self) -> Ask[SlotReport]:
-        """A sign of life of the ResourceManager's; the answer is what every slot is used for."""
+    def heartbeat_from_resource_manager(self) -> Ask[TaskExecutorHeartbeat]:
+        """A sign of life of the ResourceManager's; the answer is what its slots are used for, and what it takes."""
         raise NotImplementedError
 
-    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[list[ExecutionAttemptID]]:
-        """A sign of life of a JobMaster's; the answer is which attempts of its job are here.
+    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[JobHeartbeat]:
+        """A sign of life of a JobMaster's; the answer is which attempts of its job are here, and how far they are.
 
         A JobMaster that is new to the TaskExecutor is registered with.
         """
@@ -91,6 +91,27 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
-    def request_own_logs(self, blob_server: BlobAddress) -> Ask[list[ComponentLog]]:
-        """Upload this TaskExecutor's own log and its Spark driver's as TRANSIENT blobs to there, and name them."""
+    def request_log_list(self) -> Ask[list[LogInfo]]:
+        """The logs of the TaskExecutor itself: its own and its Spark driver's."""
+        raise NotImplementedError
+
+    def request_file_upload(self, name: str, blob_server: BlobAddress | None = None) -> Ask[ComponentLog]:
+        """Upload one of `request_log_list` as a TRANSIENT blob, and name that. It fails as the blob service does.
+
+        Args:
+            name: the log.
+            blob_server: where to; as in `request_task_logs`. Default: the BlobServer beside the ResourceManager.
+
+        Raises:
+            NoSuchLogError: there is no log of that name; no other file is ever served.
+        """
+        raise NotImplementedError
+
+    def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> Ask[ThreadDump]:
+        """Where the threads of the TaskExecutor are at present, or those of the task process of an attempt.
+
+        Raises:
+            NoSuchTaskError: no process of that attempt runs here.
+            TaskNotRespondingError: the process does not answer, for example because native code holds its interpreter.
+        """
         raise NotImplementedError

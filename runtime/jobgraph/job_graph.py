@@ -129,6 +129,7 @@ class JobGraph:
         restart_strategy: None for the cluster's default.
         created_ms: when the client made it, in milliseconds since the epoch.
         format_version: of this structure; readers refuse versions that they do not know.
+        priority: slots go to jobs of a higher one first.
     """
 
     job_id: JobID
@@ -142,6 +143,7 @@ class JobGraph:
     restart_strategy: RestartStrategyConfig | None = None
     created_ms: int = 0
     format_version: int = FORMAT_VERSION
+    priority: int = 0
 
     @classmethod
     def for_script(

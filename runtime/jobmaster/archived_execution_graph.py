@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
@@ -108,6 +109,44 @@ class JobDetails:
     error: str
 
 
+class ApplicationStatus(Enum):
+    """How a job ended, or why a cluster is shut down (Flink's `ApplicationStatus`)."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def of(cls, status: JobStatus) -> ApplicationStatus:
+        """What the state of a job that is over says; UNKNOWN for any other."""
+        ends = {
+            JobStatus.FINISHED: cls.SUCCEEDED,
+            JobStatus.FAILED: cls.FAILED,
+            JobStatus.CANCELED: cls.CANCELED,
+        }
+        return ends.get(status, cls.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended (Flink's `JobResult`).
+
+    Args:
+        job_id: of the job.
+        status: the same as Flink's client sees it.
+        net_runtime_ms: milliseconds from its acceptance to its end.
+        failure: what made the job fail; None otherwise.
+        failure_counts: as in `ArchivedExecutionGraph`.
+    """
+
+    job_id: JobID
+    status: ApplicationStatus
+    net_runtime_ms: int
+    failure: ErrorInfo | None
+    failure_counts: dict[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class ArchivedExecutionGraph:
     """All there is to be said of a job; made of a running one as well as of one that ended.
@@ -150,6 +189,11 @@ class ArchivedExecutionGraph:
     def end_ms(self) -> int | None:
         """When it ended, in milliseconds since the epoch; None while it has not."""
         return self.timestamps[self.status.value] if self.status.is_globally_terminal else None
+
+    def result(self) -> JobResult:
+        """How the job ended; only of one that is over."""
+        ran_ms = (self.end_ms or self.start_ms) - self.start_ms
+        return JobResult(self.job_id, ApplicationStatus.of(self.status), ran_ms, self.failure, self.failure_counts)
 
     def details(self) -> JobDetails:
         """The job in one line of a list."""

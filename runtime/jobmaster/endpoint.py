@@ -17,11 +17,11 @@ from blob.gateway import BlobAddress
 from conf.options import HeartbeatOptions
 from runtime.environment.context import ComponentContext
 from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration
+from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import LeaderTerm
 from runtime.heartbeat.manager import HeartbeatManager
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
+from runtime.ids import AllocationID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution_state import ErrorInfo
@@ -48,7 +48,7 @@ class JobMaster(JobExecution, JobMasterGateway):
             timeout_s=self._configuration.get(HeartbeatOptions.TIMEOUT),
             failure_threshold=self._configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
             on_timeout=self._task_manager_lost,
-            on_payload=self._deployments_reported,
+            on_payload=self._task_manager_heard,
         )
         self._heartbeats.start()
         await self._dispatcher.start()
@@ -61,8 +61,8 @@ class JobMaster(JobExecution, JobMasterGateway):
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         self._check(term)
 
-    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Awaitable[list[ExecutionAttemptID]]]:
-        async def ask() -> list[ExecutionAttemptID]:
+    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Awaitable[JobHeartbeat]]:
+        async def ask() -> JobHeartbeat:
             if self.fencing_token is None:
                 raise FencingError(f"{self.path} does not lead")
             own = LeaderAddress(str(self.address), self.fencing_token)
@@ -141,9 +141,11 @@ class JobMaster(JobExecution, JobMasterGateway):
     def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
         self._task_manager_lost(resource_id, cause.message, cause)
 
-    def _deployments_reported(self, target: str, attempts: list[ExecutionAttemptID]) -> None:
+    def _task_manager_heard(self, target: str, heartbeat: JobHeartbeat) -> None:
         if self._graph is not None:
-            self._do(self._graph.deployments_reported(ResourceID(target), attempts, current_instant()))
+            for progress in heartbeat.progress:
+                self._graph.progress_reported(progress)
+            self._do(self._graph.deployments_reported(ResourceID(target), heartbeat.executions, current_instant()))
 
     # ------------------------------------------------------------ ResourceManager
 

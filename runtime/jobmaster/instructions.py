@@ -8,14 +8,17 @@ from runtime.ids import ExecutionAttemptID, ResourceID, RestartID, SlotRequestID
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.jobmaster.execution_state import ErrorInfo, JobStatus
 from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.resourcemanager.locality import TaskManagerLocation
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSlot:
-    """Get a slot from the SlotPool; answer with `slot_assigned` or `slot_unavailable`."""
+    """Get a slot from the SlotPool, near *preferred_locations* if it can be had at once; answer with `slot_assigned` or
+    `slot_unavailable`."""
 
     request_id: SlotRequestID
     task_name: str
+    preferred_locations: tuple[TaskManagerLocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

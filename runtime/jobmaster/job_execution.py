@@ -184,7 +184,9 @@ class JobExecution(LeaderEndpoint):
         graph, now = self._require_graph(), current_instant()
         match instruction:
             case RequestSlot():
-                return self._pool.request_slot(instruction.request_id, instruction.task_name, now.monotonic_s)
+                return self._pool.request_slot(
+                    instruction.request_id, instruction.task_name, now.monotonic_s, instruction.preferred_locations
+                )
             case CancelSlotRequest():
                 return self._pool.cancel_request(instruction.request_id, now.monotonic_s)
             case ReleaseSlot():
@@ -204,7 +206,8 @@ class JobExecution(LeaderEndpoint):
             case JobReachedTerminal():
                 self.spawn(self._finish(instruction), "reporting the end of the job")
             case AskForSlot():
-                self._resource_manager.ask_for_slot(instruction, "" if self._job is None else self._job.name)
+                if self._job is not None:
+                    self._resource_manager.ask_for_slot(instruction, self._job)
             case WithdrawSlotRequest():
                 self._resource_manager.withdraw(instruction.allocation_id)
             case SlotReady():

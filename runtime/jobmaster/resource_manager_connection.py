@@ -13,6 +13,7 @@ from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, JobID
+from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
 from runtime.leaders import LeaderFollower
 from runtime.resourcemanager.slot_manager import SlotRequest
@@ -102,10 +103,17 @@ class ResourceManagerConnection:
                 return
             await asyncio.sleep(self._silence_s - silent_s)
 
-    def ask_for_slot(self, request: AskForSlot, job_name: str) -> None:
+    def ask_for_slot(self, request: AskForSlot, job: JobGraph) -> None:
         """Send a slot request to the present leader."""
         if self._gateway is not None:
-            wanted = SlotRequest(self._job_id, request.allocation_id, job_name, request.task_name)
+            wanted = SlotRequest(
+                self._job_id,
+                request.allocation_id,
+                job.name,
+                request.task_name,
+                job.priority,
+                request.preferred_locations,
+            )
             self._endpoint.spawn(self._ask(self._gateway, wanted), f"asking for slot {request.allocation_id}")
 
     async def _ask(self, gateway: ResourceManagerGateway, request: SlotRequest) -> None:

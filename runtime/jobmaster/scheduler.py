@@ -24,6 +24,7 @@ from runtime.jobmaster.instructions import (
     ScheduleRestart,
 )
 from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.resourcemanager.locality import TaskManagerLocation
 
 ACTIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RECONCILING)
 """The states in which what fails may be restarted."""
@@ -42,8 +43,13 @@ class Scheduler(ExecutionGraphState):
             if ready and execution.state is ExecutionState.CREATED:
                 execution.request_id = self._new_request_id()
                 execution.transition(ExecutionState.SCHEDULED, at.epoch_ms)
-                instructions.append(RequestSlot(execution.request_id, task.chain.name))
+                instructions.append(RequestSlot(execution.request_id, task.chain.name, self._locations_of_inputs(task)))
         return instructions
+
+    def _locations_of_inputs(self, task: Task) -> tuple[TaskManagerLocation, ...]:
+        """Where the results were made that the task reads, each place once."""
+        producers = (self._tasks[key].current.slot for key in task.chain.inputs)
+        return tuple(dict.fromkeys(slot.location for slot in producers if slot is not None))
 
     def _descriptor(self, task: Task, slot: AllocatedSlot) -> TaskDeploymentDescriptor:
         results = {

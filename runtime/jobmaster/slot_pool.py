@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
+from runtime.resourcemanager.locality import TaskManagerLocation, locality_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class AllocatedSlot:
     slot_id: SlotID
     address: str
 
+    @property
+    def location(self) -> TaskManagerLocation:
+        """Where it is."""
+        return TaskManagerLocation.of(self.slot_id.resource_id, self.address)
+
 
 @dataclass(frozen=True, slots=True)
 class AskForSlot:
@@ -39,6 +45,7 @@ class AskForSlot:
 
     allocation_id: AllocationID
     task_name: str
+    preferred_locations: tuple[TaskManagerLocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class _Pending:
     allocation_id: AllocationID
     task_name: str
     deadline: float
+    preferred_locations: tuple[TaskManagerLocation, ...]
 
 
 @dataclass(slots=True)
@@ -140,17 +148,28 @@ class SlotPool:
         """The waiting request that the ResourceManager was asked for under this id; None when it waits no more."""
         return next((item.request_id for item in self._pending.values() if item.allocation_id == allocation_id), None)
 
-    def request_slot(self, request_id: SlotRequestID, task_name: str, now: float) -> list[SlotPoolInstruction]:
-        """A task needs a slot. Idempotent by request id."""
+    def request_slot(
+        self,
+        request_id: SlotRequestID,
+        task_name: str,
+        now: float,
+        preferred_locations: tuple[TaskManagerLocation, ...] = (),
+    ) -> list[SlotPoolInstruction]:
+        """A task needs a slot, near *preferred_locations* if one is free there. Idempotent by request id."""
         if self._closed:
             return [SlotRequestFailed(request_id, "the job is ending")]
         if request_id in self._pending or any(held.request_id == request_id for held in self._held.values()):
             return []
-        for held in self._held.values():
-            if held.request_id is None:
-                held.request_id = request_id
-                return [SlotReady(request_id, held.slot)]
-        pending = _Pending(request_id, self._new_allocation_id(), task_name, now + self._request_timeout)
+        nearest = max(
+            (held for held in self._held.values() if held.request_id is None),
+            key=lambda held: locality_of(held.slot.location, preferred_locations),
+            default=None,
+        )
+        if nearest is not None:
+            nearest.request_id = request_id
+            return [SlotReady(request_id, nearest.slot)]
+        deadline = now + self._request_timeout
+        pending = _Pending(request_id, self._new_allocation_id(), task_name, deadline, preferred_locations)
         self._pending[request_id] = pending
         return self._ask(pending)
 
@@ -286,7 +305,9 @@ class SlotPool:
         return instructions
 
     def _ask(self, pending: _Pending) -> list[SlotPoolInstruction]:
-        return [AskForSlot(pending.allocation_id, pending.task_name)] if self._connected else []
+        if not self._connected:
+            return []
+        return [AskForSlot(pending.allocation_id, pending.task_name, pending.preferred_locations)]
 
     def _withdraw(self, pending: _Pending) -> list[SlotPoolInstruction]:
         return [WithdrawSlotRequest(pending.allocation_id)] if self._connected else []

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.receptionist import ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import rpc_sync, rpc_tell
+from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
-from conf.options import HeartbeatOptions, JobOptions
+from conf.options import HeartbeatOptions, JobOptions, ResourceManagerOptions
 from runtime.environment.context import ComponentContext
-from runtime.gateways.errors import SlotOccupiedError, UnknownJobManagerError, UnknownTaskExecutorError
+from runtime.gateways.diagnostics import ComponentLog
+from runtime.gateways.errors import (
+    ShuttingDownError,
+    SlotOccupiedError,
+    UnknownJobManagerError,
+    UnknownTaskExecutorError,
+)
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.messages import (
     LeaderAddress,
     RegistrationSuccess,
     ResourceOverview,
+    TaskExecutorHeartbeat,
     TaskExecutorRegistration,
+    TaskManagerInfo,
     TaskManagerView,
 )
 from runtime.gateways.resource_manager import ResourceManagerGateway
@@ -30,26 +39,21 @@ from runtime.ha.model import RESOURCE_MANAGER, LeaderTerm
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.leadership import LeaderEndpoint
+from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.slot_manager import (
     AllocateSlot,
     FailRequest,
+    ReleaseTaskManager,
     SlotManager,
     SlotManagerInstruction,
     SlotReport,
     SlotRequest,
 )
+from runtime.resourcemanager.worker_allocation import WorkerAllocation
 
 CHECK_INTERVAL_S = 0.5
-
-
-@dataclass(slots=True)
-class _Worker:
-    registration: TaskExecutorRegistration
-    instance_id: InstanceID
-    gateway: TaskExecutorGateway
-    registered_ms: int
-    last_heartbeat_ms: int
 
 
 @dataclass(slots=True)
@@ -86,14 +90,19 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._configuration = configuration
         self._blob = blob
         self._system = str(system)
-        self._workers: dict[InstanceID, _Worker] = {}
+        self._instances = InstanceManager()
+        self._instances.add_instance_listener(self)
+        self._shutting_down = ""
+        self._stops_workers = bool(configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT))
+        self._workers = WorkerAllocation(service, receptionist)
         self._jobs: dict[JobID, _Job] = {}
         self._slots = self._new_slot_manager()
         self._worker_heartbeats: HeartbeatManager | None = None
         self._job_heartbeats: HeartbeatManager | None = None
 
     def _new_slot_manager(self) -> SlotManager:
-        return SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT))
+        timeout_s = self._configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT)
+        return SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT), timeout_s or None)
 
     def _new_heartbeats(self, on_timeout: Any, on_payload: Any = None) -> HeartbeatManager:
         return HeartbeatManager(
@@ -110,18 +119,26 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     async def lead(self, term: LeaderTerm) -> None:
         """Begin with an empty book: everybody registers with the new leader."""
         self._slots = self._new_slot_manager()
-        self._worker_heartbeats = self._new_heartbeats(self._worker_lost, self._slots_reported)
+        self._shutting_down = ""
+        self._worker_heartbeats = self._new_heartbeats(self._worker_lost, self._worker_heard)
         self._job_heartbeats = self._new_heartbeats(self._job_master_lost)
         self._worker_heartbeats.start()
         self._job_heartbeats.start()
         self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
+        start_up_s = self._configuration.get(ResourceManagerOptions.START_UP_TIME)
+        if start_up_s:
+            self.schedule_run_async(start_up_s, lambda: self._start_up_is_over(term))
+
+    def _start_up_is_over(self, term: LeaderTerm) -> None:
+        if self._term == term:
+            self._carry_out(self._slots.set_fail_unfulfillable_request(True))
 
     async def step_back(self) -> None:
         """Forget everybody; they look for the new leader themselves."""
         for heartbeats in (self._worker_heartbeats, self._job_heartbeats):
             if heartbeats is not None:
                 heartbeats.stop()
-        self._workers.clear()
+        self._instances.clear()
         self._jobs.clear()
 
     async def on_stop(self) -> None:
@@ -131,39 +148,47 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def _check(self, term: LeaderTerm) -> None:
         if self._term == term:
             self._carry_out(self._slots.expired(time.monotonic()))
+            if self._stops_workers and self._slots.has_waiting_requests and not self._shutting_down:
+                self.spawn(self._workers.start(), "starting a worker")
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     # ------------------------------------------------------------ TaskExecutors
 
     @rpc_sync
     def register_task_executor(self, registration: TaskExecutorRegistration) -> RegistrationSuccess:
-        for worker in list(self._workers.values()):
-            if worker.registration.resource_id == registration.resource_id:
-                self._drop_worker(worker, "it registered anew")
-        now_ms = time.time_ns() // 1_000_000
+        if self._shutting_down:
+            raise ShuttingDownError(f"TaskExecutor {registration.resource_id} is not registered: {self._shutting_down}")
         gateway = self.service.gateway(registration.address, TaskExecutorGateway)
-        worker = _Worker(registration, InstanceID.random(), gateway, now_ms, now_ms)
-        self._workers[worker.instance_id] = worker
+        instance = self._instances.register(registration, gateway, _now_ms())
+        return RegistrationSuccess(instance.instance_id, self._blob, self._system)
+
+    def new_instance_available(self, instance: Instance) -> None:
+        """Called by the InstanceManager."""
+        self._workers.has_come(instance.resource_id)
         if self._worker_heartbeats is not None:
-            self._worker_heartbeats.monitor(worker.instance_id, gateway.heartbeat_from_resource_manager)
+            self._worker_heartbeats.monitor(instance.instance_id, instance.gateway.heartbeat_from_resource_manager)
         self.log.info(
             "TaskExecutor %s (process %d) registered with %d slots at %s",
-            registration.resource_id,
-            registration.pid,
-            registration.slots,
-            registration.address,
+            instance.resource_id,
+            instance.registration.pid,
+            instance.registration.slots,
+            instance.registration.address,
         )
-        return RegistrationSuccess(worker.instance_id, self._blob, self._system)
+
+    def instance_died(self, instance: Instance, reason: str) -> None:
+        """Called by the InstanceManager."""
+        self.log.warning("TaskExecutor %s is gone: %s", instance.resource_id, reason)
+        if self._worker_heartbeats is not None:
+            self._worker_heartbeats.unmonitor(instance.instance_id)
+        self._carry_out(self._slots.unregister_task_manager(instance.instance_id))
 
     @rpc_sync
     def send_slot_report(self, instance_id: InstanceID, report: SlotReport) -> None:
-        worker = self._workers.get(instance_id)
-        if worker is None:
+        instance = self._instances.get(instance_id)
+        if instance is None:
             raise UnknownTaskExecutorError(f"registration {instance_id} has been ended; register again")
-        registration = worker.registration
-        self._carry_out(
-            self._slots.register_task_manager(instance_id, registration.resource_id, registration.address, report)
-        )
+        address = instance.registration.address
+        self._carry_out(self._slots.register_task_manager(instance_id, instance.resource_id, address, report))
 
     @rpc_tell
     def notify_slot_available(self, instance_id: InstanceID, report: SlotReport) -> None:
@@ -171,27 +196,17 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     @rpc_tell
     def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
-        for worker in list(self._workers.values()):
-            if worker.registration.resource_id == resource_id:
-                self._drop_worker(worker, reason)
+        instance = self._instances.find(resource_id)
+        if instance is not None:
+            self._instances.unregister(instance.instance_id, reason)
 
-    def _slots_reported(self, target: str, report: SlotReport) -> None:
-        worker = self._workers.get(InstanceID(target))
-        if worker is not None:
-            worker.last_heartbeat_ms = time.time_ns() // 1_000_000
-            self._carry_out(self._slots.report_slot_status(worker.instance_id, report))
+    def _worker_heard(self, target: str, heartbeat: TaskExecutorHeartbeat) -> None:
+        instance_id = InstanceID(target)
+        self._instances.heard(instance_id, heartbeat, _now_ms())
+        self._carry_out(self._slots.report_slot_status(instance_id, heartbeat.slots))
 
     def _worker_lost(self, target: str, reason: str) -> None:
-        worker = self._workers.get(InstanceID(target))
-        if worker is not None:
-            self._drop_worker(worker, reason)
-
-    def _drop_worker(self, worker: _Worker, reason: str) -> None:
-        self.log.warning("TaskExecutor %s is gone: %s", worker.registration.resource_id, reason)
-        del self._workers[worker.instance_id]
-        if self._worker_heartbeats is not None:
-            self._worker_heartbeats.unmonitor(worker.instance_id)
-        self._carry_out(self._slots.unregister_task_manager(worker.instance_id))
+        self._instances.unregister(InstanceID(target), reason)
 
     # --------------------------------------------------------------- JobMasters
 
@@ -225,6 +240,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def request_slot(self, request: SlotRequest) -> str:
         if request.job_id not in self._jobs:
             raise UnknownJobManagerError(f"the JobMaster of job {request.job_id} is not registered; register again")
+        if self._shutting_down:
+            self._carry_out([FailRequest(request, self._shutting_down)])
+            return self._shutting_down
         self._carry_out(self._slots.register_slot_request(request, time.monotonic()))
         return self._slots.waiting_reason(request.allocation_id) or ""
 
@@ -232,20 +250,30 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def cancel_slot_request(self, allocation_id: AllocationID) -> None:
         self._slots.unregister_slot_request(allocation_id)
 
+    @rpc_sync
+    def deregister_application(self, status: ApplicationStatus, diagnostics: str) -> None:
+        self.log.info("the cluster is about to be shut down (%s): %s", status.value, diagnostics)
+        self._shutting_down = diagnostics
+        for request in self._slots.pending_requests:
+            self._slots.unregister_slot_request(request.allocation_id)
+            self._carry_out([FailRequest(request, diagnostics)])
+
     # ------------------------------------------------------------- instructions
 
-    def _carry_out(self, instructions: list[SlotManagerInstruction]) -> None:
+    def _carry_out(self, instructions: Sequence[SlotManagerInstruction]) -> None:
         for instruction in instructions:
             match instruction:
                 case AllocateSlot():
                     self.spawn(self._allocate(instruction), f"allocating {instruction.slot_id}")
+                case ReleaseTaskManager():
+                    self.spawn(self._release(instruction), f"stopping {instruction.resource_id}")
                 case FailRequest():
                     self.spawn(self._fail(instruction), f"refusing slot request {instruction.request.allocation_id}")
 
     async def _allocate(self, instruction: AllocateSlot) -> None:
         slot_id, request, slots = instruction.slot_id, instruction.request, self._slots
         worker, job, token = (
-            self._workers.get(instruction.instance_id),
+            self._instances.get(instruction.instance_id),
             self._jobs.get(request.job_id),
             self.fencing_token,
         )
@@ -263,6 +291,13 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
             if slots is self._slots:
                 self._carry_out(outcome(slot_id, request.allocation_id))
+
+    async def _release(self, instruction: ReleaseTaskManager) -> None:
+        slots = self._slots
+        if await self._workers.stop(instruction.resource_id, instruction.idle_s):
+            self._instances.unregister(instruction.instance_id, "nobody used it")
+        elif slots is self._slots:
+            self._carry_out(slots.keep_task_manager(instruction.instance_id))
 
     async def _fail(self, instruction: FailRequest) -> None:
         job = self._jobs.get(instruction.request.job_id)
@@ -287,14 +322,43 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def request_task_managers(self) -> list[TaskManagerView]:
         return [
             TaskManagerView(
-                worker.registration,
-                worker.instance_id,
-                self._slots.counts(worker.instance_id).free,
-                worker.registered_ms,
-                worker.last_heartbeat_ms,
+                instance.registration,
+                instance.instance_id,
+                self._slots.counts(instance.instance_id).free,
+                instance.registered_ms,
+                instance.last_heartbeat_ms,
             )
-            for worker in sorted(self._workers.values(), key=lambda item: item.registration.resource_id)
+            for instance in self._instances
         ]
+
+    @rpc_sync
+    def request_task_manager_info(self, resource_id: ResourceID) -> TaskManagerInfo:
+        instance = self._registered(resource_id)
+        return TaskManagerInfo(
+            instance.registration,
+            instance.instance_id,
+            self._slots.counts(instance.instance_id),
+            instance.allocations,
+            instance.registered_ms,
+            instance.last_heartbeat_ms,
+            instance.metrics,
+        )
+
+    @rpc
+    async def request_task_manager_file_upload(self, resource_id: ResourceID, name: str) -> ComponentLog:
+        return await self._registered(resource_id).gateway.request_file_upload(name)
+
+    def _registered(self, resource_id: ResourceID) -> Instance:
+        instance = self._instances.find(resource_id)
+        if instance is None:
+            raise UnknownTaskExecutorError(
+                f"no TaskExecutor {resource_id} is registered; `status` shows those that are"
+            )
+        return instance
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def create(

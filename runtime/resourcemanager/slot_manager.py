@@ -3,6 +3,10 @@
 Pure: events in, instructions out; times are monotonic seconds. A TaskExecutor has the last word on its own slots: its
 reports correct this book-keeping. While the outcome of an allocation is not known (the ask timed out), its slot is
 given to nobody until the next report.
+
+Requests are served by the priority of their jobs, and in the order in which they came where that is the same. None is
+held back for a nearer slot: of those that are free it gets the nearest, and of the equally near ones that of the
+TaskExecutor with most room.
 """
 
 from __future__ import annotations
@@ -12,67 +16,29 @@ from dataclasses import dataclass
 from enum import Enum
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.resourcemanager.locality import TaskManagerLocation, locality_of
+from runtime.resourcemanager.slots import (
+    AllocateSlot,
+    FailRequest,
+    ReleaseTaskManager,
+    SlotCounts,
+    SlotManagerInstruction,
+    SlotReport,
+    SlotRequest,
+    SlotStatus,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class SlotStatus:
-    """One slot in a TaskExecutor's report: whose it is, or None twice for a free one."""
-
-    slot_id: SlotID
-    job_id: JobID | None = None
-    allocation_id: AllocationID | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SlotReport:
-    """All slots of a TaskExecutor."""
-
-    slots: tuple[SlotStatus, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRequest:
-    """A job's wish for one slot (Flink's `SlotRequest`): idempotent by its allocation id."""
-
-    job_id: JobID
-    allocation_id: AllocationID
-    job_name: str
-    task_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class AllocateSlot:
-    """Tell the TaskExecutor to give the slot to the job; report back the outcome."""
-
-    instance_id: InstanceID
-    address: str
-    slot_id: SlotID
-    request: SlotRequest
-
-
-@dataclass(frozen=True, slots=True)
-class FailRequest:
-    """Tell the JobMaster that it will not get this slot; *reason* is for the user."""
-
-    request: SlotRequest
-    reason: str
-
-
-SlotManagerInstruction = AllocateSlot | FailRequest
-
-
-@dataclass(frozen=True, slots=True)
-class SlotCounts:
-    """Slots of one TaskExecutor, or of all: registered = free + pending (on their way to a job) + allocated."""
-
-    registered: int = 0
-    free: int = 0
-    pending: int = 0
-
-    @property
-    def allocated(self) -> int:
-        """Slots in a job's hands."""
-        return self.registered - self.free - self.pending
+__all__ = [
+    "AllocateSlot",
+    "FailRequest",
+    "ReleaseTaskManager",
+    "SlotCounts",
+    "SlotManager",
+    "SlotManagerInstruction",
+    "SlotReport",
+    "SlotRequest",
+    "SlotStatus",
+]
 
 
 class _State(Enum):
@@ -99,6 +65,16 @@ class _TaskManager:
     resource_id: ResourceID
     address: str
     slots: dict[SlotID, _Slot]
+    idle_since: float | None = None
+    released: bool = False
+
+    @property
+    def location(self) -> TaskManagerLocation:
+        return TaskManagerLocation.of(self.resource_id, self.address)
+
+    @property
+    def is_idle(self) -> bool:
+        return all(slot.state is _State.FREE for slot in self.slots.values())
 
     def counts(self) -> SlotCounts:
         states = [slot.state for slot in self.slots.values()]
@@ -111,7 +87,12 @@ class _TaskManager:
 class _Request:
     request: SlotRequest
     deadline: float
+    number: int
     slot_id: SlotID | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return -self.request.priority, self.number
 
 
 class SlotManager:
@@ -119,10 +100,14 @@ class SlotManager:
 
     Args:
         request_timeout: seconds that a request may wait (``slot.request.timeout``).
+        task_manager_timeout: seconds without any use of its slots after which a TaskExecutor is released
+            (``resourcemanager.taskmanager-timeout``); None: never.
     """
 
-    def __init__(self, request_timeout: float) -> None:
+    def __init__(self, request_timeout: float, task_manager_timeout: float | None = None) -> None:
         self._request_timeout = request_timeout
+        self._task_manager_timeout = task_manager_timeout
+        self._requests_made = 0
         self._task_managers: dict[InstanceID, _TaskManager] = {}
         self._slots: dict[SlotID, _Slot] = {}
         self._requests: dict[AllocationID, _Request] = {}
@@ -134,6 +119,11 @@ class SlotManager:
     def pending_requests(self) -> tuple[SlotRequest, ...]:
         """Requests without a confirmed slot, oldest first."""
         return tuple(entry.request for entry in self._requests.values())
+
+    @property
+    def has_waiting_requests(self) -> bool:
+        """Whether a request has no slot, not even one on its way."""
+        return any(entry.slot_id is None for entry in self._requests.values())
 
     @property
     def task_managers(self) -> tuple[InstanceID, ...]:
@@ -164,7 +154,8 @@ class SlotManager:
         allocation_id = request.allocation_id
         if allocation_id in self._requests or any(slot.allocation_id == allocation_id for slot in self._slots.values()):
             return []
-        self._requests[allocation_id] = _Request(request, now + self._request_timeout)
+        self._requests_made += 1
+        self._requests[allocation_id] = _Request(request, now + self._request_timeout, self._requests_made)
         if self._fail_unfulfillable and not self._slots:
             return self._fail(self._requests[allocation_id])
         return self._match()
@@ -187,12 +178,33 @@ class SlotManager:
         return self._fail_all_if_unfulfillable()
 
     def expired(self, now: float) -> list[SlotManagerInstruction]:
-        """Fail the requests that waited too long; those with a slot on its way are spared."""
+        """What is due; to be called every now and then.
+
+        Requests that waited too long fail, but for those with a slot on its way. TaskExecutors that nobody has used for
+        too long are released: their slots are given to nobody until they are gone, or `keep_task_manager` is told.
+        """
         due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
-        return [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
+        failed = [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
+        return [*failed, *self._release_idle(now)]
+
+    def _release_idle(self, now: float) -> list[SlotManagerInstruction]:
+        instructions: list[SlotManagerInstruction] = []
+        if self._task_manager_timeout is None:
+            return instructions
+        for manager in self._task_managers.values():
+            if manager.released or not manager.is_idle:
+                manager.idle_since = None
+            elif manager.idle_since is None:
+                manager.idle_since = now
+            elif now - manager.idle_since >= self._task_manager_timeout:
+                instructions.append(
+                    ReleaseTaskManager(manager.instance_id, manager.resource_id, now - manager.idle_since)
+                )
+                manager.released = True
+        return instructions
 
     def next_deadline(self) -> float | None:
-        """When `expired` will next have something to say, in monotonic seconds; None: never as things are."""
+        """When the next request will have waited too long, in monotonic seconds; None: never as things are."""
         return min((entry.deadline for entry in self._requests.values() if entry.slot_id is None), default=None)
 
     # ----------------------------------------------------------- task managers
@@ -216,6 +228,14 @@ class SlotManager:
         self._remove(manager)
         return [*self._fail_all_if_unfulfillable(), *self._match()]
 
+    def keep_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
+        """A TaskExecutor that was released stays after all."""
+        manager = self._task_managers.get(instance_id)
+        if manager is None or not manager.released:
+            return []
+        manager.released, manager.idle_since = False, None
+        return self._match()
+
     def report_slot_status(self, instance_id: InstanceID, report: SlotReport) -> list[SlotManagerInstruction]:
         """A TaskExecutor says what its slots are. Unknown instances are ignored: they must register first."""
         manager = self._task_managers.get(instance_id)
@@ -231,6 +251,8 @@ class SlotManager:
             if slot_id not in manager.slots:
                 manager.slots[slot_id] = self._slots[slot_id] = _Slot(slot_id)
             self._reconcile(manager.slots[slot_id], status)
+        if not manager.is_idle:
+            manager.idle_since = None
         return self._match()
 
     def free_slot(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
@@ -301,17 +323,25 @@ class SlotManager:
 
     def _match(self) -> list[SlotManagerInstruction]:
         instructions: list[SlotManagerInstruction] = []
-        for entry in self._requests.values():
-            if entry.slot_id is not None:
-                continue
-            manager = max(self._task_managers.values(), key=lambda item: item.counts().free, default=None)
+        waiting = [entry for entry in self._requests.values() if entry.slot_id is None]
+        for entry in sorted(waiting, key=lambda item: item.rank):
+            manager = self._nearest(entry.request)
             slot = None if manager is None else _first_free(manager.slots.values())
             if manager is None or slot is None:
                 break
             entry.slot_id = slot.slot_id
+            manager.idle_since = None
             slot.become(_State.PENDING, entry.request.allocation_id, entry.request.job_id)
             instructions.append(AllocateSlot(manager.instance_id, manager.address, slot.slot_id, entry.request))
         return instructions
+
+    def _nearest(self, request: SlotRequest) -> _TaskManager | None:
+        """Of the TaskExecutors that have a free slot the nearest, then the one with most of them."""
+        return max(
+            (manager for manager in self._task_managers.values() if manager.counts().free and not manager.released),
+            key=lambda item: (locality_of(item.location, request.preferred_locations), item.counts().free),
+            default=None,
+        )
 
     def _fail_all_if_unfulfillable(self) -> list[SlotManagerInstruction]:
         if not self._fail_unfulfillable or self._slots:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from ..threads import thread_stacks
 from .errors import TaskCancelled
 from .wire import BlockingChannel, Message
 
@@ -132,5 +133,8 @@ class TaskControl:
         os._exit(EXIT_ORPHANED)
 
     def _handle(self, message: Message) -> None:
-        if message.get("type") == "cancel":
-            threading.Thread(target=self._cancellation.request, name="cancel", daemon=True).start()
+        match message.get("type"):
+            case "cancel":
+                threading.Thread(target=self._cancellation.request, name="cancel", daemon=True).start()
+            case "dump_threads":
+                self.tell("threads", number=message.get("number"), threads=thread_stacks())

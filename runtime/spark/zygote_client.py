@@ -33,6 +33,8 @@ class TaskProcess:
         self._control = control
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._exit.add_done_callback(_retrieved)
+        self._dumps: dict[int, asyncio.Future[list[tuple[str, str]]]] = {}
+        self._dumps_asked = 0
 
     async def messages(self) -> AsyncIterator[Message]:
         """Yield the task's messages (see `runtime.spark.task`) until it closes its end."""
@@ -46,7 +48,35 @@ class TaskProcess:
             if not data:
                 return
             for message in reader.feed(data):
-                yield message
+                if message.get("type") == "threads":
+                    self._dumped(message)
+                else:
+                    yield message
+
+    async def thread_dump(self) -> list[tuple[str, str]]:
+        """Where the threads of the process are at present, by name; `messages` must be iterated over meanwhile.
+
+        Waits for as long as the process does not answer. Raises `ZygoteError` when it ends instead, OSError when it has
+        ended.
+        """
+        dump: asyncio.Future[list[tuple[str, str]]] = asyncio.get_running_loop().create_future()
+        self._dumps_asked += 1
+        number = self._dumps_asked
+        self._dumps[number] = dump
+        try:
+            frame = encode({"type": "dump_threads", "number": number})
+            await asyncio.get_running_loop().sock_sendall(self._control, frame)
+            return await dump
+        finally:
+            del self._dumps[number]
+
+    def _dumped(self, message: Message) -> None:
+        # The job's code could have sent this: it need not be what we would send.
+        number, threads = message.get("number"), message.get("threads")
+        dump = self._dumps.get(number) if isinstance(number, int) else None
+        if dump is not None and not dump.done():
+            pairs = [item for item in threads if isinstance(item, list)] if isinstance(threads, list) else []
+            dump.set_result([(str(item[0]), str(item[1])) for item in pairs if len(item) == 2])
 
     async def cancel(self) -> None:
         """Ask the task to cancel itself: its Spark jobs end, then `TaskCancelled` is raised in the user's code."""
@@ -86,6 +116,9 @@ class TaskProcess:
         """Let `messages` end after what was sent, even where a daemon that the task left holds the task's end open."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RD)
+        for dump in self._dumps.values():
+            if not dump.done():
+                dump.set_exception(ZygoteError(f"the task process {self.pid} has ended"))
 
 
 class Zygote:

@@ -10,8 +10,9 @@ from pathlib import Path
 from blob.client import BlobClient
 from blob.key import PermanentBlobKey, TransientBlobKey
 from conf.files import write_private
+from runtime.gateways.diagnostics import ComponentLog
 from runtime.gateways.errors import NoSuchLogError
-from runtime.gateways.messages import ComponentLog, TaskLog
+from runtime.gateways.messages import TaskLog
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import TASK_LOGS, KeptLog, LogChunk, bounded, logs_owner, read_chunk
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor

@@ -10,7 +10,6 @@ from pathlib import Path
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
-from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.cache import BlobCache
@@ -33,9 +32,10 @@ from runtime.environment.context import (
 )
 from runtime.gateways.errors import DeploymentNotFoundError
 from runtime.gateways.messages import (
-    ComponentLog,
+    JobHeartbeat,
     LeaderAddress,
     RegistrationSuccess,
+    TaskExecutorHeartbeat,
     TaskExecutorRegistration,
     TaskLog,
 )
@@ -47,9 +47,9 @@ from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment, unpack
 from runtime.jobmaster.descriptor import JobReport, TaskDeploymentDescriptor
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
-from runtime.resourcemanager.slot_manager import SlotReport
-from runtime.spark import SparkDriver, Zygote, warm_up
+from runtime.spark import SparkDriver, TaskProcess, Zygote, warm_up
 from runtime.taskexecutor.attempts import AttemptDirectories
+from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
@@ -64,7 +64,7 @@ LAST_WORDS_S = 2.0
 FLUSH_S = 0.1
 
 
-class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
+class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
     """One worker. It stands on its own: it finds leaders by retrieval, and tells them what it really holds.
 
     Args:
@@ -105,6 +105,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._own_logs = LogKeeper(
             self, self._attempts, own_logs, self._log_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
         )
+        self._metrics = MetricsSampler(driver.info.pid)
         self._connections = JobConnections(self, ha, self._job_connected)
         self._tasks = TaskTable(self, self._connections)
         self._resource_manager = ResourceManagerConnection(
@@ -220,9 +221,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._receptionist = receptionist_of(self.service, ActorAddress.parse(success.system))
 
     @rpc_sync
-    def heartbeat_from_resource_manager(self) -> SlotReport:
+    def heartbeat_from_resource_manager(self) -> TaskExecutorHeartbeat:
         self._resource_manager.heard()
-        return self.slots.report()
+        return TaskExecutorHeartbeat(self.slots.report(), self._metrics.sample(len(self._tasks)))
 
     @rpc
     async def request_slot(
@@ -274,13 +275,17 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return JobReport(self._tasks.executions(job_id), tuple(self.slots.offers(job_id)))
 
     @rpc_sync
-    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> list[ExecutionAttemptID]:
+    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> JobHeartbeat:
         connection = self._connections.find(job_id)
         if connection is not None and job_master.token < connection.token:
             raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
         if self._connections.master_heard(job_id, job_master):
             self._job_heartbeats.received(job_id)
-        return [report.state.attempt_id for report in self.report_of(job_id).executions]
+        held = tuple(report.state.attempt_id for report in self.report_of(job_id).executions)
+        return JobHeartbeat(held, self._tasks.progress(job_id))
+
+    def _process_of(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
+        return self._tasks.process(attempt_id)
 
     @rpc_tell
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
@@ -354,9 +359,12 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._client = self._new_blob_client()
         return self._client
 
+    def _client_of(self, blob_server: BlobAddress) -> BlobClient:
+        return blob_client(self._configuration, blob_server, self.service.secret)
+
     @rpc
     async def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
-        with blob_client(self._configuration, blob_server, self.service.secret) as client:
+        with self._client_of(blob_server) as client:
             return await self.run_blocking(self._attempts.upload_logs, job_id, client)
 
     @rpc
@@ -367,11 +375,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     @rpc
     async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
         return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
-
-    @rpc
-    async def request_own_logs(self, blob_server: BlobAddress) -> list[ComponentLog]:
-        with blob_client(self._configuration, blob_server, self.service.secret) as client:
-            return await self.run_blocking(self._own_logs.upload, client)
 
 
 async def create(

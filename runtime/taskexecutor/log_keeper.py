@@ -10,7 +10,8 @@ from actors.errors import ActorError
 from actors.rpc.endpoint import RpcEndpoint
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobError, BlobServerError
-from runtime.gateways.messages import ComponentLog
+from runtime.gateways.diagnostics import ComponentLog, LogInfo
+from runtime.gateways.errors import NoSuchLogError
 from runtime.ids import ResourceID
 from runtime.job_logs import KeptLog
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
@@ -86,11 +87,13 @@ class LogKeeper:
 
         return keep
 
-    def upload(self, client: BlobClient) -> list[ComponentLog]:
-        """Put the TaskExecutor's own logs as TRANSIENT blobs; raises BlobError."""
-        resource_id = ResourceID(self._endpoint.name)
-        return [
-            upload_log(resource_id, name, path, client, self._max_size)
-            for name, path in self._own.items()
-            if path.exists()
-        ]
+    def infos(self) -> list[LogInfo]:
+        """The TaskExecutor's own logs."""
+        return [LogInfo(name, path.stat().st_size) for name, path in self._own.items() if path.exists()]
+
+    def upload(self, name: str, client: BlobClient) -> ComponentLog:
+        """Put one of the TaskExecutor's own logs as a TRANSIENT blob; raises NoSuchLogError, BlobError."""
+        path = self._own.get(name)
+        if path is None or not path.exists():
+            raise NoSuchLogError(f"{name[:40]!r} is no log of a TaskExecutor: {' and '.join(self._own)} are")
+        return upload_log(ResourceID(self._endpoint.name), name, path, client, self._max_size)

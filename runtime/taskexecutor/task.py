@@ -106,6 +106,7 @@ class Task:
         self._cancelled = asyncio.Event()
         self._failure: ErrorInfo | None = None
         self._finished = False
+        self.progress: TaskProgress | None = None
         self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = time.time_ns() // 1_000_000
 
@@ -113,6 +114,11 @@ class Task:
     def cancelled(self) -> bool:
         """Whether somebody wants it to end."""
         return self._cancelled.is_set()
+
+    @property
+    def process(self) -> TaskProcess | None:
+        """Its process; None before there is one."""
+        return self._process
 
     def cancel(self) -> None:
         """End it: in good order first, by force after ``task.cancellation.timeout``."""
@@ -233,7 +239,8 @@ class Task:
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "progress":
-                self._on_progress(TaskProgress(attempt_id, _progress(message["vertices"])))
+                self.progress = TaskProgress(attempt_id, _progress(message["vertices"]))
+                self._on_progress(self.progress)
             case "finished":
                 self._finished = True
             case "failed":

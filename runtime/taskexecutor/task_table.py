@@ -17,6 +17,7 @@ from runtime.jobmaster.descriptor import (
     TaskExecutionState,
     TaskProgress,
 )
+from runtime.spark import TaskProcess
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.task import Task, TaskServices
 
@@ -42,6 +43,10 @@ class TaskTable:
     def __contains__(self, attempt_id: ExecutionAttemptID) -> bool:
         """Whether the attempt runs here, or has ended and its JobMaster does not know it yet."""
         return attempt_id in self._tasks or attempt_id in self._unreported
+
+    def __len__(self) -> int:
+        """How many attempts run here."""
+        return len(self._tasks)
 
     def start(
         self,
@@ -70,6 +75,15 @@ class TaskTable:
         running = [task.report() for task in self._of_job(job_id)]
         ended = [report for job, report in self._unreported.values() if job == job_id]
         return tuple(running + ended)
+
+    def progress(self, job_id: JobID) -> tuple[TaskProgress, ...]:
+        """How far the running attempts of a job are, as far as they have said so."""
+        return tuple(task.progress for task in self._of_job(job_id) if task.progress is not None)
+
+    def process(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
+        """The process of an attempt that runs here."""
+        task = self._tasks.get(attempt_id)
+        return None if task is None else task.process
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:
         """Cancel one attempt, if it runs here."""

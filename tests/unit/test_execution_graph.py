@@ -39,6 +39,7 @@ from runtime.jobmaster.instructions import (
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
+from runtime.resourcemanager.locality import TaskManagerLocation
 from tests.unit.test_jobgraph import make_graph, vid
 
 T = TypeVar("T")
@@ -189,7 +190,9 @@ def test_a_consumer_waits_for_all_blocking_results_and_reads_them_where_they_lie
     d.run("b")
     assert d.deployed["a"].descriptor.blocking_outputs == {vid("a"): f"/results/{vid('a')}/attempt-0"}
     assert kinds(d.report("a", S.FINISHED)) == ["ReleaseSlot"]
-    assert kinds(d.report("b", S.FINISHED)) == ["ReleaseSlot", "RequestSlot"]
+    released, wanted = d.report("b", S.FINISHED)
+    assert isinstance(released, ReleaseSlot)
+    assert wanted == RequestSlot(d.requests["c -> d"], "c -> d", (TaskManagerLocation(ResourceID("tm-1"), ""),))
     descriptor = d.assign("c -> d")
     assert descriptor.blocking_inputs == {name: f"/results/{name}/attempt-0" for name in (vid("a"), vid("b"))}
     assert descriptor.blocking_outputs == {}

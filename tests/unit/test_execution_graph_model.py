@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from hypothesis import settings
@@ -314,6 +314,8 @@ class JobMachine(RuleBasedStateMachine):
             assert all(task.state is ExecutionState.FINISHED for task in archive.tasks)
         if archive.status is JobStatus.FAILED:
             assert archive.failure is not None
+        remembered = Counter(failure.kind.value for failure in archive.failure_history)
+        assert all(archive.failure_counts[kind] >= count for kind, count in remembered.items()), "one was not counted"
 
     @invariant()
     def the_job_is_never_stuck(self) -> None:

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.resourcemanager.locality import Locality, TaskManagerLocation, locality_of
 from runtime.resourcemanager.slot_manager import (
     AllocateSlot,
     FailRequest,
+    ReleaseTaskManager,
     SlotCounts,
     SlotManager,
     SlotManagerInstruction,
@@ -21,8 +23,8 @@ from runtime.resourcemanager.slot_manager import (
 JOB = JobID("a" * 32)
 
 
-def request(number: int, job: JobID = JOB) -> SlotRequest:
-    return SlotRequest(job, AllocationID(f"{number:032x}"), "flights", "join")
+def request(number: int, job: JobID = JOB, priority: int = 0, *near: TaskManagerLocation) -> SlotRequest:
+    return SlotRequest(job, AllocationID(f"{number:032x}"), "flights", "join", priority, near)
 
 
 def instance(number: int) -> InstanceID:
@@ -199,6 +201,89 @@ def test_a_report_may_add_and_drop_slots() -> None:
     assert manager.report_slot_status(instance(5), report("tm-5", None)) == [], "must register first"
 
 
+def test_a_higher_priority_is_served_first_and_equal_ones_in_their_order() -> None:
+    manager = SlotManager(10.0)
+    for number, priority in ((1, 0), (2, 5), (3, 5), (4, -1)):
+        manager.register_slot_request(request(number, JOB, priority), 0.0)
+    served = []
+    for number in range(1, 5):
+        (given_slot,) = register(manager, number, 1)
+        assert isinstance(given_slot, AllocateSlot)
+        served.append(int(given_slot.request.allocation_id, 16))
+    assert served == [2, 3, 1, 4]
+
+
+def at(name: str, host: str) -> TaskManagerLocation:
+    return TaskManagerLocation.of(ResourceID(name), f"akka.tcp://understudy@{host}:6123/user/{name}")
+
+
+def test_a_slot_is_near_to_what_the_task_reads_by_its_task_executor_then_by_its_host() -> None:
+    here = at("tm-1", "10.0.0.1")
+    assert here.host == "10.0.0.1"
+    assert locality_of(here, ()) is Locality.NON_LOCAL
+    assert locality_of(here, [at("tm-9", "10.0.0.2"), at("tm-1", "10.0.0.1")]) is Locality.LOCAL
+    assert locality_of(here, [at("tm-9", "10.0.0.1")]) is Locality.HOST_LOCAL
+    assert locality_of(here, [at("tm-9", "10.0.0.2")]) is Locality.NON_LOCAL
+    nowhere = TaskManagerLocation.of(ResourceID("tm-2"), "addr")
+    assert locality_of(nowhere, [TaskManagerLocation.of(ResourceID("tm-3"), "addr")]) is Locality.NON_LOCAL
+
+
+def test_of_the_free_slots_the_nearest_is_given_and_none_is_waited_for() -> None:
+    manager = SlotManager(10.0)
+    for number, slots in ((1, 1), (2, 2), (3, 4)):
+        host = "10.0.0.1" if number < 3 else "10.0.0.2"
+        name = f"tm-{number}"
+        address = f"akka.tcp://understudy@{host}:700{number}/user/{name}"
+        manager.register_task_manager(instance(number), ResourceID(name), address, report(name, *[None] * slots))
+    wanted = [at("tm-1", "10.0.0.1")]
+    given_slots = [
+        slots_of(manager.register_slot_request(request(number, JOB, 0, *wanted), 0.0))[0] for number in range(1, 5)
+    ]
+    assert given_slots == ["tm-1/0", "tm-2/0", "tm-2/1", "tm-3/0"]
+
+
+def test_a_task_executor_that_nobody_uses_for_long_is_released_and_given_to_nobody() -> None:
+    manager = SlotManager(100.0, task_manager_timeout=10.0)
+    register(manager, 1, 2)
+    register(manager, 2, 1)
+    assert manager.expired(0.0) == []
+    assert manager.expired(9.5) == []
+    slot = SlotID(ResourceID("tm-1"), 0)
+    assert slots_of(manager.register_slot_request(request(1), 9.5)) == [str(slot)]
+    manager.slot_allocated(slot, request(1).allocation_id)
+    released = ReleaseTaskManager(instance(2), ResourceID("tm-2"), 10.0)
+    assert manager.expired(10.0) == [released]
+    assert manager.counts().registered == 3, "it stays in the book until it is gone"
+    assert manager.expired(50.0) == [], "told once"
+    assert slots_of(manager.register_slot_request(request(2), 50.0)) == ["tm-1/1"]
+    assert manager.register_slot_request(request(3), 50.0) == []
+    assert manager.has_waiting_requests
+    assert slots_of(manager.keep_task_manager(instance(2))) == ["tm-2/0"]
+    assert manager.keep_task_manager(instance(2)) == []
+    assert not manager.has_waiting_requests
+
+
+def test_a_slot_that_was_used_and_freed_between_two_looks_was_used() -> None:
+    manager = SlotManager(100.0, task_manager_timeout=10.0)
+    register(manager, 1, 1)
+    slot = SlotID(ResourceID("tm-1"), 0)
+    assert manager.expired(0.0) == []
+    assert slots_of(manager.register_slot_request(request(1), 5.0)) == [str(slot)]
+    manager.slot_allocated(slot, request(1).allocation_id)
+    manager.free_slot(slot, request(1).allocation_id)
+    assert manager.expired(9.0) == []
+    assert manager.expired(18.5) == []
+    assert manager.expired(19.0) == [ReleaseTaskManager(instance(1), ResourceID("tm-1"), 10.0)]
+    manager.unregister_task_manager(instance(1))
+    assert manager.keep_task_manager(instance(1)) == []
+
+
+def test_without_a_timeout_no_task_executor_is_released() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    assert [manager.expired(now) for now in (0.0, 1e6)] == [[], []]
+
+
 @dataclass
 class FakeTaskExecutor:
     """The truth about the slots, which the manager knows only by messages."""
@@ -216,15 +301,23 @@ class SlotManagerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.manager = SlotManager(20.0)
+        self.manager = SlotManager(20.0, task_manager_timeout=15.0)
         self.now = 0.0
         self.numbers = 0
         self.executors: dict[InstanceID, FakeTaskExecutor] = {}
         self.open: set[AllocationID] = set()
         self.failed: set[AllocationID] = set()
+        self.released: set[InstanceID] = set()
 
     def do(self, instructions: list[SlotManagerInstruction]) -> None:
+        waiting = [item for item in self.manager.pending_requests if self.manager.waiting_reason(item.allocation_id)]
         for item in instructions:
+            if isinstance(item, ReleaseTaskManager):
+                assert not self.executors[item.instance_id].inbox, "released with a slot on its way"
+                counts = self.manager.counts(item.instance_id)
+                assert counts.free == counts.registered, "released although it is used"
+                self.released.add(item.instance_id)
+                continue
             allocation_id = item.request.allocation_id
             assert allocation_id in self.open, "an instruction for a request that has ended"
             if isinstance(item, FailRequest):
@@ -232,7 +325,13 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 self.failed.add(allocation_id)
             else:
                 assert item.instance_id in self.executors
+                assert item.instance_id not in self.released, "what was released is given to nobody"
+                rank = self.rank(item.request)
+                assert all(self.rank(other) > rank for other in waiting), "one that was to be served earlier waits"
                 self.executors[item.instance_id].inbox.append(item)
+
+    def rank(self, wanted: SlotRequest) -> tuple[int, str]:
+        return -wanted.priority, wanted.allocation_id
 
     def number(self) -> int:
         self.numbers += 1
@@ -251,11 +350,12 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def task_executor_goes(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.executors)))
         del self.executors[key]
+        self.released.discard(key)
         self.do(self.manager.unregister_task_manager(key))
 
-    @rule()
-    def request_slot(self) -> None:
-        wanted = request(self.number())
+    @rule(priority=st.integers(-1, 1))
+    def request_slot(self, priority: int) -> None:
+        wanted = request(self.number(), JOB, priority)
         self.open.add(wanted.allocation_id)
         self.do(self.manager.register_slot_request(wanted, self.now))
         self.do(self.manager.register_slot_request(wanted, self.now))
@@ -284,6 +384,13 @@ class SlotManagerMachine(RuleBasedStateMachine):
         else:
             self.do(self.manager.slot_allocated(slot, allocation_id))
             self.open.discard(allocation_id)
+
+    @precondition(lambda self: self.released)
+    @rule(data=st.data())
+    def what_was_released_is_kept(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.released)))
+        self.released.remove(key)
+        self.do(self.manager.keep_task_manager(key))
 
     @precondition(lambda self: self.executors)
     @rule(data=st.data())
@@ -324,7 +431,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
         assert min(counts.free, counts.pending, counts.allocated) >= 0
         waiting = {item.allocation_id for item in self.manager.pending_requests}
         assert waiting <= self.open, "every request that waits is one that was made and has not ended"
-        assert not counts.free or all(self.manager.waiting_reason(item) is None for item in waiting), "starved"
+        to_be_given = counts.free - sum(self.manager.counts(key).free for key in self.released)
+        assert not to_be_given or not self.manager.has_waiting_requests, "starved"
+        assert self.manager.has_waiting_requests == any(self.manager.waiting_reason(item) for item in waiting)
 
     def teardown(self) -> None:
         """Let all settle: every slot is then known, none leaked, and every request has ended."""

@@ -17,6 +17,7 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
+from runtime.resourcemanager.locality import TaskManagerLocation
 
 
 class Ids:
@@ -61,6 +62,26 @@ def test_a_request_is_asked_for_offered_and_ready() -> None:
     assert offer(pool, 1, 0) == (True, []), "offered twice, taken once"
     assert offer(pool, 1, 1) == (False, []), "a second slot of the same allocation"
     assert pool.request_slot(wish(1), "join", 0.0) == []
+
+
+def test_of_the_slots_in_reserve_the_nearest_is_given_and_the_wish_goes_on_to_the_resource_manager() -> None:
+    pool = connected_pool()
+    for number, executor in ((1, "tm-1"), (2, "tm-2"), (3, "tm-3")):
+        pool.request_slot(wish(number), "first", 0.0)
+        address = f"akka.tcp://understudy@10.0.0.{max(number - 1, 1)}:6123/user/{executor}"
+        assert pool.offer_slot(SlotOffer(allocation(number), slot(number, executor)), address, 0.0)[0]
+    for number in (1, 2, 3):
+        assert pool.release_slot(wish(number), 1.0) == []
+    near = (TaskManagerLocation(ResourceID("tm-3"), "10.0.0.2"),)
+    on_the_host = (TaskManagerLocation(ResourceID("tm-9"), "10.0.0.1"),)
+    given = [
+        ready.slot.slot_id.resource_id
+        for number, preferred in ((4, near), (5, on_the_host), (6, near))
+        for ready in pool.request_slot(wish(number), "second", 2.0, preferred)
+        if isinstance(ready, SlotReady)
+    ]
+    assert given == ["tm-3", "tm-1", "tm-2"]
+    assert pool.request_slot(wish(7), "second", 2.0, near) == [AskForSlot(allocation(4), "second", near)]
 
 
 def test_offers_that_nobody_waits_for_are_refused() -> None:

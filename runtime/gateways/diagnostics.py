@@ -1,0 +1,71 @@
+"""What a TaskExecutor tells of itself to whoever looks for a fault: logs, threads, what it takes of its machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.ids import ResourceID
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log that may be asked for by its name (Flink's `LogInfo`): ``taskexecutor`` or ``spark``, and its bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentLog:
+    """A log of a TaskExecutor or of what belongs to it, uploaded as a TRANSIENT blob for whoever asked.
+
+    Args:
+        resource_id: the TaskExecutor.
+        name: ``taskexecutor`` or ``spark``, its Spark driver's.
+        size: bytes of the log.
+        blob_key: text of the transient blob's key; of a long log it holds the head and the tail.
+    """
+
+    resource_id: ResourceID
+    name: str
+    size: int
+    blob_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A Python thread: its name, and where it is at present, as in a traceback."""
+
+    name: str
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadDump:
+    """All Python threads of one process (Flink's `ThreadDumpInfo`)."""
+
+    pid: int
+    threads: tuple[ThreadInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerMetrics:
+    """What a TaskExecutor takes of its machine (Flink's `TaskManagerMetricsInfo`).
+
+    Args:
+        memory_bytes: resident memory of its process.
+        cpu_s: processor seconds that its process has taken.
+        threads: of its process.
+        open_files: descriptors of its process.
+        spark_memory_bytes: resident memory of its Spark driver's process; 0 when that is gone.
+        spark_cpu_s: processor seconds that its Spark driver has taken.
+        tasks: attempts that run at present.
+    """
+
+    memory_bytes: int
+    cpu_s: float
+    threads: int
+    open_files: int
+    spark_memory_bytes: int
+    spark_cpu_s: float
+    tasks: int

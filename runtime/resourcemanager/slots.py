@@ -1,0 +1,92 @@
+"""What the components tell each other about slots, and what the `SlotManager` has its ResourceManager do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.resourcemanager.locality import TaskManagerLocation
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """One slot in a TaskExecutor's report: whose it is, or None twice for a free one."""
+
+    slot_id: SlotID
+    job_id: JobID | None = None
+    allocation_id: AllocationID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """All slots of a TaskExecutor."""
+
+    slots: tuple[SlotStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """A job's wish for one slot (Flink's `SlotRequest`): idempotent by its allocation id.
+
+    Args:
+        job_id: the job.
+        allocation_id: of the slot that is asked for.
+        job_name: to be shown.
+        task_name: to be shown.
+        priority: of the job; requests of a higher one are served first.
+        preferred_locations: where what the task reads was made.
+    """
+
+    job_id: JobID
+    allocation_id: AllocationID
+    job_name: str
+    task_name: str
+    priority: int = 0
+    preferred_locations: tuple[TaskManagerLocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateSlot:
+    """Tell the TaskExecutor to give the slot to the job; report back the outcome."""
+
+    instance_id: InstanceID
+    address: str
+    slot_id: SlotID
+    request: SlotRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FailRequest:
+    """Tell the JobMaster that it will not get this slot; *reason* is for the user."""
+
+    request: SlotRequest
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseTaskManager:
+    """Nothing has used the TaskExecutor for so long that it is not needed: stop it, or have it kept.
+
+    Answer with `SlotManager.unregister_task_manager` or `SlotManager.keep_task_manager`.
+    """
+
+    instance_id: InstanceID
+    resource_id: ResourceID
+    idle_s: float
+
+
+SlotManagerInstruction = AllocateSlot | FailRequest | ReleaseTaskManager
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounts:
+    """Slots of one TaskExecutor, or of all: registered = free + pending (on their way to a job) + allocated."""
+
+    registered: int = 0
+    free: int = 0
+    pending: int = 0
+
+    @property
+    def allocated(self) -> int:
+        """Slots in a job's hands."""
+        return self.registered - self.free - self.pending

@@ -1,0 +1,138 @@
+"""The components' gateways on a real cluster: what the command line does not ask for, too."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from blob.client import BlobClient
+from blob.key import BlobKey
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.errors import JobNotFoundError, NoSuchLogError, NoSuchTaskError, UnknownTaskExecutorError
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.jobmaster.execution_state import JobStatus
+from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.job_files import FAILING, TRIVIAL, write_job
+
+WORKER = ResourceID("taskmanager-0")
+
+
+def test_the_dispatcher_tells_of_jobs_until_their_end_and_after_it(cluster: Cluster, tmp_path: Path) -> None:
+    with cluster.client() as client:
+        dispatcher = client.lookup("dispatcher", DispatcherGateway)
+        failing = JobID(cluster.submit(write_job(tmp_path, FAILING)))
+        failed = client.result(failing)
+        assert failed.status is ApplicationStatus.FAILED
+        assert failed.failure is not None
+        assert failed.failure.type == "ZeroDivisionError"
+        assert failed.failure_counts == {"user-code": 1}
+        waiting = WaitingJob.start(cluster, tmp_path)
+        job_id = JobID(waiting.job_id)
+        assert {failing, job_id} <= set(dispatcher.list_jobs().result())
+        overview = client.overview()
+        assert overview.jobs_running >= 1
+        assert overview.jobs_failed >= 1
+        details = {job.job_id: job for job in dispatcher.request_multiple_job_details().result().jobs}
+        assert (details[job_id].status, details[failing].status) == (JobStatus.RUNNING, JobStatus.FAILED)
+        result = dispatcher.request_job_result(job_id)
+        waiting.release()
+        finished = result.result(60.0) or client.result(job_id)
+        assert finished.status is ApplicationStatus.SUCCEEDED
+        assert finished.net_runtime_ms > 0
+        assert finished.failure is None
+        assert dispatcher.get_blob_server_port().result() == dispatcher.get_blob_server().result().port
+        with pytest.raises(JobNotFoundError):
+            dispatcher.request_job_result(JobID.random()).result()
+
+
+def test_a_task_executor_is_looked_into_while_a_task_runs(cluster: Cluster, tmp_path: Path) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    attempt_id = ExecutionAttemptID(cluster.job(waiting.job_id)["tasks"][0]["attempts"][-1]["attempt_id"])
+    secret = (cluster.directory / "secret").read_bytes().strip()
+    with cluster.client() as client:
+        manager = client.lookup("resourcemanager", ResourceManagerGateway)
+        info = await_value(
+            lambda: (
+                (found := manager.request_task_manager_info(WORKER).result())
+                and found.metrics is not None
+                and found.metrics.tasks == 1
+                and found.slots.allocated == 1
+                and found
+            )
+        )
+        assert info.registration.resource_id == WORKER
+        assert info.slots.registered == len(info.allocations) == 2
+        assert [status.job_id for status in info.allocations if status.allocation_id] == [waiting.job_id]
+        assert min(info.metrics.memory_bytes, info.metrics.spark_memory_bytes, info.metrics.open_files) > 0
+        with pytest.raises(UnknownTaskExecutorError):
+            manager.request_task_manager_info(ResourceID("nobody")).result()
+
+        log = manager.request_task_manager_file_upload(WORKER, "taskexecutor").result(60.0)
+        blob = client.lookup("dispatcher", DispatcherGateway).get_blob_server().result()
+        with BlobClient((blob.host, blob.port), secret) as blobs:
+            assert b"registered at the ResourceManager" in blobs.get_bytes(BlobKey.parse(log.blob_key))
+        with pytest.raises(NoSuchLogError):
+            manager.request_task_manager_file_upload(WORKER, "../../secret").result(60.0)
+
+        own = client.thread_dump(WORKER)
+        assert own.pid == info.registration.pid
+        assert own.threads[0].name == "MainThread"
+        of_task = client.thread_dump(WORKER, attempt_id)
+        assert of_task.pid != own.pid
+        assert re.search(r'File ".*job\.py", line \d+, in <module>', of_task.threads[0].stack)
+        with pytest.raises(NoSuchTaskError):
+            client.thread_dump(WORKER, ExecutionAttemptID.random())
+    waiting.release()
+    cluster.await_status(waiting.job_id, "FINISHED")
+
+
+def test_a_job_of_a_higher_priority_gets_the_next_slot(cluster: Cluster, tmp_path: Path) -> None:
+    holders = [WaitingJob.start(cluster, tmp_path, name) for name in ("one", "two")]
+    file = write_job(tmp_path, TRIVIAL)
+    ordinary, urgent = (cluster.submit(file, options=("--priority", priority)) for priority in ("0", "5"))
+    for job_id in (ordinary, urgent):
+        await_value(lambda job_id=job_id: "1 slot for task" in cluster.job(job_id)["tasks"][0]["waiting_for"])
+    holders[0].release()
+    await_value(lambda: cluster.job(urgent)["tasks"][0]["attempts"][0]["task_executor"] == WORKER)
+    assert cluster.job(ordinary)["tasks"][0]["attempts"][0]["task_executor"] == "", "the other holder is still there"
+    holders[1].release()
+    for job_id in (urgent, ordinary, *(holder.job_id for holder in holders)):
+        cluster.await_status(job_id, "FINISHED")
+
+
+def test_workers_and_finished_jobs_come_and_go_until_the_dispatcher_shuts_the_cluster_down(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    settings = ("resourcemanager.taskmanager-timeout=5s", "jobstore.type=memory")
+    cluster = Cluster(own_cluster.directory, settings)
+    cluster.run("start")
+    with cluster.client() as client:
+        await_value(lambda: client.overview().task_managers == 0)
+        await_value(lambda: [process.name for process in client.status().processes if process.is_stopped] == [WORKER])
+        file, job_id = write_job(tmp_path, TRIVIAL), JobID.random()
+        again = ("--job-id", job_id)
+        assert cluster.run("job", "run", *again, str(file)).stdout == "sum 499500\n"
+        assert [job.job_id for job in client.list_jobs()] == [job_id]
+
+        os.kill(cluster.pid_of("dispatcher"), signal.SIGKILL)
+        await_value(lambda: client.list_jobs() == [])
+        # Nothing of it is remembered, so its id is as good as new.
+        await_value(lambda: cluster.submit(file, options=again) in [job.job_id for job in client.list_jobs()])
+        assert client.result(job_id).status is ApplicationStatus.SUCCEEDED
+
+        manager = client.lookup("resourcemanager", ResourceManagerGateway)
+        for _ in range(2):
+            manager.deregister_application(ApplicationStatus.SUCCEEDED, "the machine is being maintained").result()
+        refused = client.result(JobID(cluster.submit(write_job(tmp_path, TRIVIAL))))
+        assert refused.failure is not None
+        assert refused.failure.message == "the machine is being maintained"
+        assert refused.failure_counts == {"no-resource": 1}
+        client.lookup("dispatcher", DispatcherGateway).shut_down_cluster().result()
+    await_value(lambda: not cluster.processes())
+    assert not (cluster.directory / "cluster.json").exists()

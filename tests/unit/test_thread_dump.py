@@ -1,0 +1,129 @@
+"""Where threads are: of this process, and of a task process by its control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.spark import TaskKind, TaskProcess, TaskSpec, ZygoteError
+from runtime.spark.control import Cancellation, TaskControl
+from runtime.spark.wire import encode
+from runtime.taskexecutor.diagnostics import DUMP_LIMIT, MetricsSampler, bounded_threads
+from runtime.threads import thread_stacks
+
+
+@pytest.fixture
+def standing() -> Iterator[str]:
+    """The name of a thread that stands in `stand_still`."""
+    stands, go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        stands.set()
+        go_on.wait(60)
+
+    thread = threading.Thread(target=stand_still, name="stands")
+    thread.start()
+    stands.wait(60)
+    yield thread.name
+    go_on.set()
+    thread.join()
+
+
+def test_each_thread_is_named_with_where_it_is_the_main_thread_first(standing: str) -> None:
+    threads = thread_stacks()
+    assert threads[0][0] == "MainThread"
+    assert "in test_each_thread_is_named_with_where_it_is" in threads[0][1]
+    assert "in stand_still" in dict(threads)[standing]
+
+
+def test_a_dump_is_bounded_and_says_what_is_left_out() -> None:
+    large = [("a", "x" * 1000)] * (DUMP_LIMIT // 1000 + 20)
+    bounded = bounded_threads(large)
+    assert sum(len(thread.name) + len(thread.stack) for thread in bounded) <= DUMP_LIMIT + 20
+    assert bounded[-1].name == f"{len(large) - len(bounded) + 1} more"
+    assert [thread.name for thread in bounded_threads([("a", "b")])] == ["a"]
+
+
+class _Control(TaskControl):
+    def _read(self) -> None:
+        """As a task process does, but without ending with its TaskExecutor."""
+        while (message := self._channel.receive()) is not None:
+            self._handle(message)
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[tuple[TaskProcess, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    spec = TaskSpec("1" * 32, "job", "2" * 32, "task", TaskKind.SCRIPT, str(tmp_path / "job.py"), str(tmp_path), ())
+    yield TaskProcess(spec, ours), theirs
+    ours.close()
+    theirs.close()
+
+
+@contextlib.asynccontextmanager
+async def following(task: TaskProcess) -> AsyncIterator[asyncio.Queue[dict[str, Any]]]:
+    """What the task tells, read as its TaskExecutor does."""
+    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for message in task.messages():
+            told.put_nowait(message)
+
+    reading = asyncio.create_task(follow())
+    yield told
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_a_task_process_tells_its_threads_while_its_main_thread_is_busy(
+    process: tuple[TaskProcess, socket.socket], standing: str
+) -> None:
+    task, theirs = process
+    _Control(theirs, Cancellation()).start()
+    async with following(task) as told:
+        first, second = await asyncio.wait_for(asyncio.gather(task.thread_dump(), task.thread_dump()), 60)
+        assert "in stand_still" in dict(first)[standing]
+        assert "in stand_still" in dict(second)[standing]
+        assert told.empty(), "a dump is no message of the task's"
+
+
+async def test_what_a_task_process_says_of_its_threads_is_not_trusted(
+    process: tuple[TaskProcess, socket.socket],
+) -> None:
+    task, theirs = process
+    async with following(task) as told:
+        dump = asyncio.create_task(task.thread_dump())
+        await asyncio.get_running_loop().run_in_executor(None, theirs.recv, 100)  # it has been asked
+        for message in (
+            {"type": "threads"},
+            {"type": "threads", "number": [], "threads": 5},
+            {"type": "threads", "number": 7, "threads": []},
+            {"type": "threads", "number": 1, "threads": [5, ["a"], ["b", 3], {"c": 1}]},
+            {"type": "running"},
+        ):
+            theirs.sendall(encode(message))
+        assert await asyncio.wait_for(dump, 60) == [("b", "3")]
+        assert await asyncio.wait_for(told.get(), 60) == {"type": "running"}
+
+
+async def test_a_dump_ends_with_its_process(process: tuple[TaskProcess, socket.socket]) -> None:
+    task, theirs = process
+    dump = asyncio.create_task(task.thread_dump())
+    await asyncio.get_running_loop().run_in_executor(None, theirs.recv, 100)  # it has been asked
+    task.ended(0)
+    with pytest.raises(ZygoteError, match="has ended"):
+        await dump
+
+
+def test_what_a_process_takes_is_sampled_and_a_gone_spark_driver_takes_nothing() -> None:
+    metrics = MetricsSampler(2**22 + 1).sample(3)
+    assert min(metrics.memory_bytes, metrics.threads, metrics.open_files) > 0
+    assert (metrics.spark_memory_bytes, metrics.spark_cpu_s, metrics.tasks) == (0, 0.0, 3)
