@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
 from runtime.job_logs import KeptLog
-from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.job_graph import ExchangeMode, JobGraph
 from runtime.jobgraph.topology import chains
 from runtime.jobmaster.archived_execution_graph import (
     ArchivedExecutionGraph,
@@ -46,13 +46,14 @@ from runtime.jobmaster.execution_state import (
     JobStatus,
     check_job_transition,
 )
-from runtime.jobmaster.failover import PendingRestarts, region_to_restart
+from runtime.jobmaster.failover import PendingRestarts, is_released, region_to_restart, use_retry
 from runtime.jobmaster.instructions import (
     CancelSlotRequest,
     CancelTask,
     DeployTask,
     Instruction,
     JobReachedTerminal,
+    ReleasePartitions,
     ReleaseSlot,
     RequestSlot,
     ScheduleRestart,
@@ -198,6 +199,7 @@ class ExecutionGraph:
             task.attempts.extend([restore_attempt(attempt) for attempt in former])
             task.attempts.append(restore_current_attempt(last, at.epoch_ms))
             task.restarting = item.restarting
+            task.retried = item.retried
             execution = task.current
             self._attempts[execution.attempt_id] = task
             if execution.state.is_deployed and execution.slot is not None:
@@ -298,6 +300,7 @@ class ExecutionGraph:
         if state.is_terminal:
             execution.exit_status = report.exit_status
             execution.logs = report.logs
+            execution.partitions = report.partitions
         if execution.state is ExecutionState.CANCELING:
             # However it ended, it did so while it was being cancelled (as in Flink).
             return self._end(task, ExecutionState.CANCELED, at) + self._settle(at) if state.is_terminal else []
@@ -465,15 +468,16 @@ class ExecutionGraph:
             cause = failed[0].current.error
             self._failures.append(cause)
             if self._status in _ACTIVE:
-                self._strategy.notify_failure(at.monotonic_s)
-                if self._may_restart(cause) and self._strategy.can_restart(at.monotonic_s):
+                if use_retry(failed, cause) or self._strategy_allows_restart(cause, at):
                     instructions += self._schedule_restart(failed, cause, at)
                 else:
                     instructions += self._begin_to_fail(cause, at)
         return instructions + self._settle(at)
 
-    def _may_restart(self, cause: ErrorInfo) -> bool:
-        return cause.kind.is_recoverable and (self._restart_user_failures or cause.kind is not FailureKind.USER_CODE)
+    def _strategy_allows_restart(self, cause: ErrorInfo, at: Instant) -> bool:
+        self._strategy.notify_failure(at.monotonic_s)
+        wanted = self._restart_user_failures or cause.kind is not FailureKind.USER_CODE
+        return cause.kind.is_recoverable and wanted and self._strategy.can_restart(at.monotonic_s)
 
     def _begin_to_fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:
         self._transition(JobStatus.FAILING, at)
@@ -562,10 +566,22 @@ class ExecutionGraph:
         """Bring the present attempt to its end, and let go of its slot or its request for one."""
         execution = task.current
         execution.transition(state, at.epoch_ms)
+        instructions = self._release_inputs(task) if task.is_finished else []
         if execution.request_id is None:
-            return []
+            return instructions
         release = CancelSlotRequest if execution.slot is None else ReleaseSlot
-        return [release(execution.request_id)]
+        return [*instructions, release(execution.request_id)]
+
+    def _release_inputs(self, finished: Task) -> list[Instruction]:
+        """Let go of what only *finished* still had to read."""
+        released = [self._tasks[key] for key in finished.chain.inputs if is_released(self._tasks, key)]
+        paths = [
+            result_path(self._results_dir, edge.source, task.current.number)
+            for task in released
+            for edge in self._graph.edges
+            if edge.exchange is ExchangeMode.BLOCKING and edge.source in task.chain.vertices
+        ]
+        return [ReleasePartitions(tuple(dict.fromkeys(paths)))] if paths else []
 
     # -------------------------------------------------------------------- helpers
 

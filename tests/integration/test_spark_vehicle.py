@@ -480,7 +480,7 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
         attempt_number=2,
     )
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "finished", "result": {"results": {}}}, outcome.stderr
+    assert outcome.last == {"type": "finished", "result": {"partitions": []}}, outcome.stderr
     assert outcome.stdout == tables(1000)
     assert "INFO job.read: reading 1000 rows as attempt 2" in outcome.stderr
     progress = [message["vertices"] for message in outcome.messages if message["type"] == "progress"]
@@ -498,7 +498,11 @@ async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:
         parameters={"rows": 500},
     )
     outcome = await vehicle.outcome(producer)
-    assert outcome.last == {"type": "finished", "result": {"results": {"b": str(result)}}}, outcome.stderr
+    (announced,) = outcome.last["result"]["partitions"]
+    files = [file.stat().st_size for file in result.glob("part-*")]
+    expected = {"vertex_id": "b", "path": str(result), "subpartitions": len(files), "bytes": sum(files)}
+    assert announced == expected, outcome.stderr
+    assert len(files) > 0
     assert (result / "_SUCCESS").exists()
     consumer = await vehicle.pipeline(
         file,
