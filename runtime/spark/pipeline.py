@@ -1,9 +1,9 @@
 """Runs a chain of vertex functions on one Spark Connect session.
 
 Every function is called once, in topological order. A DataFrame goes to its pipelined consumers as it is, lazy; where a
-blocking edge leaves the vertex it becomes a `ResultPartition` of uncompressed parquet (the fastest of the ways that we
-measured), and pipelined consumers of that vertex in the same task read that instead of computing it again. A DataFrame
-that nobody consumes is computed and thrown away (Spark's `noop` sink).
+blocking edge leaves the vertex it becomes a `ResultPartition` of uncompressed parquet (the fastest way of those tried),
+and pipelined consumers of that vertex in the same task read that instead of computing it again. A DataFrame that nobody
+consumes is computed and thrown away (Spark's `noop` sink).
 """
 
 from __future__ import annotations
