@@ -139,6 +139,7 @@ def job_run(**settings: object) -> None:
 
 
 @job.command(name="explain")
+@configured
 @click.option(
     "--format",
     "form",
@@ -150,10 +151,10 @@ def job_run(**settings: object) -> None:
 @json_option
 @click.argument("file", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def job_explain(**settings: object) -> None:
+def job_explain(configuration: object, **settings: object) -> None:
     """Show the tasks, vertices and edges of a pipeline FILE with ARGS (after --), without running it.
 
-    No cluster is needed.
+    No cluster is needed, nor any of its options.
     """
     from runtime.cluster import commands
 

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,8 @@ def job_run(
 def job_explain(file: str, args: tuple[str, ...], form: str, as_json: bool) -> None:
     """`understudy job explain`: in this process, for the file is the user's; no cluster is needed."""
     with _readable_errors():
-        graph = read_job_file(Path(file), args)
+        with redirect_stdout(sys.stderr):  # what the file prints is no part of the picture
+            graph = read_job_file(Path(file), args)
         if as_json:
             print_json(explain_plan(graph))
             return
