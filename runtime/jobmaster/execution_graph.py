@@ -213,6 +213,7 @@ class ExecutionGraph:
             return [JobReachedTerminal(self._status, self._failure)]
         waiting = {key for key, task in self._tasks.items() if task.restarting}
         instructions = self._add_restart(waiting) if waiting else []
+        instructions += self._release(self._tasks)  # the former JobMaster may not have come to it
         return instructions + self._settle(at)
 
     def start(self, at: Instant) -> list[Instruction]:
@@ -566,15 +567,15 @@ class ExecutionGraph:
         """Bring the present attempt to its end, and let go of its slot or its request for one."""
         execution = task.current
         execution.transition(state, at.epoch_ms)
-        instructions = self._release_inputs(task) if task.is_finished else []
+        instructions = self._release(task.chain.inputs) if task.is_finished else []
         if execution.request_id is None:
             return instructions
         release = CancelSlotRequest if execution.slot is None else ReleaseSlot
         return [*instructions, release(execution.request_id)]
 
-    def _release_inputs(self, finished: Task) -> list[Instruction]:
-        """Let go of what only *finished* still had to read."""
-        released = [self._tasks[key] for key in finished.chain.inputs if is_released(self._tasks, key)]
+    def _release(self, keys: Iterable[JobVertexID]) -> list[Instruction]:
+        """Let go of what nobody needs any more of these tasks' results."""
+        released = [self._tasks[key] for key in keys if is_released(self._tasks, key)]
         paths = [
             result_path(self._results_dir, edge.source, task.current.number)
             for task in released

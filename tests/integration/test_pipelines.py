@@ -23,9 +23,6 @@ from pyspark.sql import functions as F
 
 from runtime.api import Pipeline
 
-KINDS = ("forward", "hash", "rebalance", "broadcast")
-
-
 def rows(ctx):
     return ctx.spark.range(0, 1000, 1, 5).selectExpr("id", "id % 40 AS k")
 
@@ -59,17 +56,14 @@ def write(ctx, *placed):
 
 def pipeline(argv):
     p = Pipeline("edges", {"out": argv[0]})
-    source = p.source("rows", rows)
     placed = []
-    for blocking in (False, True):
-        for kind in KINDS[:3]:
+    for exchange in ("pipelined", "blocking"):
+        source, small = p.source(f"rows {exchange}", rows), p.source(f"names {exchange}", names)
+        for kind in ("forward", "hash", "rebalance"):
             stream = source.hash("k") if kind == "hash" else getattr(source, kind)()
-            stream = stream.blocking() if blocking else stream
             settings = {} if kind == "forward" else {"parallelism": 4}
-            placed.append(stream.then(f"{kind} {blocking}", place, **settings).blocking())
-        small = p.source(f"names {blocking}", names)
-        small = small.broadcast().blocking() if blocking else small.broadcast()
-        placed.append(source.blocking().then(f"broadcast {blocking}", join, small).blocking())
+            placed.append(stream.then(f"{kind} {exchange}", place, exchange=exchange, **settings))
+        placed.append(source.then(f"broadcast {exchange}", join, small.broadcast(), exchange=exchange))
     p.sink("write", write, *placed)
     return p
 '''
@@ -137,20 +131,19 @@ def test_every_edge_means_on_a_cluster_what_it_means_in_spark(cluster: Cluster, 
     read = f"read_parquet('{out}/*.parquet')"
     plain = f"read_parquet('{out}.plain/*.parquet')"
     expected = [(number, number % 40) for number in range(1000)]
-    for blocking in (False, True):
+    for exchange in ("pipelined", "blocking"):
         for kind in ("forward", "hash", "rebalance", "broadcast"):
-            mine = f"(SELECT * FROM {read} WHERE vertex = '{kind} {blocking}')"
-            assert duckdb.sql(f"SELECT id, k FROM {mine} ORDER BY id").fetchall() == expected, (kind, blocking)
-        placed = f"(SELECT id, partition FROM {read} WHERE vertex = 'hash {blocking}')"
+            mine = f"(SELECT * FROM {read} WHERE vertex = '{kind} {exchange}')"
+            assert duckdb.sql(f"SELECT id, k FROM {mine} ORDER BY id").fetchall() == expected, (kind, exchange)
+        placed = f"(SELECT id, partition FROM {read} WHERE vertex = 'hash {exchange}')"
         differing = f"SELECT count(*) FROM {placed} a JOIN {plain} b USING (id) WHERE a.partition <> b.partition"
         assert duckdb.sql(differing).fetchall() == [(0,)], "each row is where plain Spark has it"
-        sizes = duckdb.sql(f"SELECT partition, count(*) FROM {read} WHERE vertex = 'rebalance {blocking}' GROUP BY 1")
+        sizes = duckdb.sql(f"SELECT partition, count(*) FROM {read} WHERE vertex = 'rebalance {exchange}' GROUP BY 1")
         assert sorted(sizes.fetchall()) == [(number, 250) for number in range(4)]
-    (partitions,) = duckdb.sql(
-        f"SELECT count(DISTINCT partition) FROM {read} WHERE vertex = 'forward False'"
-    ).fetchall()
-    assert partitions == (5,)
+    partitions = duckdb.sql(f"SELECT DISTINCT partition FROM {read} WHERE vertex = 'forward pipelined'").fetchall()
+    assert sorted(partitions) == [(number,) for number in range(5)], "those of the source"
     job_id = next(job["job_id"] for job in cluster.json("job", "list") if job["name"] == "edges")
+    assert len(cluster.job(job_id)["tasks"]) == 3
     assert cluster.run("job", "logs", job_id).stdout.count("BroadcastHashJoin") >= 2
 
 

@@ -451,6 +451,11 @@ PIPELINE = """
         for row in table.orderBy("k").collect():
             print(*row)
 
+    def greedy(ctx):
+        taken = bytearray(8 << 20)
+        print("took", len(taken))
+        bytearray(1 << 30)
+
     def wrong(ctx):
         return 42
 
@@ -543,6 +548,16 @@ async def test_failing_pipeline(vehicle: Vehicle, vertices: tuple[VertexSpec, ..
     assert error["type"].endswith(kind)
     assert message in error["message"]
     assert "runtime/spark" not in error["traceback"]
+
+
+async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: Vehicle) -> None:
+    file = vehicle.file("flow.py", PIPELINE)
+    outcome = await vehicle.outcome(
+        await vehicle.pipeline(file, VertexSpec("a", "greedy", "greedy"), memory_bytes=128 << 20)
+    )
+    assert outcome.error["type"] == "MemoryError"
+    assert "bytearray(1 << 30)" in outcome.error["traceback"]
+    assert outcome.stdout == f"took {8 << 20}\n"
 
 
 async def test_cancel_of_a_pipeline_leaves_no_spark_job(vehicle: Vehicle) -> None:

@@ -679,3 +679,14 @@ def test_a_successor_knows_how_many_retries_are_used_up_and_what_was_announced()
     assert d.graph.archive().tasks[0].attempts[-1].partitions == (partition,)
     successor.graph.task_state_reported(TaskExecutionState(attempt, S.FAILED, USER_ERROR), successor.at())
     assert successor.graph.status is JobStatus.FAILED, "the one retry was used up before"
+
+
+def test_a_successor_releases_what_its_predecessor_did_not_come_to() -> None:
+    d = Driver("a=b", "b=c")
+    d.start()
+    for task in "ab":
+        d.run(task)
+        d.report(task, S.FINISHED)
+    successor = Driver("a=b", "b=c")
+    successor.graph.restore(decode(encode(d.graph.snapshot(d.at())), ExecutionGraphSnapshot), successor.at())
+    assert released(successor.graph.resume(successor.at())) == (f"/results/{vid('a')}/attempt-0",)
