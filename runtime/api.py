@@ -21,8 +21,9 @@ A job file has a top-level function ``pipeline(argv) -> Pipeline``::
 
 Vertices joined by pipelined edges (the default) run as one task and one lazy Spark plan. A blocking edge is
 materialised: its consumer is another task, deployed when the result is there and restarted without computing it again.
-Nothing here imports pyspark: a pipeline is built, checked and shown without Spark, and its functions are plain
-functions that a test may call.
+Nothing here imports pyspark: a pipeline is built, checked and shown without Spark. Its functions are plain functions
+that a test may call, and `Pipeline.run_local` runs all of it on a SparkSession of the test's own. docs/pipelines.md
+says what the edges mean.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
+from conf.values import MemorySize
 from runtime.ids import JobID, JobVertexID
 from runtime.jobgraph.errors import (
     DuplicateVertexError,
@@ -51,10 +53,19 @@ from runtime.jobgraph.job_graph import (
     ShipStrategy,
     VertexRole,
 )
+from runtime.jobgraph.parameters import Parameter, parse_parameters
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import check_name, check_parameters, validate
 
-__all__ = ["Context", "Pipeline", "RestartStrategyConfig", "Stream", "VertexFunction"]
+__all__ = [
+    "Context",
+    "Parameter",
+    "Pipeline",
+    "RestartStrategyConfig",
+    "Stream",
+    "VertexFunction",
+    "parse_parameters",
+]
 
 E = TypeVar("E", ExchangeMode, ShipStrategy)
 
@@ -67,8 +78,8 @@ class VertexSettings(TypedDict, total=False):
 
     ``exchange`` (``"pipelined"``, the default, or ``"blocking"``) and ``ship`` (``"forward"``, the default, ``"hash"``
     with ``keys``, ``"rebalance"`` or ``"broadcast"``) hold for the inputs that do not say so themselves;
-    ``parallelism`` is the number of partitions that hash and rebalance make (0, the default, leaves it to Spark);
-    vertices of one ``slot_sharing_group`` may share a slot.
+    ``parallelism`` is the number of partitions that hash and rebalance make (0, the default, leaves it to Spark). The
+    others are those of `VertexResources`.
     """
 
     exchange: ExchangeMode | str | None
@@ -76,6 +87,22 @@ class VertexSettings(TypedDict, total=False):
     keys: Sequence[str]
     parallelism: int
     slot_sharing_group: str
+    retries: int
+    memory: str | int
+
+
+class VertexResources(TypedDict, total=False):
+    """Settings of any vertex, as keyword arguments; where vertices are chained, the largest holds for their task.
+
+    Vertices of one ``slot_sharing_group`` (``"default"``) may share a slot. ``retries`` (0) is how many failures of the
+    vertex's own code, or losses of its process, restart its task before the job's restart strategy is asked.
+    ``memory`` (no limit) is how much the task's Python process may take beyond what it begins with, e.g. ``"512 mb"``;
+    what Spark itself takes is not counted.
+    """
+
+    slot_sharing_group: str
+    retries: int
+    memory: str | int
 
 
 class Context(Protocol):
@@ -179,6 +206,7 @@ class Pipeline:
         self.restart_strategy = restart_strategy
         self._vertices: dict[JobVertexID, JobVertex] = {}
         self._edges: list[JobEdge] = []
+        self._functions: dict[JobVertexID, VertexFunction] = {}
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {', '.join(vertex.name for vertex in self._vertices.values()) or 'empty'}>"
@@ -187,18 +215,14 @@ class Pipeline:
         self,
         name: str,
         function: VertexFunction,
-        *,
-        parallelism: int = 0,
-        slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP,
+        **settings: Unpack[VertexResources],
     ) -> Stream:
-        """Add a vertex without inputs: ``def f(ctx) -> DataFrame``.
+        """Add a vertex without inputs: ``def f(ctx) -> DataFrame``; settings as in `VertexResources`.
 
         Raises:
             JobGraphError: the name is taken, or the function cannot be found or called by a task.
         """
-        return self._add(
-            VertexRole.SOURCE, name, function, (), parallelism=parallelism, slot_sharing_group=slot_sharing_group
-        )
+        return self._add(VertexRole.SOURCE, name, function, (), **settings)
 
     def operator(
         self,
@@ -258,6 +282,27 @@ class Pipeline:
         validate(graph)
         return graph
 
+    def run_local(self, spark: Any) -> dict[str, Any]:
+        """Run all of it here, in this process and on *spark*, without a cluster: for tests.
+
+        Every edge does what it does on a cluster; a blocking one is materialised in Spark's own storage
+        (`DataFrame.localCheckpoint`).
+
+        Args:
+            spark: a `pyspark.sql.SparkSession`, classic or Connect; it stays open.
+
+        Returns:
+            the DataFrame of each vertex, or None, by the vertex's name.
+
+        Raises:
+            JobGraphError: the pipeline is not valid.
+            TaskError: a function returned something else than its edges need.
+            Exception: whatever a function raises.
+        """
+        from runtime.spark.local import run_local  # only who runs it needs pyspark
+
+        return run_local(self.to_job_graph(), dict(self._functions), spark)
+
     def _add(
         self,
         role: VertexRole,
@@ -269,6 +314,8 @@ class Pipeline:
         keys: Sequence[str] = (),
         parallelism: int = 0,
         slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP,
+        retries: int = 0,
+        memory: str | int = 0,
     ) -> Stream:
         check_name("vertex", name)
         vertex_id = JobVertexID.of(self.name, name)
@@ -283,7 +330,11 @@ class Pipeline:
         columns = (keys,) if isinstance(keys, str) else tuple(keys)
         edges = [self._edge(vertex_id, name, stream, default_exchange, default_ship, columns) for stream in inputs]
         reference = function_reference(function, name, len(inputs))
-        self._vertices[vertex_id] = JobVertex(vertex_id, name, reference, role, parallelism, slot_sharing_group)
+        memory_bytes = _memory(memory, name)
+        self._vertices[vertex_id] = JobVertex(
+            vertex_id, name, reference, role, parallelism, slot_sharing_group, retries, memory_bytes
+        )
+        self._functions[vertex_id] = function
         self._edges += edges
         return Stream(self, vertex_id, name)
 
@@ -316,3 +367,10 @@ def _setting(kind: type[E], what: str, value: E | str | None, name: str) -> E | 
     except ValueError:
         choices = ", ".join(repr(member.value) for member in kind)
         raise InvalidEdgeError(f"{what}={value!r} of vertex {name!r} is unknown; it is one of {choices}") from None
+
+
+def _memory(value: str | int, name: str) -> int:
+    try:
+        return MemorySize().parse(str(value))
+    except ValueError:
+        raise InvalidVertexError(f"memory={value!r} of vertex {name!r} is no size: write it as '512 mb'") from None

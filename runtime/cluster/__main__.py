@@ -83,7 +83,7 @@ def demo(**settings: object) -> None:
 
 @cli.group()
 def job() -> None:
-    """Run, list, look at and cancel jobs."""
+    """Explain, run, list, look at and cancel jobs."""
 
 
 @job.command(name="run")
@@ -142,6 +142,29 @@ def job_run(**settings: object) -> None:
     from runtime.cluster import commands
 
     commands.job_run(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="explain")
+@configured
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "dot", "svg"]),
+    default="text",
+    show_default=True,
+    help="As text, in graphviz's language, or as a picture.",
+)
+@json_option
+@click.argument("file", type=click.Path())
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def job_explain(configuration: object, **settings: object) -> None:
+    """Show the tasks, vertices and edges of a pipeline FILE with ARGS (after --), without running it.
+
+    No cluster is needed, nor any of its options.
+    """
+    from runtime.cluster import commands
+
+    commands.job_explain(**settings)  # type: ignore[arg-type]
 
 
 @job.command(name="list")

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,16 @@ from runtime.environment.errors import ClusterError
 from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError
 from runtime.ha.errors import HaError
 from runtime.ids import JobID
-from runtime.jobgraph.errors import JobGraphError
+from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
+from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
 from runtime.jobgraph.job_graph import ArtifactRole
+from runtime.jobgraph.svg import explain_svg
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.spark.errors import SparkVehicleError
 
 CANCELLED_BY_USER = 130
+WRONG_USAGE = 2
 
 
 @contextmanager
@@ -54,7 +57,7 @@ def _readable_errors() -> Iterator[None]:
         yield
     except (ActorError, BlobError, GatewayError, HaError, JobGraphError, SparkVehicleError, OSError) as error:
         print_error(error, str(getattr(error, "remedy", "")))
-        sys.exit(1)
+        sys.exit(WRONG_USAGE if isinstance(error, ParameterUsageError) else 1)
 
 
 def _say(step: str) -> None:
@@ -198,6 +201,18 @@ def job_run(
         job = _await_end(client, submitted, lambda _: None)
         print_json(to_plain(job))
         sys.exit(0 if job.status is JobStatus.FINISHED else 1)
+
+
+def job_explain(file: str, args: tuple[str, ...], form: str, as_json: bool) -> None:
+    """`understudy job explain`: in this process, for the file is the user's; no cluster is needed."""
+    with _readable_errors():
+        with redirect_stdout(sys.stderr):  # what the file prints is no part of the picture
+            graph = read_job_file(Path(file), args)
+        if as_json:
+            print_json(explain_plan(graph))
+            return
+        draw = {"text": explain_text, "dot": explain_dot, "svg": explain_svg}[form]
+        print_line(draw(graph).rstrip("\n"))
 
 
 def _submit(

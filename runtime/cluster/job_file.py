@@ -17,6 +17,7 @@ from pathlib import Path
 from runtime.api import Pipeline
 from runtime.environment.errors import ClusterError
 from runtime.ids import JobID
+from runtime.jobgraph.errors import ParameterUsageError
 from runtime.jobgraph.job_graph import JobGraph, JobKind
 
 ENTRY = "pipeline"
@@ -41,7 +42,7 @@ def read_job_file(path: Path, argv: Sequence[str], name: str | None = None, job_
 
     Raises:
         JobFileError: the file does not exist, is no Python, or cannot be imported.
-        JobGraphError: the pipeline that it builds is not valid.
+        JobGraphError: the pipeline that it builds is not valid, or does not know the arguments.
     """
     kind = kind_of(path)
     now_ms = time.time_ns() // 1_000_000
@@ -80,6 +81,8 @@ def _build(path: Path, argv: Sequence[str]) -> Pipeline:
     try:
         spec.loader.exec_module(module)
         pipeline = getattr(module, ENTRY)(list(argv))
+    except ParameterUsageError:
+        raise  # of the command line, not of the file
     except Exception as error:  # the user's code may raise anything; it is shown as the user's own
         raise JobFileError(
             f"the job file {path} cannot be imported, or its {ENTRY}() failed: {type(error).__name__}: {error}",

@@ -26,11 +26,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     Raises:
         WireError: the bytes are not such a value.
     """
-    try:
-        plain = msgpack.unpackb(data, raw=False, strict_map_key=False)
-    except Exception as error:  # msgpack raises several unrelated types on malformed input
-        raise WireError(f"not an encoded {kind.__name__}: {type(error).__name__}: {error}") from error
-    value: T = from_plain(plain, kind)
+    value: T = from_plain(_unpack(data, kind), kind)
     return value
 
 
@@ -41,9 +37,20 @@ def decode_job_graph(data: bytes) -> JobGraph:
         WireError: the bytes are none.
         JobGraphVersionError: it was written in a format that this version does not read.
     """
-    graph = decode(data, JobGraph)
-    if graph.format_version != FORMAT_VERSION:
+    plain = _unpack(data, JobGraph)
+    # Before all else: what is in another format may well not look like a job graph of this one.
+    version = plain.get("format_version") if isinstance(plain, dict) else FORMAT_VERSION
+    if version != FORMAT_VERSION:
         raise JobGraphVersionError(
-            f"job graph {graph.job_id} has format {graph.format_version}, this version reads {FORMAT_VERSION}"
+            f"job graph {plain.get('job_id')} is in format {version}, this version reads {FORMAT_VERSION}; "
+            "use the same version of understudy for client and cluster"
         )
+    graph: JobGraph = from_plain(plain, JobGraph)
     return graph
+
+
+def _unpack(data: bytes, kind: type) -> Any:
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except Exception as error:  # msgpack raises several unrelated types on malformed input
+        raise WireError(f"not an encoded {kind.__name__}: {type(error).__name__}: {error}") from error

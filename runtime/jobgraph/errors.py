@@ -8,7 +8,8 @@ JobGraphError                   the job cannot be run as it is described
 ├── InvalidFunctionError        a vertex has no function, or one that a task process could not find or call
 ├── InvalidVertexError          a vertex's role, inputs or settings do not fit
 ├── InvalidEdgeError            an edge's settings do not fit
-├── InvalidParameterError       a parameter is not JSON-like
+├── InvalidParameterError       a parameter is not JSON-like, or declared wrongly
+│   └── ParameterUsageError     the command line's parameters are not those that were declared
 └── JobGraphVersionError        the graph was written in a format that this version does not read
 """
 
@@ -48,7 +49,11 @@ class InvalidEdgeError(JobGraphError):
 
 
 class InvalidParameterError(JobGraphError):
-    """A job parameter is not JSON-like, so it cannot travel."""
+    """A job parameter is not JSON-like, so it cannot travel, or it is declared wrongly."""
+
+
+class ParameterUsageError(InvalidParameterError):
+    """The parameters on the command line are not those that the pipeline declares."""
 
 
 class JobGraphVersionError(JobGraphError):

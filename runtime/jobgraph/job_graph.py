@@ -10,7 +10,8 @@ from runtime.ids import JobID, JobVertexID
 from runtime.jobgraph.errors import UnknownVertexError
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of the structure below. To be raised whenever it changes: readers refuse what they do not know."""
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
 
@@ -83,7 +84,10 @@ class JobVertex:
         function: ``module:qualname`` of the vertex's function; None for a script.
         role: source, operator, sink, or script.
         parallelism: partitions that HASH and REBALANCE edges into this vertex make; 0 leaves it to Spark.
-        slot_sharing_group: vertices of one group may share a slot.
+        slot_sharing_group: vertices of one group may share a slot; those of one chain are of one group.
+        retries: how many failures of the vertex's own code, or losses of its process, restart its task before the job's
+            restart strategy is asked.
+        memory_bytes: how much its task process may take beyond what it begins with; 0 for no limit.
     """
 
     id: JobVertexID
@@ -92,6 +96,8 @@ class JobVertex:
     role: VertexRole
     parallelism: int = 0
     slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
+    retries: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from runtime.ids import JobVertexID
 from runtime.jobgraph.errors import CyclicJobGraphError
-from runtime.jobgraph.job_graph import ExchangeMode, JobEdge, JobGraph, JobVertex
+from runtime.jobgraph.job_graph import DEFAULT_SLOT_SHARING_GROUP, ExchangeMode, JobEdge, JobGraph, JobVertex
 
 N = TypeVar("N", bound=Hashable)
 
@@ -23,12 +23,18 @@ class Chain:
         name: as Flink names chains, e.g. ``read-flights, read-weather -> clean -> join``.
         vertices: in topological order.
         inputs: keys of the chains whose blocking results this one reads, each once.
+        slot_sharing_group: of its vertices.
+        retries: the most that any of its vertices has.
+        memory_bytes: the most that any of its vertices may take; 0 for no limit.
     """
 
     key: JobVertexID
     name: str
     vertices: tuple[JobVertexID, ...]
     inputs: tuple[JobVertexID, ...]
+    slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
+    retries: int = 0
+    memory_bytes: int = 0
 
 
 def topological_order(graph: JobGraph) -> tuple[JobVertex, ...]:
@@ -80,9 +86,21 @@ def chains(graph: JobGraph) -> tuple[Chain, ...]:
         if source != target:
             inputs[target][source] = None
     groups = {group[0]: tuple(group) for group in members.values()}
-    return tuple(
-        Chain(key, _chain_name(graph, groups[key]), groups[key], tuple(inputs[key]))
-        for key in _order_of(groups, inputs)
+    return tuple(_chain(graph, key, groups[key], tuple(inputs[key])) for key in _order_of(groups, inputs))
+
+
+def _chain(
+    graph: JobGraph, key: JobVertexID, vertices: tuple[JobVertexID, ...], inputs: tuple[JobVertexID, ...]
+) -> Chain:
+    members = [graph.vertex(vertex_id) for vertex_id in vertices]
+    return Chain(
+        key,
+        _chain_name(graph, vertices),
+        vertices,
+        inputs,
+        members[0].slot_sharing_group,
+        max(vertex.retries for vertex in members),
+        max(vertex.memory_bytes for vertex in members),
     )
 
 

@@ -25,9 +25,11 @@ from runtime.jobgraph.job_graph import (
     ShipStrategy,
     VertexRole,
 )
-from runtime.jobgraph.topology import topological_order
+from runtime.jobgraph.topology import chains, topological_order
 
 MAX_NAME_LENGTH = 256
+MAX_RETRIES = 100
+MIN_MEMORY_BYTES = 16 << 20
 _MAX_DEPTH = 32
 
 
@@ -63,6 +65,7 @@ def validate(graph: JobGraph) -> None:
     if graph.kind is JobKind.PIPELINE:
         for vertex in graph.vertices:
             _check_vertex(graph, vertex)
+        _check_slot_sharing_groups(graph)
     check_parameters(graph.parameters)
 
 
@@ -154,7 +157,19 @@ def _check_vertex(graph: JobGraph, vertex: JobVertex) -> None:
         )
     if not vertex.slot_sharing_group:
         raise InvalidVertexError(f"{where} has an empty slot sharing group: name it, or leave it out")
+    if not 0 <= vertex.retries <= MAX_RETRIES:
+        raise InvalidVertexError(f"{where} has {vertex.retries} retries: use 0 to {MAX_RETRIES}")
+    if vertex.memory_bytes and vertex.memory_bytes < MIN_MEMORY_BYTES:
+        raise InvalidVertexError(
+            f"{where} may take {vertex.memory_bytes} bytes of memory: give it {MIN_MEMORY_BYTES >> 20} mb or more"
+        )
     inputs, outputs = graph.inputs_of(vertex.id), graph.outputs_of(vertex.id)
+    divided = [edge for edge in inputs if edge.ship_strategy in (ShipStrategy.HASH, ShipStrategy.REBALANCE)]
+    if vertex.parallelism and not divided:
+        raise InvalidVertexError(
+            f"{where} has parallelism {vertex.parallelism}, but no input that is divided into partitions: "
+            "read one with .hash('column') or .rebalance(), or leave the parallelism to Spark"
+        )
     match vertex.role:
         case VertexRole.SCRIPT:
             raise InvalidVertexError(f"{where} has the role script, which only a script job has")
@@ -166,3 +181,16 @@ def _check_vertex(graph: JobGraph, vertex: JobVertex) -> None:
             raise InvalidVertexError(f"{where} is a sink but is read by others: make it an operator")
         case VertexRole.SOURCE | VertexRole.OPERATOR if not outputs:
             raise InvalidVertexError(f"the result of {where} goes nowhere: feed it to a sink, or make it one")
+
+
+def _check_slot_sharing_groups(graph: JobGraph) -> None:
+    """A chain is one task and so needs one slot (Flink chains within a slot sharing group only)."""
+    for chain in chains(graph):
+        first, *others = (graph.vertex(vertex_id) for vertex_id in chain.vertices)
+        for other in others:
+            if other.slot_sharing_group != first.slot_sharing_group:
+                raise InvalidVertexError(
+                    f"vertices {first.name!r} and {other.name!r} of job {graph.name!r} run as one task, but are in the "
+                    f"slot sharing groups {first.slot_sharing_group!r} and {other.slot_sharing_group!r}: "
+                    "make an edge between them blocking, or put them into one group"
+                )

@@ -10,7 +10,7 @@ from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobgraph.topology import topological_order
-from runtime.jobmaster.descriptor import VertexProgress
+from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
 from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
 
@@ -28,6 +28,7 @@ class AttemptInfo:
         error: why it failed.
         exit_status: of its task process, negative for a signal; None while it runs or when it is not known.
         logs: what is kept of its logs; none while it runs, or when they could not be put.
+        partitions: the results that it has materialised; they are released when nobody needs them any more.
     """
 
     attempt_id: ExecutionAttemptID
@@ -38,6 +39,7 @@ class AttemptInfo:
     error: ErrorInfo | None
     exit_status: int | None
     logs: tuple[KeptLog, ...] = ()
+    partitions: tuple[ResultPartitionInfo, ...] = ()
 
     @property
     def end_ms(self) -> int | None:
@@ -223,6 +225,7 @@ def _describe_attempt(execution: Execution) -> AttemptInfo:
         execution.error,
         execution.exit_status,
         execution.logs,
+        execution.partitions,
     )
 
 

@@ -39,6 +39,7 @@ class AttemptInformation:
     task_name: str
     vertices: tuple[VertexDescriptor, ...]
     jobmaster_address: str
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def pack(descriptor: TaskDeploymentDescriptor) -> tuple[bytes, bytes]:
         descriptor.task_name,
         descriptor.vertices,
         descriptor.jobmaster_address,
+        descriptor.memory_bytes,
     )
     return encode(job), encode(attempt)
 
@@ -93,4 +95,5 @@ def unpack(job: bytes, attempt: bytes) -> TaskDeploymentDescriptor:
         argv=shared.argv,
         parameters=shared.parameters,
         jobmaster_address=own.jobmaster_address,
+        memory_bytes=own.memory_bytes,
     )

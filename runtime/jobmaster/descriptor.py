@@ -75,6 +75,7 @@ class TaskDeploymentDescriptor:
         argv: a script's arguments.
         parameters: ``ctx.parameters``.
         jobmaster_address: where states are reported to.
+        memory_bytes: what the task process may take beyond what it begins with; 0 for no limit.
     """
 
     job_id: JobID
@@ -90,6 +91,7 @@ class TaskDeploymentDescriptor:
     argv: tuple[str, ...]
     parameters: dict[str, Any]
     jobmaster_address: str
+    memory_bytes: int = 0
 
     @property
     def blocking_inputs(self) -> dict[JobVertexID, str]:
@@ -109,6 +111,23 @@ class TaskDeploymentDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultPartitionInfo:
+    """What is announced of a materialised result (Flink's `ResultPartitionBytes`).
+
+    Args:
+        vertex_id: the vertex that made it.
+        path: directory; it is there when the result is complete, and not before.
+        subpartitions: how many files it consists of: one for each partition of the producer's Spark plan.
+        bytes: their sizes together.
+    """
+
+    vertex_id: JobVertexID
+    path: str
+    subpartitions: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskExecutionState:
     """A TaskExecutor's report on an attempt (Flink's `TaskExecutionState`).
 
@@ -118,6 +137,7 @@ class TaskExecutionState:
         error: with FAILED: why.
         exit_status: with a terminal state: the exit status of the task process, negative for a signal.
         logs: with a terminal state: what is kept of the attempt's logs; none where they could not be put.
+        partitions: with FINISHED: the results that it has materialised.
     """
 
     attempt_id: ExecutionAttemptID
@@ -125,6 +145,7 @@ class TaskExecutionState:
     error: ErrorInfo | None = None
     exit_status: int | None = None
     logs: tuple[KeptLog, ...] = ()
+    partitions: tuple[ResultPartitionInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +240,7 @@ def describe_task_deployment(
         argv=graph.argv,
         parameters=graph.parameters,
         jobmaster_address=jobmaster_address,
+        memory_bytes=chain.memory_bytes,
     )
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.topology import Chain
-from runtime.jobmaster.descriptor import VertexProgress
+from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, check_execution_transition
 from runtime.jobmaster.slot_pool import AllocatedSlot
 
@@ -30,6 +30,7 @@ class Execution:
         "exit_status",
         "logs",
         "number",
+        "partitions",
         "progress",
         "request_id",
         "slot",
@@ -48,6 +49,7 @@ class Execution:
         self.error: ErrorInfo | None = None
         self.exit_status: int | None = None
         self.logs: tuple[KeptLog, ...] = ()
+        self.partitions: tuple[ResultPartitionInfo, ...] = ()
         self.waiting_for = ""
         self.progress: dict[JobVertexID, VertexProgress] = {}
 
@@ -80,7 +82,7 @@ class Task:
         first: its first attempt.
     """
 
-    __slots__ = ("attempts", "chain", "consumers", "restarting")
+    __slots__ = ("attempts", "chain", "consumers", "restarting", "retried")
 
     def __init__(self, chain: Chain, first: Execution) -> None:
         self.chain = chain
@@ -88,6 +90,8 @@ class Task:
         self.consumers: tuple[JobVertexID, ...] = ()
         self.restarting = False
         """It belongs to a region whose restart is scheduled: what it has made does not count, nor is it deployed."""
+        self.retried = 0
+        """How many of its vertices' own retries are used up."""
 
     @property
     def current(self) -> Execution:

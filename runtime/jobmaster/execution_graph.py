@@ -48,6 +48,7 @@ class ExecutionGraph(Scheduler):
             return [JobReachedTerminal(self._status, self._failure)]
         waiting = {key for key, task in self._tasks.items() if task.restarting}
         instructions = self._add_restart(waiting) if waiting else []
+        instructions += self._release(self._tasks)  # the former JobMaster may not have come to it
         return instructions + self._settle(at)
 
     def start(self, at: Instant) -> list[Instruction]:
@@ -140,6 +141,7 @@ class ExecutionGraph(Scheduler):
         if state.is_terminal:
             execution.exit_status = report.exit_status
             execution.logs = report.logs
+            execution.partitions = report.partitions
         if execution.state is ExecutionState.CANCELING:
             # However it ended, it did so while it was being cancelled (as in Flink).
             return self._end(task, ExecutionState.CANCELED, at) + self._settle(at) if state.is_terminal else []

@@ -159,6 +159,7 @@ class ExecutionGraphState:
             task.attempts.extend([restore_attempt(attempt) for attempt in former])
             task.attempts.append(restore_current_attempt(last, at.epoch_ms))
             task.restarting = item.restarting
+            task.retried = item.retried
             execution = task.current
             self._attempts[execution.attempt_id] = task
             if execution.state.is_deployed and execution.slot is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runtime.ids import JobVertexID, RestartID
 from runtime.jobmaster.execution import Task
+from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 
 
 def region_to_restart(tasks: Mapping[JobVertexID, Task], failed: Iterable[JobVertexID]) -> set[JobVertexID]:
-    """The failed tasks and, transitively, their consumers that have not finished."""
+    """The failed tasks and, transitively, their consumers that have not finished and producers of what is released."""
     region: set[JobVertexID] = set()
     todo = list(failed)
     while todo:
@@ -17,7 +18,28 @@ def region_to_restart(tasks: Mapping[JobVertexID, Task], failed: Iterable[JobVer
         if key not in region:
             region.add(key)
             todo += [consumer for consumer in tasks[key].consumers if not tasks[consumer].is_finished]
+            todo += [producer for producer in tasks[key].chain.inputs if is_released(tasks, producer)]
     return region
+
+
+def is_released(tasks: Mapping[JobVertexID, Task], key: JobVertexID) -> bool:
+    """Whether nobody needs the results of a task any more: it and all that read them have FINISHED.
+
+    (Flink's `RegionPartitionGroupReleaseStrategy`.) It follows from the tasks' states alone, so that a JobMaster's
+    successor knows it too: before such a consumer runs again, its producer does.
+    """
+    consumers = tasks[key].consumers
+    return tasks[key].is_finished and bool(consumers) and all(tasks[item].is_finished for item in consumers)
+
+
+def use_retry(failed: Sequence[Task], cause: ErrorInfo) -> bool:
+    """Whether the vertices' own retries cover a failure; if so, one of them is used up."""
+    own = cause.kind in (FailureKind.USER_CODE, FailureKind.TASK_PROCESS_LOST)
+    if not own or any(task.retried >= task.chain.retries for task in failed):
+        return False
+    for task in failed:
+        task.retried += 1
+    return True
 
 
 class PendingRestarts:

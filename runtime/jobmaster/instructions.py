@@ -64,6 +64,13 @@ class ScheduleRestart:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleasePartitions:
+    """Remove materialised results that nobody needs any more, once it is written down who has read them."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobReachedTerminal:
     """The job is over (or SUSPENDED); nothing of it runs unless it is SUSPENDED. Told once."""
 
@@ -72,5 +79,12 @@ class JobReachedTerminal:
 
 
 Instruction = (
-    RequestSlot | CancelSlotRequest | DeployTask | CancelTask | ReleaseSlot | ScheduleRestart | JobReachedTerminal
+    RequestSlot
+    | CancelSlotRequest
+    | DeployTask
+    | CancelTask
+    | ReleaseSlot
+    | ScheduleRestart
+    | ReleasePartitions
+    | JobReachedTerminal
 )

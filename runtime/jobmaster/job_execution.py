@@ -39,6 +39,7 @@ from runtime.jobmaster.instructions import (
     DeployTask,
     Instruction,
     JobReachedTerminal,
+    ReleasePartitions,
     ReleaseSlot,
     RequestSlot,
     ScheduleRestart,
@@ -203,6 +204,8 @@ class JobExecution(LeaderEndpoint):
                 self.schedule_run_async(
                     instruction.delay_s, lambda: self._do(graph.restart_due(restart_id, current_instant()))
                 )
+            case ReleasePartitions():
+                self.spawn(self._release(instruction), "releasing materialised results")
             case JobReachedTerminal():
                 self.spawn(self._finish(instruction), "reporting the end of the job")
             case AskForSlot():
@@ -242,6 +245,20 @@ class JobExecution(LeaderEndpoint):
             info = ErrorInfo(kind, "TaskDeploymentException", f"{descriptor.task_name} was not deployed: {error}")
             if self._graph is not None:
                 self._do(self._graph.task_failed(descriptor.attempt_id, info, current_instant()))
+
+    async def _release(self, instruction: ReleasePartitions) -> None:
+        graph, journal = self._graph, self._journal
+        if graph is None or journal is None:
+            return
+        try:
+            await journal.written()  # or a successor might think that somebody still reads them
+        except JobNotReachableError as error:
+            self.log.info("results of job %s are left to the next JobMaster: %s", self._job_id, error)
+            return
+        if self._graph is graph and not graph.status.is_terminal:  # at its end all of them go at once
+            for path in instruction.paths:
+                await self.run_blocking(_remove_tree, Path(path))
+            self.log.info("released %s", ", ".join(instruction.paths))
 
     async def _finish(self, instruction: JobReachedTerminal) -> None:
         graph, journal = self._graph, self._journal
@@ -329,8 +346,11 @@ class JobExecution(LeaderEndpoint):
 
 
 def _remove_tree(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
+    while path.exists():
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue  # some of it was released at the same moment
 
 
 def current_instant() -> Instant:

@@ -5,20 +5,22 @@ Pure, as `ExecutionGraph`, whose events end in these decisions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from runtime.ids import JobVertexID
+from runtime.jobgraph.job_graph import ExchangeMode
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, describe_task_deployment, result_path
 from runtime.jobmaster.execution import Task
 from runtime.jobmaster.execution_graph_state import ExecutionGraphState
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
-from runtime.jobmaster.failover import region_to_restart
+from runtime.jobmaster.failover import is_released, region_to_restart, use_retry
 from runtime.jobmaster.instructions import (
     CancelSlotRequest,
     CancelTask,
     Instruction,
     JobReachedTerminal,
+    ReleasePartitions,
     ReleaseSlot,
     RequestSlot,
     ScheduleRestart,
@@ -95,15 +97,16 @@ class Scheduler(ExecutionGraphState):
             cause = failed[0].current.error
             self._record_failure(cause)
             if self._status in ACTIVE:
-                self._strategy.notify_failure(at.monotonic_s)
-                if self._may_restart(cause) and self._strategy.can_restart(at.monotonic_s):
+                if use_retry(failed, cause) or self._strategy_allows_restart(cause, at):
                     instructions += self._schedule_restart(failed, cause, at)
                 else:
                     instructions += self._begin_to_fail(cause, at)
         return instructions + self._settle(at)
 
-    def _may_restart(self, cause: ErrorInfo) -> bool:
-        return cause.kind.is_recoverable and (self._restart_user_failures or cause.kind is not FailureKind.USER_CODE)
+    def _strategy_allows_restart(self, cause: ErrorInfo, at: Instant) -> bool:
+        self._strategy.notify_failure(at.monotonic_s)
+        wanted = self._restart_user_failures or cause.kind is not FailureKind.USER_CODE
+        return cause.kind.is_recoverable and wanted and self._strategy.can_restart(at.monotonic_s)
 
     def _begin_to_fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:
         self._transition(JobStatus.FAILING, at)
@@ -182,7 +185,19 @@ class Scheduler(ExecutionGraphState):
         """Bring the present attempt to its end, and let go of its slot or its request for one."""
         execution = task.current
         execution.transition(state, at.epoch_ms)
+        instructions = self._release(task.chain.inputs) if task.is_finished else []
         if execution.request_id is None:
-            return []
+            return instructions
         release = CancelSlotRequest if execution.slot is None else ReleaseSlot
-        return [release(execution.request_id)]
+        return [*instructions, release(execution.request_id)]
+
+    def _release(self, keys: Iterable[JobVertexID]) -> list[Instruction]:
+        """Let go of what nobody needs any more of these tasks' results."""
+        released = [self._tasks[key] for key in keys if is_released(self._tasks, key)]
+        paths = [
+            result_path(self._results_dir, edge.source, task.current.number)
+            for task in released
+            for edge in self._graph.edges
+            if edge.exchange is ExchangeMode.BLOCKING and edge.source in task.chain.vertices
+        ]
+        return [ReleasePartitions(tuple(dict.fromkeys(paths)))] if paths else []

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
+from runtime.jobmaster.descriptor import ResultPartitionInfo
 from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
 from runtime.jobmaster.restart_strategy import RestartStrategyState
@@ -33,15 +34,17 @@ class AttemptSnapshot:
     error: ErrorInfo | None
     exit_status: int | None
     logs: tuple[KeptLog, ...] = ()
+    partitions: tuple[ResultPartitionInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
-    """One task: its attempts, the present one last, and whether its restart is scheduled."""
+    """One task: its attempts, the present one last, whether its restart is scheduled, and its retries used up."""
 
     key: JobVertexID
     restarting: bool
     attempts: tuple[AttemptSnapshot, ...]
+    retried: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,9 @@ class ExecutionGraphSnapshot:
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:
     """The tasks as plain data."""
     return tuple(
-        TaskSnapshot(task.chain.key, task.restarting, tuple(_snapshot(execution) for execution in task.attempts))
+        TaskSnapshot(
+            task.chain.key, task.restarting, tuple(_snapshot(execution) for execution in task.attempts), task.retried
+        )
         for task in tasks
     )
 
@@ -93,6 +98,7 @@ def _snapshot(execution: Execution) -> AttemptSnapshot:
         execution.error,
         execution.exit_status,
         execution.logs,
+        execution.partitions,
     )
 
 
@@ -105,6 +111,7 @@ def restore_attempt(saved: AttemptSnapshot) -> Execution:
     execution.error = saved.error
     execution.exit_status = saved.exit_status
     execution.logs = saved.logs
+    execution.partitions = saved.partitions
     return execution
 
 

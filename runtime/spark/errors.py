@@ -55,6 +55,19 @@ class VertexResultError(TaskError):
     """A vertex function returned something else than its edges need."""
 
 
+class PartitionNotFoundError(TaskError):
+    """A materialised result that the task reads is not there (any more), or not whole: it has to be made again.
+
+    Args:
+        vertex_id: the vertex that makes it.
+        message: what is missing.
+    """
+
+    def __init__(self, vertex_id: str, message: str) -> None:
+        super().__init__(message)
+        self.vertex_id = vertex_id
+
+
 class VertexFunctionError(TaskError):
     """A vertex refers to a function that its job file does not define."""
 

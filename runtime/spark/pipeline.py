@@ -1,9 +1,9 @@
 """Runs a chain of vertex functions on one Spark Connect session.
 
 Every function is called once, in topological order. A DataFrame goes to its pipelined consumers as it is, lazy; where a
-blocking edge leaves the vertex it is written as uncompressed parquet (the fastest of the ways measured), and pipelined
-consumers of that vertex in the same task read the file instead of computing it again. A DataFrame that nobody consumes
-is computed and thrown away (Spark's `noop` sink).
+blocking edge leaves the vertex it becomes a `ResultPartition` of uncompressed parquet (the fastest way of those tried),
+and pipelined consumers of that vertex in the same task read that instead of computing it again. A DataFrame that nobody
+consumes is computed and thrown away (Spark's `noop` sink).
 """
 
 from __future__ import annotations
@@ -16,27 +16,32 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import pyspark.cloudpickle
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 
 from .carried_path import carry_path
 from .context import VertexContext
 from .control import Cancellation, TaskControl
 from .errors import VertexFunctionError, VertexResultError
+from .input_gate import InputGate
+from .memory_limit import limit_memory
 from .progress import Counts, ProgressReporter, TaskProgress
-from .spec import ConnectEndpoint, ShipStrategy, TaskSpec, VertexInput, VertexSpec
+from .result_partition import ResultPartition
+from .spec import ConnectEndpoint, TaskSpec, VertexSpec
 
 
 def run_pipeline(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter
 ) -> dict[str, Any]:
-    """Run the task's vertices; return the directories of the results that were written, by vertex id."""
+    """Run the task's vertices; return what is announced of the results that were written (`partitions`)."""
     if spec.connect is None:
         raise ValueError(f"task {spec.task_name!r} is a pipeline and has no Connect endpoint")
     spark = _open_session(spec, spec.connect)
     cancellation.on_request(lambda: _interrupt(spark))
+    if spec.memory_bytes:
+        limit_memory(spec.memory_bytes)
     control.tell("running")
     try:
         return _Chain(spec, spark, reporter).run()
@@ -76,57 +81,44 @@ class _Chain:
         self._reporter = reporter
         self._module = _load(spec)
         self._log = _logger(spec.job_name)
-        self._results: dict[str, Any] = {}
+        self._results: dict[str, DataFrame] = {}
+        self._partitions: list[dict[str, Any]] = []
+        self._gate = InputGate(spark, spec.vertices, self._results)
         self._current = spec.vertices[0].id
         self._consumed = {item.vertex_id for vertex in spec.vertices for item in vertex.inputs if item.path is None}
 
     def run(self) -> dict[str, Any]:
-        written: dict[str, str] = {}
+        self._gate.check()
         calls = [(vertex, _function(self._module, vertex)) for vertex in self._spec.vertices]
         handler: Any = self._on_progress
         self._spark.registerProgressHandler(handler)
-        for vertex, function in calls:
-            self._current = vertex.id
-            self._reporter.change(TaskProgress.start, vertex.id, force=True)
-            inputs = [self._input(item) for item in vertex.inputs]
-            self._accept(vertex, function(self._context(vertex), *inputs))
-            if vertex.result_path is not None:
-                written[vertex.id] = vertex.result_path
-        return {"results": written}
+        try:
+            for vertex, function in calls:
+                self._current = vertex.id
+                self._reporter.change(TaskProgress.start, vertex.id, force=True)
+                inputs = [self._gate.read(item) for item in vertex.inputs]
+                self._accept(vertex, function(self._context(vertex), *inputs))
+        except Exception as error:
+            self._gate.blame(error)
+            raise
+        return {"partitions": self._partitions}
 
-    def _accept(self, vertex: VertexSpec, result: Any) -> None:
+    def _accept(self, vertex: VertexSpec, returned: Any) -> None:
         """Do with a function's result what its edges ask for."""
         consumed = vertex.id in self._consumed
-        if result is not None and not isinstance(result, DataFrame):
-            raise VertexResultError(
-                f"vertex {vertex.name!r} returned a {type(result).__name__}: return a DataFrame, or None from a sink"
-            )
-        if result is None:
-            if consumed or vertex.result_path is not None:
-                raise VertexResultError(f"vertex {vertex.name!r} returned None, but other vertices read its result")
-        elif vertex.result_path is not None:
-            result.write.mode("overwrite").option("compression", "uncompressed").parquet(vertex.result_path)
-            self._results[vertex.id] = self._spark.read.parquet(vertex.result_path) if consumed else None
-        elif consumed:
+        result = check_result(vertex.name, returned, is_read=consumed or vertex.result_path is not None)
+        if result is not None and vertex.result_path is not None:
+            partition = ResultPartition(vertex.id, Path(vertex.result_path))
+            result.write.option("compression", "uncompressed").parquet(str(partition.begin()))
+            self._partitions.append(partition.finish())
+            if consumed:
+                self._results[vertex.id] = self._spark.read.parquet(vertex.result_path)
+        elif result is not None and consumed:
             self._results[vertex.id] = result
             return  # its work is done by whoever acts on it
-        else:
+        elif result is not None:
             result.write.format("noop").mode("overwrite").save()
         self._reporter.change(TaskProgress.finish, vertex.id, force=True)
-
-    def _input(self, item: VertexInput) -> DataFrame:
-        frame: DataFrame = self._results[item.vertex_id] if item.path is None else self._spark.read.parquet(item.path)
-        match item.ship:
-            case ShipStrategy.HASH:
-                if item.parallelism:
-                    return frame.repartition(item.parallelism, *item.keys)
-                return frame.repartition(*cast("tuple[Any, ...]", item.keys))  # Spark chooses how many, while it runs
-            case ShipStrategy.REBALANCE:
-                return frame.repartition(item.parallelism) if item.parallelism else frame.hint("rebalance")
-            case ShipStrategy.BROADCAST:
-                return functions.broadcast(frame)
-            case ShipStrategy.FORWARD:
-                return frame
 
     def _context(self, vertex: VertexSpec) -> VertexContext:
         spec = self._spec
@@ -147,6 +139,17 @@ class _Chain:
         self._reporter.change(TaskProgress.update, vertex, operation, counts)
         if done:
             self._reporter.change(TaskProgress.complete, operation)
+
+
+def check_result(vertex_name: str, result: Any, *, is_read: bool) -> DataFrame | None:
+    """What a vertex's function returned, if it is what its edges need; raises `VertexResultError`."""
+    if result is None and is_read:
+        raise VertexResultError(f"vertex {vertex_name!r} returned None, but other vertices read its result")
+    if result is not None and not isinstance(result, DataFrame):
+        raise VertexResultError(
+            f"vertex {vertex_name!r} returned a {type(result).__name__}: return a DataFrame, or None from a sink"
+        )
+    return result
 
 
 def _load(spec: TaskSpec) -> ModuleType:

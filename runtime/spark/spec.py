@@ -96,7 +96,7 @@ class VertexSpec:
         name: shown to the user.
         function: `qualname` in the task's file, or `module:qualname`; empty for a script.
         inputs: in the order in which the function takes them.
-        result_path: directory to write the result to as parquet, where a blocking edge leaves the vertex.
+        result_path: directory of the `ResultPartition` to make, as parquet, where a blocking edge leaves the vertex.
     """
 
     id: str
@@ -125,6 +125,7 @@ class TaskSpec:
         connect: the session to open, an isolated one where there are `py_files` or `jars`; a pipeline needs it.
         env: added to the process's environment.
         conf: Spark SQL settings of the task's session.
+        memory_bytes: what the process may take beyond what it begins with; 0 for no limit.
         progress_interval: seconds between two looks at Spark's stage and task counts.
     """
 
@@ -145,6 +146,7 @@ class TaskSpec:
     connect: ConnectEndpoint | None = None
     env: dict[str, str] = field(default_factory=dict)
     conf: dict[str, str] = field(default_factory=dict)
+    memory_bytes: int = 0
     progress_interval: float = 0.3
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .control import Cancellation, TaskControl
-from .errors import TaskCancelled
+from .errors import PartitionNotFoundError, TaskCancelled
 from .progress import ProgressReporter, TaskProgress
 from .spec import TaskKind, TaskSpec
 from .tracebacks import describe
@@ -66,6 +66,8 @@ def _run(
 
 def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) -> None:
     described = describe(error, {spec.file: Path(spec.file).name})
+    if isinstance(error, PartitionNotFoundError):
+        described["lost_result"] = error.vertex_id
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.write(described["traceback"])

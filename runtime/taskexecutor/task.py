@@ -24,6 +24,7 @@ from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
+    ResultPartitionInfo,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
@@ -34,6 +35,7 @@ from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKi
 from runtime.librarycache.errors import LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLease, LibraryCacheManager
 from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, Zygote
+from runtime.spark.result_partition import discard_unfinished
 from runtime.spark.spec import (
     ClassicEndpoint,
     ConnectEndpoint,
@@ -107,6 +109,7 @@ class Task:
         self._failure: ErrorInfo | None = None
         self._finished = False
         self.progress: TaskProgress | None = None
+        self._partitions: tuple[ResultPartitionInfo, ...] = ()
         self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = time.time_ns() // 1_000_000
 
@@ -141,6 +144,8 @@ class Task:
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
         await self._blame_a_lost_driver()
         state = self._final_state(status)
+        if state.state is not ExecutionState.FINISHED:
+            await self._discard_unfinished()
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
         self._enter(replace(state, logs=await self._keep_logs()))
 
@@ -157,6 +162,14 @@ class Task:
             self._failure = replace(
                 failure, kind=FailureKind.SPARK_LOST, type="SparkDriverLostException", message=message
             )
+
+    async def _discard_unfinished(self) -> None:
+        """Remove what it was writing; nobody reads it, so that a failure to do so fails nobody."""
+        paths = list(self.descriptor.blocking_outputs.values())
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, discard_unfinished, paths)
+        except OSError as error:
+            log.warning("%s: what it was writing is left until the job ends: %s", self.descriptor.task_name, error)
 
     def _enter(self, state: TaskExecutionState) -> None:
         self.state, self.since_ms = state, time.time_ns() // 1_000_000
@@ -243,14 +256,22 @@ class Task:
                 self._on_progress(self.progress)
             case "finished":
                 self._finished = True
+                self._partitions = tuple(
+                    ResultPartitionInfo(**announced) for announced in message["result"].get("partitions", ())
+                )
             case "failed":
                 error = message["error"]
-                self._fail(FailureKind.USER_CODE, error["type"], error["message"], error["traceback"])
+                lost = error.get("lost_result")
+                kind = FailureKind.USER_CODE if lost is None else FailureKind.RESULT_LOST
+                self._fail(kind, error["type"], error["message"], error["traceback"], lost)
 
-    def _fail(self, kind: FailureKind, name: str, message: str, traceback: str = "") -> None:
+    def _fail(
+        self, kind: FailureKind, name: str, message: str, traceback: str = "", lost_result: str | None = None
+    ) -> None:
         if self._failure is None:
             now_ms = time.time_ns() // 1_000_000
-            self._failure = ErrorInfo(kind, name, message, traceback, self.descriptor.task_name, now_ms)
+            lost = None if lost_result is None else JobVertexID(lost_result)
+            self._failure = ErrorInfo(kind, name, message, traceback, self.descriptor.task_name, now_ms, lost)
 
     def _final_state(self, status: int | None) -> TaskExecutionState:
         attempt_id = self.descriptor.attempt_id
@@ -260,7 +281,7 @@ class Task:
             self._fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", _describe_exit(status))
         if self._failure is not None:
             return TaskExecutionState(attempt_id, ExecutionState.FAILED, self._failure, status)
-        return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status)
+        return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
 
     # --------------------------------------------------------------- preparation
 
@@ -319,6 +340,7 @@ class Task:
             jars=() if environment is None else tuple(str(path) for path in environment.jars),
             classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
             connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
+            memory_bytes=descriptor.memory_bytes,
         )
 
 

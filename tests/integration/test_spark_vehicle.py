@@ -442,6 +442,11 @@ PIPELINE = """
         for row in table.orderBy("k").collect():
             print(*row)
 
+    def greedy(ctx):
+        taken = bytearray(8 << 20)
+        print("took", len(taken))
+        bytearray(1 << 30)
+
     def wrong(ctx):
         return 42
 
@@ -471,7 +476,7 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
         attempt_number=2,
     )
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "finished", "result": {"results": {}}}, outcome.stderr
+    assert outcome.last == {"type": "finished", "result": {"partitions": []}}, outcome.stderr
     assert outcome.stdout == tables(1000)
     assert "INFO job.read: reading 1000 rows as attempt 2" in outcome.stderr
     progress = [message["vertices"] for message in outcome.messages if message["type"] == "progress"]
@@ -489,7 +494,11 @@ async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:
         parameters={"rows": 500},
     )
     outcome = await vehicle.outcome(producer)
-    assert outcome.last == {"type": "finished", "result": {"results": {"b": str(result)}}}, outcome.stderr
+    (announced,) = outcome.last["result"]["partitions"]
+    files = [file.stat().st_size for file in result.glob("part-*")]
+    expected = {"vertex_id": "b", "path": str(result), "subpartitions": len(files), "bytes": sum(files)}
+    assert announced == expected, outcome.stderr
+    assert len(files) > 0
     assert (result / "_SUCCESS").exists()
     consumer = await vehicle.pipeline(
         file,
@@ -530,6 +539,16 @@ async def test_failing_pipeline(vehicle: Vehicle, vertices: tuple[VertexSpec, ..
     assert error["type"].endswith(kind)
     assert message in error["message"]
     assert "runtime/spark" not in error["traceback"]
+
+
+async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: Vehicle) -> None:
+    file = vehicle.file("flow.py", PIPELINE)
+    outcome = await vehicle.outcome(
+        await vehicle.pipeline(file, VertexSpec("a", "greedy", "greedy"), memory_bytes=128 << 20)
+    )
+    assert outcome.error["type"] == "MemoryError"
+    assert "bytearray(1 << 30)" in outcome.error["traceback"]
+    assert outcome.stdout == f"took {8 << 20}\n"
 
 
 async def test_cancel_of_a_pipeline_leaves_no_spark_job(vehicle: Vehicle) -> None:

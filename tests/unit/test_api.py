@@ -68,7 +68,7 @@ class Holder:
 def test_a_pipeline_becomes_a_valid_graph() -> None:
     p = Pipeline("delays", {"out": "dir"}, RestartStrategyConfig.fixed_delay(2))
     flights = p.source("read-flights", read)
-    weather = p.source("read-weather", read, parallelism=4)
+    weather = p.source("read-weather", read, retries=2, memory="64 mb")
     joined = flights.then("clean", clean).then("join", join, weather.broadcast())
     joined.blocking().hash("carrier").sink("write", write)
     graph = p.to_job_graph(JobID("1" * 32), ["--out", "dir"], 5)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgpack
@@ -11,7 +12,13 @@ from actors.rpc.codec import from_plain, to_plain
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, RestartID, SlotID, SlotRequestID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, TaskExecutionState, TaskProgress, VertexProgress
+from runtime.jobmaster.descriptor import (
+    ResultPartitionInfo,
+    TaskDeploymentDescriptor,
+    TaskExecutionState,
+    TaskProgress,
+    VertexProgress,
+)
 from runtime.jobmaster.errors import IllegalStateTransition
 from runtime.jobmaster.execution_graph import ArchivedExecutionGraph, ExecutionGraph, JobDetails
 from runtime.jobmaster.execution_state import (
@@ -32,6 +39,7 @@ from runtime.jobmaster.instructions import (
     DeployTask,
     Instruction,
     JobReachedTerminal,
+    ReleasePartitions,
     ReleaseSlot,
     RequestSlot,
     ScheduleRestart,
@@ -602,3 +610,115 @@ def test_a_lost_process_is_restarted_whatever_is_said_of_the_users_code() -> Non
     driver.report("a", S.RUNNING)
     driver.report("a", S.FAILED, error=ErrorInfo(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", "SIGKILL"))
     assert driver.graph.status is JobStatus.RESTARTING
+
+
+def released(instructions: list[Instruction]) -> tuple[str, ...]:
+    return only(ReleasePartitions, instructions).paths
+
+
+def lost(name: str) -> ErrorInfo:
+    return ErrorInfo(FailureKind.RESULT_LOST, "PartitionNotFoundException", "gone", lost_result=vid(name))
+
+
+def test_a_result_is_released_when_all_that_read_it_have_finished() -> None:
+    d = Driver("a=b", "a=c", "b=d", "c=d")
+    d.start()
+    d.run("a")
+    d.report("a", S.FINISHED)
+    d.run("b")
+    d.run("c")
+    assert "ReleasePartitions" not in kinds(d.report("b", S.FINISHED))
+    assert released(d.report("c", S.FINISHED)) == (f"/results/{vid('a')}/attempt-0",)
+
+
+def test_a_lost_result_whose_own_inputs_are_released_is_made_again_from_where_there_is_something() -> None:
+    d = Driver("a=b", "b=c", "c=d", restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    for task in "abc":
+        d.run(task)
+        d.report(task, S.FINISHED)
+    d.run("d")
+    instructions = d.report("d", S.FAILED, error=lost("c"))
+    assert sorted(only(ScheduleRestart, instructions).task_names) == ["a", "b", "c", "d"]
+    d.note(d.graph.restart_due(only(ScheduleRestart, instructions).restart_id, d.at()))
+    for task in "abc":
+        d.run(task)
+        d.report(task, S.FINISHED)
+    assert d.assign("d").blocking_inputs == {vid("c"): f"/results/{vid('c')}/attempt-1"}
+
+
+def test_a_result_that_somebody_still_reads_is_not_made_again_for_another() -> None:
+    d = Driver("a=b", "a=c", "b=d", restart=RestartStrategyConfig.fixed_delay(1))
+    d.start()
+    d.run("a")
+    d.report("a", S.FINISHED)
+    d.run("b")
+    d.run("c")
+    d.report("b", S.FINISHED)
+    d.run("d")
+    instructions = d.report("d", S.FAILED, error=lost("b"))
+    assert sorted(only(ScheduleRestart, instructions).task_names) == ["b", "d"], "c still reads the result of a"
+
+
+def with_retries(*links: str, **retries: int) -> JobGraph:
+    graph = make_graph(*links)
+    vertices = tuple(replace(vertex, retries=retries.get(vertex.name, 0)) for vertex in graph.vertices)
+    return replace(graph, vertices=vertices)
+
+
+def test_a_vertexs_own_retries_come_before_the_restart_strategy() -> None:
+    d = Driver(graph=with_retries("a-b", "b=c", b=2), restart_user_failures=False)
+    d.start()
+    for _ in range(2):
+        d.run("a -> b")
+        instructions = d.report("a -> b", S.FAILED, error=USER_ERROR)
+        d.note(d.graph.restart_due(only(ScheduleRestart, instructions).restart_id, d.at()))
+    d.run("a -> b")
+    d.report("a -> b", S.FAILED, error=USER_ERROR)
+    assert d.graph.status is JobStatus.FAILED
+    assert d.graph.archive().restarts == 2
+
+
+def test_retries_are_for_the_vertex_that_has_them_and_for_what_its_own_code_does() -> None:
+    d = Driver(graph=with_retries("a=b", a=1))
+    d.start()
+    d.run("a")
+    d.report("a", S.FINISHED)
+    d.run("b")
+    d.report("b", S.FAILED, error=USER_ERROR)
+    assert d.graph.status is JobStatus.FAILED, "b has none"
+    d = Driver(graph=with_retries("a=b", a=1))
+    d.start()
+    d.run("a")
+    d.graph.task_executor_lost(ResourceID("tm-1"), "died", d.at())
+    assert d.graph.status is JobStatus.FAILED, "a TaskExecutor's loss is the restart strategy's business"
+
+
+def test_a_successor_knows_how_many_retries_are_used_up_and_what_was_announced() -> None:
+    d = Driver(graph=with_retries("a=b", a=1))
+    d.start()
+    d.run("a")
+    instructions = d.report("a", S.FAILED, error=USER_ERROR)
+    d.note(d.graph.restart_due(only(ScheduleRestart, instructions).restart_id, d.at()))
+    d.run("a")
+    saved = decode(encode(d.graph.snapshot(d.at())), ExecutionGraphSnapshot)
+    successor = Driver(graph=d.job)
+    successor.graph.restore(saved, successor.at())
+    attempt = d.attempt("a")
+    partition = ResultPartitionInfo(vid("a"), f"/results/{vid('a')}/attempt-1", 2, 100)
+    kept = decode(encode(TaskExecutionState(attempt, S.FINISHED, partitions=(partition,))), TaskExecutionState)
+    d.graph.task_state_reported(kept, d.at())
+    assert d.graph.archive().tasks[0].attempts[-1].partitions == (partition,)
+    successor.graph.task_state_reported(TaskExecutionState(attempt, S.FAILED, USER_ERROR), successor.at())
+    assert successor.graph.status is JobStatus.FAILED, "the one retry was used up before"
+
+
+def test_a_successor_releases_what_its_predecessor_did_not_come_to() -> None:
+    d = Driver("a=b", "b=c")
+    d.start()
+    for task in "ab":
+        d.run(task)
+        d.report(task, S.FINISHED)
+    successor = Driver("a=b", "b=c")
+    successor.graph.restore(decode(encode(d.graph.snapshot(d.at())), ExecutionGraphSnapshot), successor.at())
+    assert released(successor.graph.resume(successor.at())) == (f"/results/{vid('a')}/attempt-0",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from runtime.jobmaster.instructions import (
     DeployTask,
     Instruction,
     JobReachedTerminal,
+    ReleasePartitions,
     ReleaseSlot,
     RequestSlot,
     ScheduleRestart,
@@ -55,9 +57,10 @@ class JobMachine(RuleBasedStateMachine):
     @initialize(
         links=st.sampled_from(SHAPES),
         restart=st.sampled_from([RestartStrategyConfig.none(), RestartStrategyConfig.fixed_delay(2)]),
+        retries=st.integers(0, 2),
         depth_first=st.booleans(),
     )
-    def begin(self, links: list[str], restart: RestartStrategyConfig, depth_first: bool) -> None:
+    def begin(self, links: list[str], restart: RestartStrategyConfig, retries: int, depth_first: bool) -> None:
         self.depth_first = depth_first
         self.work: deque[Instruction | SlotPoolInstruction] = deque()
         self.working = False
@@ -76,7 +79,9 @@ class JobMachine(RuleBasedStateMachine):
         self.cancel_was_promised = False
         self.failing_over = False
         self.processes = dict.fromkeys(EXECUTORS, 0)
-        self.job, self.restart_strategy = make_graph(*links), restart
+        job = make_graph(*links)
+        self.job = replace(job, vertices=tuple(replace(vertex, retries=retries) for vertex in job.vertices))
+        self.restart_strategy = restart
         self.graph = self.new_graph()
         self.durable = encode(self.graph.snapshot(self.at()))
         self.do(self.graph.start(self.at()))
@@ -148,6 +153,11 @@ class JobMachine(RuleBasedStateMachine):
                 self.canceling.add(attempt_id)
             case ScheduleRestart(restart_id):
                 self.restarts.append(restart_id)
+            case ReleasePartitions(paths):
+                self.write_down()
+                needed = {path for descriptor in self.running.values() for path in descriptor.blocking_inputs.values()}
+                assert not needed & set(paths), "released while it is read"
+                self.results -= set(paths)
             case JobReachedTerminal(status):
                 assert not self.running, "over while something runs"
                 self.terminal.append(status)

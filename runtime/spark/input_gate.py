@@ -1,0 +1,51 @@
+"""Where a vertex reads its inputs (Flink's `InputGate`): from its own task as they are, others' results from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from .channel_selector import select_channels
+from .result_partition import ResultPartition
+from .spec import VertexInput, VertexSpec
+
+
+class InputGate:
+    """All inputs of a task's vertices.
+
+    Args:
+        spark: the task's session.
+        vertices: of the task.
+        results: what its vertices have returned so far, by vertex; filled by the task.
+    """
+
+    def __init__(self, spark: SparkSession, vertices: Iterable[VertexSpec], results: Mapping[str, DataFrame]) -> None:
+        self._spark = spark
+        self._results = results
+        vertices = tuple(vertices)
+        own = {vertex.id for vertex in vertices}
+        self._foreign = {
+            item.path: ResultPartition(item.vertex_id, Path(item.path))
+            for vertex in vertices
+            for item in vertex.inputs
+            if item.path is not None and item.vertex_id not in own
+        }
+
+    def check(self) -> None:
+        """See that the results of other tasks are there; raises `PartitionNotFoundError`."""
+        for partition in self._foreign.values():
+            partition.check()
+
+    def read(self, item: VertexInput) -> DataFrame:
+        """An input, divided as its edge says."""
+        frame = self._results[item.vertex_id] if item.path is None else self._spark.read.parquet(item.path)
+        return select_channels(frame, item.ship, item.keys, item.parallelism)
+
+    def blame(self, error: BaseException) -> None:
+        """Raise `PartitionNotFoundError` if *error* comes of another task's result that has been lost meanwhile."""
+        for partition in self._foreign.values():
+            lost = partition.is_blamed_by(error)
+            if lost is not None:
+                raise lost from error
