@@ -24,5 +24,5 @@ class ResourceManagerOptions:
         "How long after it began to lead the ResourceManager waits for TaskExecutors to come: from then on a request "
         "for a slot fails at once while there is no slot in the whole cluster. `0 s`: it always waits for "
         "`slot.request.timeout`, since a worker that is replaced is away for some seconds (Flink's default is that "
-        "time).",
+        "time), and so it does where workers are stopped (`resourcemanager.taskmanager-timeout`).",
     )

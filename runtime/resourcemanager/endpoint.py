@@ -126,7 +126,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._job_heartbeats.start()
         self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
         start_up_s = self._configuration.get(ResourceManagerOptions.START_UP_TIME)
-        if start_up_s:
+        if start_up_s and not self._stops_workers:
             self.schedule_run_async(start_up_s, lambda: self._start_up_is_over(term))
 
     def _start_up_is_over(self, term: LeaderTerm) -> None:
@@ -241,7 +241,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if request.job_id not in self._jobs:
             raise UnknownJobManagerError(f"the JobMaster of job {request.job_id} is not registered; register again")
         if self._shutting_down:
-            self._carry_out([FailRequest(request, self._shutting_down)])
+            # A little later: a job that holds another slot asks anew at once.
+            refusal = FailRequest(request, self._shutting_down)
+            self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._carry_out([refusal]))
             return self._shutting_down
         self._carry_out(self._slots.register_slot_request(request, time.monotonic()))
         return self._slots.waiting_reason(request.allocation_id) or ""
