@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from actors.address import ActorAddress
-from actors.errors import ActorError
+from actors.errors import ActorError, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
@@ -41,6 +41,7 @@ from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
+from runtime.jobgraph.errors import JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
@@ -130,10 +131,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             entry = entries.get(job_id)
             if entry is not None and entry.status is JobSchedulingStatus.DONE:
                 continue
-            if isinstance(stored, Exception):
-                self.log.error("job %s cannot be recovered: %s", job_id, stored)
-            else:
+            try:
+                if isinstance(stored, Exception):
+                    raise stored
                 graph = decode_job_graph(stored)
+            except (HaError, WireError, JobGraphVersionError) as error:
+                self.log.error("job %s cannot be recovered: %s", job_id, error)
+            else:
                 self.log.info("job %s (%s) is recovered", job_id, graph.name)
                 await self._run(graph, JobStatus.RECONCILING)
 
