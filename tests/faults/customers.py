@@ -79,7 +79,7 @@ class Customer(threading.Thread):
 
     def _one_job(self, client: ClusterClient) -> None:
         job_id, file = JobID.random(), self._scratch / "job.py"
-        seconds = self._random.choice((0.2, 1.0, 3.0, 6.0))
+        seconds = self._random.choice((0.2, 1.0, 3.0, 6.0, 9.0))
         arguments = (str(self._scratch / f"{job_id}.run"), f"{seconds}")
         graph = read_job_file(file, arguments, None, job_id)
         submit = lambda: client.submit(graph, file)  # noqa: E731

@@ -18,10 +18,12 @@ import psutil
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
+from runtime.client import ClusterClient
 from runtime.environment.context import open_ha_services
 from runtime.ha.errors import HaError
 from runtime.ha.services import RedisHaServices
 from runtime.jobmaster.archived_execution_graph import JobDetails
+from runtime.jobmaster.execution_state import JobStatus
 from tests.cluster_harness import Cluster, await_value
 from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, Listed, Look, disagreements
@@ -53,6 +55,7 @@ class Nemesis:
         self.done: Counter[str] = Counter()
         self.absences: list[Absence] = []
         self.looks: list[list[Look]] = []
+        self._meanwhile: list[Look] = []
         self.dangling: list[str] = []
 
     def pause(self) -> None:
@@ -68,7 +71,8 @@ class Nemesis:
             with contextlib.suppress(ActorError):  # it meets nobody: somebody else was harmed a moment ago
                 if self._deeds[name]():
                     self.done[name] += 1
-        self.looks.append(list(self._look_until_agreed()))
+        self.looks.append([*self._meanwhile, *self._look_until_agreed()])
+        self._meanwhile.clear()
         self.dangling += asyncio.run(self._missing_files())
 
     def _possible(self, disks: dict[str, SmallDisk]) -> dict[str, Callable[[], bool]]:
@@ -134,25 +138,37 @@ class Nemesis:
         return True
 
     def _kill_job_master(self) -> bool:
-        found = self._one_of("jobmaster-")
-        if found is None or not _kill(found[1]):
-            return False
-        await_value(lambda: not psutil.pid_exists(found[1]) or psutil.Process(found[1]).status() == "zombie")
-        # Until when, the log of its successor says.
-        self.absences.append(Absence(found[0].removeprefix("jobmaster-"), time.monotonic(), float("inf")))
+        with self._cluster.client() as client:
+            found = self._job_master(client)
+            if found is None or not _kill(found[1]):
+                return False
+            await_value(lambda: not psutil.pid_exists(found[1]) or psutil.Process(found[1]).status() == "zombie")
+            # Until when, the log of its successor says.
+            self.absences.append(Absence(found[0], time.monotonic(), float("inf")))
+            self._meanwhile.append(self._look(client))
         return True
 
     def _stop_job_master(self) -> bool:
-        found = self._one_of("jobmaster-")
-        if found is None:
-            return False
-        with _standing_still(found[1]) as stands:
-            since = time.monotonic()
-            threading.Event().wait(self._lease_s * self._random.choice((2, 5)))
-            if stands:
-                job_id = found[0].removeprefix("jobmaster-")
-                self.absences.append(Absence(job_id, since, time.monotonic()))
+        with self._cluster.client() as client:
+            found = self._job_master(client)
+            if found is None:
+                return False
+            with _standing_still(found[1]) as stands:
+                since = time.monotonic()
+                self._meanwhile.append(self._look(client))
+                threading.Event().wait(self._random.choice((0.0, 2 * self._lease_s)))
+                if stands:
+                    self.absences.append(Absence(found[0], since, time.monotonic()))
         return True
+
+    def _job_master(self, client: ClusterClient) -> tuple[str, int] | None:
+        """The job and the process of a JobMaster; of one whose job runs, where there is one."""
+        found = {name.removeprefix("jobmaster-"): pid for name, pid in self._processes("jobmaster-")}
+        running = [job.job_id for job in client.list_jobs() if job.status is JobStatus.RUNNING and job.job_id in found]
+        if not found:
+            return None
+        job_id = self._random.choice(running or sorted(found))
+        return job_id, found[job_id]
 
     def _kill_task_executor(self) -> bool:
         with self._cluster.client() as client:
@@ -172,18 +188,20 @@ class Nemesis:
         deadline, left = time.monotonic() + AGREEMENT_S, None
         with self._cluster.client() as client:
             while left is None or (left and time.monotonic() < deadline):
-                before, asked = self._working_jobs(), time.monotonic()
                 try:
-                    jobs = client.list_jobs()
+                    look = self._look(client)
                 except ActorError:
                     if time.monotonic() < deadline:
                         continue
                     raise
-                answered = time.monotonic()
-                look = Look(asked, answered, {job.job_id: _listed(job) for job in jobs}, before, self._working_jobs())
                 yield look
                 left = disagreements(look) if left is None else left & disagreements(look)
                 threading.Event().wait(0.1)
+
+    def _look(self, client: ClusterClient) -> Look:
+        before, asked = self._working_jobs(), time.monotonic()
+        jobs, answered = client.list_jobs(), time.monotonic()
+        return Look(asked, answered, {job.job_id: _listed(job) for job in jobs}, before, self._working_jobs())
 
     def _working_jobs(self) -> frozenset[str]:
         """The jobs that have a living task process."""
