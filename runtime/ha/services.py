@@ -9,6 +9,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from runtime.ha.changes import ChangeFeed
+from runtime.ha.checkpoint_recovery import CheckpointRecoveryFactory, RedisCheckpointRecoveryFactory
 from runtime.ha.connection import RedisCheck, RedisConnection
 from runtime.ha.election import DefaultLeaderElectionService, LeaderElectionService, RedisLeaderElectionDriver
 from runtime.ha.execution_store import KIND as EXECUTIONS
@@ -45,6 +46,9 @@ class HighAvailabilityServices(Protocol):
 
     def running_jobs_registry(self) -> RunningJobsRegistry:
         """Status and results of jobs."""
+
+    def checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
+        """The completed checkpoints of jobs, and their counters."""
 
     async def close(self) -> None:
         """Give back leaderships and connections; what is stored stays."""
@@ -158,3 +162,6 @@ class RedisHaServices:
 
     def _latch(self, component: str) -> RedisLeaderLatch:
         return RedisLeaderLatch(self._latches, self._keys, component, self._timing.lease)
+
+    def checkpoint_recovery_factory(self) -> RedisCheckpointRecoveryFactory:
+        return RedisCheckpointRecoveryFactory(self._data, self._keys, self._directory, retry=self._retry)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from runtime.ha.checkpoint_recovery import MemoryCheckpointRecoveryFactory
 from runtime.ha.election import DefaultLeaderElectionService, LeaderElectionListener
 from runtime.ha.errors import LeadershipLostError, StateCorruptedError, StateHandleNotFoundError
 from runtime.ha.model import LeaderInformation, LeaderTerm
@@ -288,6 +289,7 @@ class EmbeddedHaServices:
         self._graphs = MemoryJobGraphStore(self._hub)
         self._executions = MemoryExecutionStore(self._hub)
         self._jobs = MemoryRunningJobsRegistry(self._hub)
+        self._checkpoints = MemoryCheckpointRecoveryFactory(self._hub)
         for component, address in (addresses or {}).items():
             self.announce(component, address)
 
@@ -323,3 +325,7 @@ class EmbeddedHaServices:
         self._graphs = MemoryJobGraphStore(self._hub)
         self._executions = MemoryExecutionStore(self._hub)
         self._jobs = MemoryRunningJobsRegistry(self._hub)
+        self._checkpoints = MemoryCheckpointRecoveryFactory(self._hub)
+
+    def checkpoint_recovery_factory(self) -> MemoryCheckpointRecoveryFactory:
+        return self._checkpoints

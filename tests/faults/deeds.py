@@ -30,7 +30,7 @@ from tests.faults.history import Absence, Listed, Look, disagreements
 from tests.faults.redis_front import RedisFront
 
 AGREEMENT_S = 90.0
-KINDS = ("jobgraphs", "executions", "checkpoints")
+KINDS = ("jobgraphs", "executions")
 _TASK_DIR = re.compile(r"/tasks/([0-9a-f]{32})(/|$)")
 
 

@@ -56,6 +56,7 @@ CLOCKS_S = 0.2
 """How far the clock of the logs may have gone from the monotonic one in the course of a run."""
 DISKS = ("ha", "blob")
 GONE = ("run", "cluster.json", "claims")
+STATES = "*/*/*@*"
 BLOBS = "ha/*/blob/job_*/*"
 
 
@@ -175,8 +176,8 @@ async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
             for kind in KINDS:
                 names = await services.state_handles(kind).names()
                 problems += [f"the handle {kind}/{name} remains" for name in names]
-                files = (cluster.directory / "ha").glob(f"*/{kind}/*")
-                problems += [f"the file {file} remains" for file in files]
+            files = (cluster.directory / "ha").glob(STATES)
+            problems += [f"the file {file} remains" for file in files]
             blobs = cluster.directory.glob(BLOBS)  # what a single BlobServer has beside them is a cache
             problems += [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
             if not problems or time.monotonic() > deadline:
