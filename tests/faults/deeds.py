@@ -139,36 +139,37 @@ class Nemesis:
 
     def _kill_job_master(self) -> bool:
         with self._cluster.client() as client:
-            found = self._job_master(client)
-            if found is None or not _kill(found[1]):
+            job_id, pids = self._job_masters(client)
+            if not pids:
                 return False
-            await_value(lambda: not psutil.pid_exists(found[1]) or psutil.Process(found[1]).status() == "zombie")
+            for pid in pids:
+                _kill(pid)
+            await_value(lambda: all(_state(pid) in ("", "zombie") for pid in pids))
             # Until when, the log of its successor says.
-            self.absences.append(Absence(found[0], time.monotonic(), float("inf")))
+            self.absences.append(Absence(job_id, time.monotonic(), float("inf"), pids))
             self._meanwhile.append(self._look(client))
         return True
 
     def _stop_job_master(self) -> bool:
-        with self._cluster.client() as client:
-            found = self._job_master(client)
-            if found is None:
-                return False
-            with _standing_still(found[1]) as stands:
+        with self._cluster.client() as client, contextlib.ExitStack() as stack:
+            job_id, pids = self._job_masters(client)
+            for pid in pids:
+                stack.enter_context(_standing_still(pid))
+            if pids:
                 since = time.monotonic()
                 self._meanwhile.append(self._look(client))
                 threading.Event().wait(self._random.choice((0.0, 2 * self._lease_s)))
-                if stands:
-                    self.absences.append(Absence(found[0], since, time.monotonic()))
-        return True
+                self.absences.append(Absence(job_id, since, time.monotonic(), pids))
+        return bool(pids)
 
-    def _job_master(self, client: ClusterClient) -> tuple[str, int] | None:
-        """The job and the process of a JobMaster; of one whose job runs, where there is one."""
-        found = {name.removeprefix("jobmaster-"): pid for name, pid in self._processes("jobmaster-")}
+    def _job_masters(self, client: ClusterClient) -> tuple[str, frozenset[int]]:
+        """A job, and its JobMasters' processes (each master may have one); one that runs, where there is one."""
+        found: dict[str, set[int]] = {}
+        for name, pid in self._processes("jobmaster-"):
+            found.setdefault(name.split("-")[1], set()).add(pid)
         running = [job.job_id for job in client.list_jobs() if job.status is JobStatus.RUNNING and job.job_id in found]
-        if not found:
-            return None
-        job_id = self._random.choice(running or sorted(found))
-        return job_id, found[job_id]
+        job_id = self._random.choice(running or sorted(found) or [""])
+        return job_id, frozenset(found.get(job_id, ()))
 
     def _kill_task_executor(self) -> bool:
         with self._cluster.client() as client:
@@ -251,17 +252,22 @@ def _kill(pid: int) -> bool:
     return True
 
 
+def _state(pid: int) -> str:
+    """What the process does, in psutil's words; "" where there is none."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 @contextlib.contextmanager
-def _standing_still(pid: int) -> Iterator[bool]:
-    """The process does nothing meanwhile; says whether it is there at all."""
+def _standing_still(pid: int) -> Iterator[None]:
+    """The process does nothing meanwhile."""
     try:
-        os.kill(pid, signal.SIGSTOP)
-    except ProcessLookupError:
-        yield False
-        return
-    try:
-        await_value(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() in ("stopped", "zombie"))
-        yield psutil.pid_exists(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        await_value(lambda: _state(pid) in ("", "stopped", "zombie"))
+        yield
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

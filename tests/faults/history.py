@@ -61,6 +61,7 @@ class Leadership:
     epoch: int
     at: float
     who: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,12 @@ class Reign:
 
 @dataclass(frozen=True)
 class Absence:
-    """A JobMaster was killed, or stood still: from *since* to *until* nobody could know how its job fared."""
+    """JobMasters were killed, or stood still: from *since* to *until* nobody could know how their job fared."""
 
     job_id: str
     since: float
     until: float
+    pids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def _run(cluster: Cluster, scratch: Path, seconds: float, seed: int, disks: dict
             executions(scratch),
             leaderships,
             front.reigns,
-            _ended(nemesis.absences, leaderships),
+            _certain(nemesis.absences, leaderships),
             nemesis.looks,
             last,
         )
@@ -187,25 +187,33 @@ async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
         await services.close()
 
 
-_LEADS = re.compile(r"^(\S+ \S+) .*runtime\.ha\.election - (\S+) leads with epoch (\d+)$", re.MULTILINE)
+_LEADS = re.compile(r"^(\S+ \S+) \S+ +\[(\d+)\] runtime\.ha\.election - (\S+) leads with epoch (\d+)$", re.MULTILINE)
 
 
 def _leaderships(logs: Path) -> list[Leadership]:
     return [
-        Leadership(component, int(epoch), datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp(), path.name)
+        Leadership(component, int(epoch), _time(at), path.name, int(pid))
         for path in logs.glob("*.log*")
-        for at, component, epoch in _LEADS.findall(path.read_text(errors="replace"))
+        for at, pid, component, epoch in _LEADS.findall(path.read_text(errors="replace"))
     ]
 
 
-def _ended(absences: list[Absence], leaderships: list[Leadership]) -> list[Absence]:
-    """The absences with their ends: no later than the successor's log says that it leads. Unknown ends are left out."""
+def _time(text: str) -> float:
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+
+
+def _certain(absences: list[Absence], leaderships: list[Leadership]) -> list[Absence]:
+    """The absences of JobMasters that led, by their logs; each until the next one leads. The others' are left out."""
     offset = time.time() - time.monotonic()
     found = []
     for absence in absences:
-        grants = [item.at - offset for item in leaderships if item.component == job_master(absence.job_id)]
-        end = min([absence.until, *(at for at in grants if at > absence.since)]) - CLOCKS_S
-        if absence.since < end < float("inf"):
+        grants = sorted(
+            (item.at - offset, item.pid) for item in leaderships if item.component == job_master(absence.job_id)
+        )
+        before = [pid for at, pid in grants if at < absence.since + CLOCKS_S]
+        after = [at for at, _ in grants if at >= absence.since + CLOCKS_S]
+        end = min([absence.until, *after]) - CLOCKS_S
+        if before and before[-1] in absence.pids and absence.since < end < float("inf"):
             found.append(replace(absence, until=end))
     return found
 
