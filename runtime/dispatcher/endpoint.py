@@ -15,10 +15,11 @@ from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
-from conf.options import BlobOptions, JobStoreOptions
+from conf.options import BlobOptions, JobOptions, JobStoreOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore
 from runtime.dispatcher.job_blobs import JobBlobs, live_jobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
+from runtime.dispatcher.job_master_starts import JobMasterStarts
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import (
@@ -51,7 +52,6 @@ RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 DETAILS_TIMEOUT_S = 2.0
 LOGS_TIMEOUT_S = 30.0
-STARTS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -77,6 +77,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archive: finished jobs.
         log_dir: where the JobMasters' logs are, which go with their jobs.
         sweep_interval_s: seconds between two looks for blobs of jobs that nobody knows.
+        starts_at_once: how many JobMasters may be being started.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archive: ArchivedExecutionGraphStore,
         log_dir: Path,
         sweep_interval_s: float,
+        starts_at_once: int,
     ) -> None:
         super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
         self._ha = ha
@@ -104,8 +106,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._job_blobs = JobBlobs(service, receptionist)
         self._jobs: dict[JobID, _Job] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
-        # A thousand recovered jobs must not keep the master from answering, nor time out in its queue.
-        self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._starts = JobMasterStarts(master, self.spawn, starts_at_once)
         self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
 
     # --------------------------------------------------------------- leadership
@@ -131,6 +132,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         graphs = await store.get_all()
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
+            await asyncio.sleep(0)  # of a thousand jobs none holds up the renewal of the leadership
+            if self._term != term:
+                return
             entry = entries.get(job_id)
             if entry is not None and entry.status is JobSchedulingStatus.DONE:
                 continue
@@ -150,6 +154,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def step_back(self) -> None:
         """Leave the jobs to the next leader; their JobMasters go on."""
+        self._starts.clear()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             await job.leader.stop()
@@ -202,18 +207,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         leader = LeaderFollower(self.service, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = _Job(details, leader)
         await leader.start()
-        self.spawn(self._start_job_master(job_id), f"starting the JobMaster of job {job_id}")
-
-    async def _start_job_master(self, job_id: JobID) -> None:
-        while job_id in self._jobs:
-            try:
-                async with self._starting:
-                    await self._master.start_job_master(job_id)
-            except ActorError as error:
-                self.log.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        if status is JobStatus.RECONCILING:
+            self._starts.recovered(job_id)
+        else:
+            self._starts.submitted(job_id)
 
     @rpc
     async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
@@ -224,6 +221,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             await self._ha.running_jobs_registry().set_done(job_id, result, term)
         except JobAlreadyDoneError as error:
             self.log.warning("%s", error)
+        self._starts.forget(job_id)
         known = self._jobs.pop(job_id, None)
         if known is not None:
             known.over.set()
@@ -438,4 +436,5 @@ async def create(
         ),
         log_dir=context.directory.log,
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
+        starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),
     )

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.model import LeaderInformation, LeaderTerm
+from runtime.ha.model import LeaderTerm
 from runtime.ha.scripts import ACQUIRE, CONFIRM, RELEASE, RENEW
 
 
@@ -225,11 +224,3 @@ class RedisLeaderLatch:
         """Publish the leader's address; False where the latch is not the term's any more."""
         arguments = (term.session, term.epoch, self._changes, self._component, address)
         return bool(await self._connection.run(CONFIRM, (self._key,), arguments) == 1)
-
-    async def leader(self) -> LeaderInformation | None:
-        """The confirmed leader; None while there is none."""
-        reply: list[Any] = await self._connection.command("HMGET", self._key, "owner", "epoch", "address")
-        session, epoch, address = reply
-        if not session or not epoch or not address:
-            return None
-        return LeaderInformation(self._component, address, int(epoch), session)

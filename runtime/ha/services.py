@@ -18,6 +18,7 @@ from runtime.ha.job_graph_store import KIND as JOB_GRAPHS
 from runtime.ha.job_graph_store import JobGraphStore, RedisJobGraphStore
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import LatchTiming, RedisLeaderLatch
+from runtime.ha.latch_reader import LatchReader
 from runtime.ha.retrieval import LeaderRetrievalService, RedisLeaderRetrievalService
 from runtime.ha.running_jobs import RedisRunningJobsRegistry, RunningJobsRegistry
 from runtime.ha.state_files import StateFiles
@@ -86,6 +87,7 @@ class RedisHaServices:
         # Latches have connections of their own: a thousand waiting reads must not delay a renewal.
         self._latches = RedisConnection(url, timeout=limit)
         self._data = RedisConnection(url, timeout=limit)
+        self._reader = LatchReader(self._latches, self._keys)
         self._feed = ChangeFeed(self._latches, self._keys, retry=pause)
         self._directory = storage_dir / cluster_id
         self._handles: dict[str, StateHandleStore] = {}
@@ -111,7 +113,7 @@ class RedisHaServices:
         return service
 
     def leader_retrieval(self, component: str) -> RedisLeaderRetrievalService:
-        service = RedisLeaderRetrievalService(component, self._latch(component), self._feed, self._timing)
+        service = RedisLeaderRetrievalService(component, self._reader, self._feed, self._timing)
         self._opened.add(service)
         return service
 
@@ -134,6 +136,7 @@ class RedisHaServices:
     async def close(self) -> None:
         await asyncio.gather(*(service.stop() for service in list(self._opened)))
         await self._feed.close()
+        await self._reader.close()
         await self._latches.close()
         await self._data.close()
 
