@@ -66,7 +66,8 @@ class RedisHaServices:
         cluster_id: all keys and files of the cluster bear it.
         storage_dir: where state files go; all masters of the cluster must see it.
         lease: seconds after which the leadership of a silent leader ends.
-        timeout: seconds that any call to Redis may take; by default a third of the lease, at most 1 s.
+        timeout: seconds that any call to Redis may take; by default 1 s, or a third of the lease where that is less and
+            the call is about leadership.
         retry: seconds between repetitions outside of the latch; by default a sixth of the lease.
     """
 
@@ -86,7 +87,8 @@ class RedisHaServices:
         pause = self._timing.retry_every if retry is None else retry
         # Latches have connections of their own: a thousand waiting reads must not delay a renewal.
         self._latches = RedisConnection(url, timeout=limit)
-        self._data = RedisConnection(url, timeout=limit)
+        # And more time: a slow reply to a reader or writer is no reason to give up a leadership.
+        self._data = RedisConnection(url, timeout=1.0 if timeout is None else timeout)
         self._reader = LatchReader(self._latches, self._keys)
         self._feed = ChangeFeed(self._latches, self._keys, retry=pause)
         self._directory = storage_dir / cluster_id

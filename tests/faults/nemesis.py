@@ -22,10 +22,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from actors.errors import ActorError
 from conf.configuration import Configuration
+from runtime.client import ClusterClient
 from runtime.environment.context import open_ha_services
+from runtime.ha.errors import HaError
 from runtime.ha.model import job_master
 from runtime.ha.services import RedisHaServices
+from runtime.jobmaster.archived_execution_graph import JobDetails
 from tests.cluster_harness import Cluster
 from tests.faults.customers import JOB, Customer, Recorder, executions
 from tests.faults.deeds import KINDS, Nemesis, dangling_handles
@@ -33,7 +37,7 @@ from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, History, LastState, Leadership, Outcome, check
 from tests.faults.redis_front import RedisFront
 
-LEASE_S = 1.0
+LEASE_S = 2.0
 SETTINGS = (
     f"high-availability.lease={LEASE_S:g}s",
     "heartbeat.interval=200ms",
@@ -51,12 +55,12 @@ SETTINGS = (
 CLIENTS = 3
 SHORT_S = 90.0
 LONG_S = 3600.0
-CALM_S = 120.0
+CALM_S = 240.0
 CLOCKS_S = 0.2
 """How far the clock of the logs may have gone from the monotonic one in the course of a run."""
 DISKS = ("ha", "blob")
 GONE = ("run", "cluster.json", "claims")
-STATES = "*/*/*@*"
+STATES = "ha/*/*/*@*"
 BLOBS = "ha/*/blob/job_*/*"
 
 
@@ -128,7 +132,7 @@ def _run(cluster: Cluster, scratch: Path, seconds: float, seed: int, disks: dict
                 raise customer.failure
         jobs = {item.job_id for item in recorder.operations}
         last = _calm_down(cluster, jobs)
-        problems = nemesis.dangling + asyncio.run(_leftovers(cluster, set(last)))
+        problems = nemesis.problems + asyncio.run(_leftovers(cluster, set(last)))
         leaderships = _leaderships(cluster.directory / "log")
         history = History(
             recorder.operations,
@@ -155,36 +159,47 @@ def _calm_down(cluster: Cluster, jobs: set[str]) -> dict[str, LastState]:
     """The last state of all jobs, once all are over, or after a while."""
     deadline = time.monotonic() + CALM_S
     while True:
-        with cluster.client() as client:
-            found = {job.job_id: job for job in client.list_jobs() if job.job_id in jobs}
-            if all(job.status.is_globally_terminal for job in found.values()) or time.monotonic() > deadline:
-                return {
-                    job_id: LastState(job.status.value, sum(len(task.attempts) for task in client.job(job_id).tasks))
-                    for job_id, job in found.items()
-                }
+        try:
+            with cluster.client() as client:
+                found = {job.job_id: job for job in client.list_jobs() if job.job_id in jobs}
+                if all(job.status.is_globally_terminal for job in found.values()) or time.monotonic() > deadline:
+                    return {job_id: _last_state(client, job) for job_id, job in found.items()}
+        except ActorError:
+            if time.monotonic() > deadline:
+                raise
         threading.Event().wait(0.5)
+
+
+def _last_state(client: ClusterClient, job: JobDetails) -> LastState:
+    return LastState(job.status.value, sum(len(task.attempts) for task in client.job(job.job_id).tasks))
 
 
 async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
     """Handles, files and blobs of jobs that are over; the Dispatcher may still be cleaning up."""
+    deadline = time.monotonic() + CALM_S
+    while True:
+        try:
+            problems = await _leftovers_now(cluster, jobs)
+        except HaError as error:
+            problems = [f"what is left behind is not known: {error}"]
+        if not problems or time.monotonic() > deadline:
+            return problems
+        await asyncio.sleep(0.5)
+
+
+async def _leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     services = await open_ha_services(Configuration.read(cluster.directory / "configuration.json"))
     assert isinstance(services, RedisHaServices)
-    deadline = time.monotonic() + 60
     try:
-        while True:
-            problems = await dangling_handles(services)
-            for kind in KINDS:
-                names = await services.state_handles(kind).names()
-                problems += [f"the handle {kind}/{name} remains" for name in names]
-            files = (cluster.directory / "ha").glob(STATES)
-            problems += [f"the file {file} remains" for file in files]
-            blobs = cluster.directory.glob(BLOBS)  # what a single BlobServer has beside them is a cache
-            problems += [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
-            if not problems or time.monotonic() > deadline:
-                return problems
-            await asyncio.sleep(0.5)
+        problems = await dangling_handles(services)
+        for kind in KINDS:
+            names = await services.state_handles(kind).names()
+            problems += [f"the handle {kind}/{name} remains" for name in names]
     finally:
         await services.close()
+    problems += [f"the file {file} remains" for file in cluster.directory.glob(STATES)]
+    blobs = cluster.directory.glob(BLOBS)  # what a single BlobServer has beside them is a cache
+    return problems + [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
 
 
 _LEADS = re.compile(r"^(\S+ \S+) \S+ +\[(\d+)\] runtime\.ha\.election - (\S+) leads with epoch (\d+)$", re.MULTILINE)
