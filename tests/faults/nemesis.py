@@ -48,6 +48,7 @@ SETTINGS = (
     "restart-strategy.fixed-delay.delay=200ms",
     "client.timeout=25s",
     "spark.driver.memory=1g",
+    "cluster.start-timeout=9min",
     "blob.disk-reserve=0",
     "jobstore.max-capacity=1000000",
     "jobstore.expiration-time=1d",
@@ -56,6 +57,7 @@ CLIENTS = 3
 SHORT_S = 90.0
 LONG_S = 3600.0
 CALM_S = 240.0
+START_S = 600.0
 CLOCKS_S = 0.2
 """How far the clock of the logs may have gone from the monotonic one in the course of a run."""
 DISKS = ("ha", "blob")
@@ -105,14 +107,17 @@ def run(directory: Path, seconds: float, seed: int) -> Result:
     cluster = Cluster(directory / "c", SETTINGS)
     disks = {name: SmallDisk(cluster.directory / name) for name in DISKS}
     try:
+        cluster.run("start", "--masters=2", timeout=START_S)
         return _run(cluster, scratch, seconds, seed, disks)
     finally:
-        for disk in disks.values():
-            disk.close()
+        try:
+            cluster.run("stop", check=False, timeout=START_S)
+        finally:
+            for disk in disks.values():
+                disk.close()
 
 
 def _run(cluster: Cluster, scratch: Path, seconds: float, seed: int, disks: dict[str, SmallDisk]) -> Result:
-    cluster.run("start", "--masters=2")
     front = RedisFront(cluster.directory, seed)
     usable = {name: disk for name, disk in disks.items() if not disk.why_not}
     recorder, nemesis, stop = Recorder(), Nemesis(cluster, seed, LEASE_S, front, usable), threading.Event()
@@ -145,7 +150,7 @@ def _run(cluster: Cluster, scratch: Path, seconds: float, seed: int, disks: dict
         )
     finally:
         stop.set()
-        cluster.run("stop", check=False)
+        cluster.run("stop", check=False, timeout=START_S)
         if front.is_alive():
             front.end()
     problems += check(history)

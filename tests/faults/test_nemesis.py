@@ -11,7 +11,7 @@ from tests.faults import nemesis
 from tests.faults.full_disk import SmallDisk
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_what_clients_were_told_stays_true_whatever_is_harmed(tmp_path: Path) -> None:
     result = nemesis.run(tmp_path, nemesis.SHORT_S, seed=5)
     summary = json.dumps(result.summary(), indent=2)
