@@ -20,6 +20,13 @@ class RestartStrategyType(Enum):
 class JobOptions:
     """Slots, tasks and logs of jobs."""
 
+    JOB_MASTER_STARTS = option(
+        "jobmanager.job-masters.concurrent-starts",
+        Integer(1, 1000, example="4"),
+        "4",
+        "How many JobMasters, each of them a process, are started at once, however many jobs are recovered. Where it "
+        "is more than 1, recovered jobs leave one to those that are submitted meanwhile.",
+    )
     SLOT_REQUEST_TIMEOUT = option(
         "slot.request.timeout",
         Duration("5 min"),

@@ -16,10 +16,11 @@ from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
-from conf.options import BlobOptions
+from conf.options import BlobOptions, JobOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
+from runtime.dispatcher.job_master_starts import JobMasterStarts
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.dispatcher.running_job import RunningJob
 from runtime.dispatcher.task_executors import logs_at_task_executors
@@ -52,7 +53,6 @@ from runtime.leadership import LeaderEndpoint
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
-STARTS_AT_ONCE = 4
 
 
 class Dispatcher(LeaderEndpoint, DispatcherGateway):
@@ -69,6 +69,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archive: finished jobs.
         log_dir: where the JobMasters' logs are, which go with their jobs.
         sweep_interval_s: seconds between two looks for blobs of jobs that nobody knows.
+        starts_at_once: how many JobMasters may be being started.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         archive: ArchivedExecutionGraphStore,
         log_dir: Path,
         sweep_interval_s: float,
+        starts_at_once: int,
     ) -> None:
         super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
         self._ha = ha
@@ -98,8 +100,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         )
         self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
-        # A thousand recovered jobs must not keep the master from answering, nor time out in its queue.
-        self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._starts = JobMasterStarts(master, self.spawn, starts_at_once)
         self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
 
     # --------------------------------------------------------------- leadership
@@ -128,6 +129,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         graphs = await store.get_all()
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
+            await asyncio.sleep(0)  # of a thousand jobs none holds up the renewal of the leadership
+            if self._term != term:
+                return
             entry = entries.get(job_id)
             if entry is not None and entry.status is JobSchedulingStatus.DONE:
                 continue
@@ -156,6 +160,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
 
     async def step_back(self) -> None:
         """Leave the jobs to the next leader; their JobMasters go on."""
+        self._starts.clear()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             await job.leader.stop()
@@ -208,18 +213,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         leader = LeaderFollower(self.service, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
         await leader.start()
-        self.spawn(self._start_job_master(job_id), f"starting the JobMaster of job {job_id}")
-
-    async def _start_job_master(self, job_id: JobID) -> None:
-        while job_id in self._jobs:
-            try:
-                async with self._starting:
-                    await self._master.start_job_master(job_id)
-            except ActorError as error:
-                self.log.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        if status is JobStatus.RECONCILING:
+            self._starts.recovered(job_id)
+        else:
+            self._starts.submitted(job_id)
 
     @rpc
     async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
@@ -230,6 +227,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             await self._ha.running_jobs_registry().set_done(job_id, result, term)
         except JobAlreadyDoneError as error:
             self.log.warning("%s", error)
+        self._starts.forget(job_id)
         known = self._jobs.pop(job_id, None)
         if known is not None:
             known.over.set()
@@ -373,4 +371,5 @@ async def create(
         archive=create_archive(context.configuration, context.directory.archive),
         log_dir=context.directory.log,
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
+        starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),
     )

@@ -69,6 +69,7 @@ class ResourceCleaner:
         await self._ha.job_graph_store().remove(job_id, term)
         await self._master.stop_job_master(job_id)
         await self._ha.execution_store().remove(job_id, term)
+        await self._ha.checkpoint_recovery_factory().clean_up(job_id, term)
         await self._blobs.clean_up(job_id, term)
         await self._ha.running_jobs_registry().mark_clean(job_id, term)
 

@@ -49,6 +49,11 @@ class ClusterKeys:
         """The hash of job id to scheduling status and result."""
         return self.prefix + "jobs:status"
 
+    @property
+    def checkpoint_ids(self) -> str:
+        """The hash of job id to the number of its next checkpoint."""
+        return self.prefix + "checkpoint-ids"
+
     def leader(self, component: str) -> str:
         """The latch of a component: a hash of owner, epoch and address that expires with the lease."""
         return f"{self.prefix}leader:{checked_name('component', component)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
@@ -226,7 +226,11 @@ class LeaderLatch(Protocol):
     async def confirm(self, term: LeaderTerm, address: str) -> bool:
         """Publish the leader's address; False where the latch is not the term's any more."""
 
-    async def leader(self) -> LeaderInformation | None:
+
+class LeaderReader(Protocol):
+    """Who leads, for all components. Every method raises `HaError` where it is not answered."""
+
+    async def leader(self, component: str) -> LeaderInformation | None:
         """The confirmed leader; None while there is none."""
 
 
@@ -259,10 +263,3 @@ class RedisLeaderLatch:
     async def confirm(self, term: LeaderTerm, address: str) -> bool:
         arguments = (term.session, term.epoch, self._changes, self._component, address)
         return bool(await self._connection.run(CONFIRM, (self._key,), arguments) == 1)
-
-    async def leader(self) -> LeaderInformation | None:
-        reply: list[Any] = await self._connection.command("HMGET", self._key, "owner", "epoch", "address")
-        session, epoch, address = reply
-        if not session or not epoch or not address:
-            return None
-        return LeaderInformation(self._component, address, int(epoch), session)

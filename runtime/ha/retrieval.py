@@ -9,7 +9,7 @@ from typing import Protocol
 
 from runtime.ha.changes import ChangeFeed
 from runtime.ha.errors import HaError
-from runtime.ha.latch import LatchTiming, LeaderLatch
+from runtime.ha.latch import LatchTiming, LeaderReader
 from runtime.ha.model import LeaderInformation, boottime
 from runtime.ha.tasks import cancel_and_wait
 
@@ -76,14 +76,14 @@ class DefaultLeaderRetrievalService:
     def __init__(
         self,
         component: str,
-        latch: LeaderLatch,
+        reader: LeaderReader,
         feed: ChangeFeed,
         timing: LatchTiming,
         *,
         clock: Callable[[], float] = boottime,
     ) -> None:
         self.component = component
-        self._latch = latch
+        self._reader = reader
         self._timing = timing
         self._clock = clock
         self._state = RetrievalState(timing.lease)
@@ -114,7 +114,7 @@ class DefaultLeaderRetrievalService:
 
     async def _look(self) -> bool:
         try:
-            leader = await self._latch.leader()
+            leader = await self._reader.leader(self.component)
         except HaError as error:
             if not self._outage:
                 self._outage = True

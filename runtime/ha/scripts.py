@@ -120,6 +120,18 @@ return 1
 """,
 )
 
+# KEYS: latches. Reply: {owner, epoch, address} of each, nothing in the place of what is not there.
+LEADERS = Script(
+    "leaders",
+    """
+local found = {}
+for number, latch in ipairs(KEYS) do
+  found[number] = redis.call('HMGET', latch, 'owner', 'epoch', 'address')
+end
+return found
+""",
+)
+
 _FENCED = f"""{_IF_NOT_LEADER}
   return {{-1, held[2] or false}}
 end

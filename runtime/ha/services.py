@@ -11,6 +11,7 @@ from weakref import WeakSet
 from actors.address import ActorAddress
 from actors.rpc.service import RpcService
 from runtime.ha.changes import ChangeFeed, ChangeSource, RedisChangeSource
+from runtime.ha.checkpoint_recovery import CheckpointRecoveryFactory, DefaultCheckpointRecoveryFactory
 from runtime.ha.connection import RedisCheck, RedisConnection
 from runtime.ha.election import DefaultLeaderElectionService, LatchLeaderElectionDriver, LeaderElectionService
 from runtime.ha.execution_store import KIND as EXECUTIONS
@@ -19,10 +20,17 @@ from runtime.ha.fenced import FencedMaps, FencedWriter
 from runtime.ha.job_graph_store import KIND as JOB_GRAPHS
 from runtime.ha.job_graph_store import DefaultJobGraphStore, JobGraphStore
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.latch import LatchTiming, LeaderLatch, RedisLeaderLatch
+from runtime.ha.latch import LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
+from runtime.ha.latch_reader import LatchReader
 from runtime.ha.retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
 from runtime.ha.running_jobs import DefaultRunningJobsRegistry, RunningJobsRegistry
-from runtime.ha.standalone_client import MasterChangeSource, MasterConnection, MasterLeaderLatch, MasterMaps
+from runtime.ha.standalone_client import (
+    MasterChangeSource,
+    MasterConnection,
+    MasterLeaderLatch,
+    MasterLeaderReader,
+    MasterMaps,
+)
 from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
 
@@ -50,6 +58,9 @@ class HighAvailabilityServices(Protocol):
     def running_jobs_registry(self) -> RunningJobsRegistry:
         """Status and results of jobs."""
 
+    def checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
+        """The completed checkpoints of jobs, and their counters."""
+
     async def close(self) -> None:
         """Give back leaderships and connections; what is stored stays."""
 
@@ -66,6 +77,7 @@ class LatchedHaServices:
         timing: the lease.
         retry: seconds between repetitions outside of the latch.
         maps: where the handles are.
+        reader: says who leads.
         changes: tells of new leaders.
     """
 
@@ -76,18 +88,21 @@ class LatchedHaServices:
         timing: LatchTiming,
         retry: float,
         maps: FencedMaps,
+        reader: LeaderReader,
         changes: ChangeSource,
     ) -> None:
         self._keys = keys
         self._timing = timing
         self._retry = retry
         self._maps = maps
+        self._reader = reader
         self._feed = ChangeFeed(changes, retry=retry)
         self._directory = storage_dir / keys.cluster_id
         self._handles: dict[str, StateHandleStore] = {}
         self._registry = DefaultRunningJobsRegistry(maps, keys)
         self._graphs = DefaultJobGraphStore(self.state_handles(JOB_GRAPHS))
         self._executions = DefaultExecutionStore(self.state_handles(EXECUTIONS))
+        self._checkpoints = DefaultCheckpointRecoveryFactory(maps, keys, self._directory, retry=retry)
         # Weak: a service that runs is kept by its task, and one that was stopped and dropped need not be remembered.
         self._opened: WeakSet[DefaultLeaderElectionService | DefaultLeaderRetrievalService] = WeakSet()
 
@@ -102,7 +117,7 @@ class LatchedHaServices:
         return service
 
     def leader_retrieval(self, component: str) -> DefaultLeaderRetrievalService:
-        service = DefaultLeaderRetrievalService(component, self.latch(component), self._feed, self._timing)
+        service = DefaultLeaderRetrievalService(component, self._reader, self._feed, self._timing)
         self._opened.add(service)
         return service
 
@@ -114,6 +129,9 @@ class LatchedHaServices:
 
     def running_jobs_registry(self) -> DefaultRunningJobsRegistry:
         return self._registry
+
+    def checkpoint_recovery_factory(self) -> DefaultCheckpointRecoveryFactory:
+        return self._checkpoints
 
     def state_handles(self, kind: str) -> StateHandleStore:
         """The store of the states of one kind (``jobgraphs``, later checkpoints)."""
@@ -147,7 +165,8 @@ class RedisHaServices(LatchedHaServices):
         cluster_id: all keys and files of the cluster bear it.
         storage_dir: where state files go; all masters of the cluster must see it.
         lease: seconds after which the leadership of a silent leader ends.
-        timeout: seconds that any call to Redis may take; by default a third of the lease, at most 1 s.
+        timeout: seconds that any call to Redis may take; by default 1 s, or a third of the lease where that is less and
+            the call is about leadership.
         retry: seconds between repetitions outside of the latch; by default a sixth of the lease.
     """
 
@@ -165,13 +184,16 @@ class RedisHaServices(LatchedHaServices):
         limit = timing.call_timeout if timeout is None else timeout
         # Latches have connections of their own: a thousand waiting reads must not delay a renewal.
         self._latches = RedisConnection(url, timeout=limit)
-        self._data = RedisConnection(url, timeout=limit)
+        # And more time: a slow reply to a reader or writer is no reason to give up a leadership.
+        self._data = RedisConnection(url, timeout=1.0 if timeout is None else timeout)
+        self._latch_reader = LatchReader(self._latches, keys)
         super().__init__(
             keys,
             storage_dir,
             timing,
             timing.retry_every if retry is None else retry,
             FencedWriter(self._data, keys),
+            self._latch_reader,
             RedisChangeSource(self._latches, keys),
         )
 
@@ -188,6 +210,7 @@ class RedisHaServices(LatchedHaServices):
 
     async def close(self) -> None:
         await super().close()
+        await self._latch_reader.close()
         await self._latches.close()
         await self._data.close()
 
@@ -226,6 +249,7 @@ class StandaloneHaServices(LatchedHaServices):
             timing,
             timing.retry_every,
             MasterMaps(self._connection),
+            MasterLeaderReader(self._connection),
             MasterChangeSource(self._connection),
         )
 

@@ -82,8 +82,15 @@ class MasterLeaderLatch:
     async def confirm(self, term: LeaderTerm, address: str) -> bool:
         return await self._connection.ask(self._connection.gateway.confirm(term, address))
 
-    async def leader(self) -> LeaderInformation | None:
-        return await self._connection.ask(self._connection.gateway.find_leader(self._component))
+
+class MasterLeaderReader:
+    """A `LeaderReader` that asks the master."""
+
+    def __init__(self, connection: MasterConnection) -> None:
+        self._connection = connection
+
+    async def leader(self, component: str) -> LeaderInformation | None:
+        return await self._connection.ask(self._connection.gateway.find_leader(component))
 
 
 class MasterMaps:

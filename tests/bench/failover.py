@@ -135,7 +135,7 @@ def _with_a_query(client: ClusterClient, scratch: Path, setting: list[str], roun
         (leader,) = [name for name in names if name.startswith("dispatcher")]
         (dispatcher,) = [view.pid for view in client.status().processes if view.name == leader]
         began = _kill(client, lambda name, leader=leader: name == leader.replace("dispatcher", "master"))
-        _until(lambda dispatcher=dispatcher: not psutil.pid_exists(dispatcher))  # it outlives its master by a moment
+        _until(lambda dispatcher=dispatcher: _has_ended(dispatcher))  # it outlives its master by a moment
         client.list_jobs()
         figures.serving.append(time.monotonic() - began)
         _until(lambda: client.status_of(job_id) is JobStatus.RUNNING)
@@ -184,6 +184,14 @@ def _kill(client: ClusterClient, wanted: Callable[[str], bool]) -> float:
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     return began
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the process does nothing any more; whoever inherited it may take a second or two to bury it."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _submit(scratch: Path, setting: list[str], text: str, argument: Path) -> JobID:

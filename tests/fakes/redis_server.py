@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from runtime.ha.redis_process import EmbeddedRedis
+from tests.fakes.resp import Exchange, Exchanges
 
 
 async def until(condition: Callable[[], object], within: float = 10.0, what: str = "") -> None:
@@ -50,22 +51,38 @@ class RedisServer(EmbeddedRedis):
 
 
 class RedisProxy:
-    """A Unix socket that passes everything to a server and back, or loses it.
+    """A Unix socket that passes everything to a server and back, or harms it on the way.
 
     Args:
+        upstream: the server's socket, where it is not the one that the server was told.
+
+    Attributes:
         lose: called with each piece of a request; where it returns true the request is passed on, its reply is lost,
             and the connection breaks.
+        hold: called likewise; where it returns true the request is kept in `held` and the connection breaks.
+        delay: seconds that every piece waits, each way.
+        mute: requests are passed on, replies are not, and nothing tells that they are lost.
+        swallow: nothing is passed on any more over a connection that is used meanwhile, nor is it ever again.
+        refuse: whoever connects is cut off at once.
+        cut: nothing is passed on while it is not set; all of it is when it is set again, as after a network's outage.
+        on_exchange: called with every command that was answered, whether or not its reply is passed on.
     """
 
-    def __init__(self, server: RedisServer, path: Path) -> None:
+    def __init__(self, server: EmbeddedRedis, path: Path, upstream: Path | None = None) -> None:
         self._server = server
         self._path = path
+        self._upstream = upstream or server.socket_path
         self._listener: asyncio.AbstractServer | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.lose: Callable[[bytes], bool] = lambda request: False
         self.hold: Callable[[bytes], bool] = lambda request: False
         self.held: list[Callable[[], None]] = []
         self.lost = 0
+        self.delay = 0.0
+        self.mute = self.swallow = self.refuse = False
+        self.cut = asyncio.Event()
+        self.cut.set()
+        self.on_exchange: Callable[[Exchange], None] = lambda exchange: None
 
     @property
     def url(self) -> str:
@@ -82,44 +99,75 @@ class RedisProxy:
         if self._connections:
             await asyncio.wait(self._connections)
 
+    def reset(self) -> None:
+        """Break every connection, whatever is on its way."""
+        for writer in self._connections.values():
+            writer.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        if self.refuse:
+            writer.transport.abort()
+            return
+        self._connections[task] = writer
         upstream = None
         try:
-            up_reader, upstream = await asyncio.open_unix_connection(str(self._server.socket_path))
-            losing = asyncio.Event()
-            back = asyncio.create_task(self._pass_back(up_reader, writer, losing))
+            up_reader, upstream = await asyncio.open_unix_connection(str(self._upstream))
+            losing, swallowed, exchanges = asyncio.Event(), asyncio.Event(), Exchanges()
+            back = asyncio.create_task(self._pass_back(up_reader, writer, losing, swallowed, exchanges))
             try:
                 while request := await reader.read(65536):
+                    await self._pass_slowly()
                     if self.hold(request):
                         # The request stays on its way until the test lets it through; nobody waits for its reply.
                         self.held.append(partial(upstream.write, request))
                         upstream = None
                         return
+                    if self.swallow:
+                        swallowed.set()
+                    if swallowed.is_set():
+                        continue
                     if self.lose(request):
                         losing.set()
+                    exchanges.sent(request, time.monotonic())
                     upstream.write(request)
             finally:
                 back.cancel()
         except (OSError, asyncio.CancelledError):
             pass
         finally:
-            self._connections.discard(task)
+            del self._connections[task]
             writer.close()
             if upstream is not None:
                 upstream.close()
 
+    async def _pass_slowly(self) -> None:
+        await self.cut.wait()
+        if self.delay:
+            await asyncio.sleep(self.delay)
+
     async def _pass_back(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        losing: asyncio.Event,
+        swallowed: asyncio.Event,
+        exchanges: Exchanges,
     ) -> None:
         with suppress(OSError):
             while reply := await reader.read(65536):
+                for exchange in exchanges.replied(reply, time.monotonic()):
+                    self.on_exchange(exchange)
+                await self._pass_slowly()
                 if losing.is_set():
                     self.lost += 1
                     break
-                writer.write(reply)
+                if self.mute or self.swallow:
+                    self.lost += 1
+                    swallowed.set()
+                if not swallowed.is_set():
+                    writer.write(reply)
             writer.close()
 
 

@@ -1,14 +1,15 @@
 """What happened in a run with faults, and whether it may have (in the manner of Jepsen). Pure: no clock, no I/O.
 
 Clients note what they asked for and what they were told; the jobs themselves note when their code ran; the components'
-logs say who led. `check` reads all of it and names every contradiction.
+logs say who led, the proxy before Redis whose writes were accepted, and looks at the processes what really was there.
+`check` reads all of it and names every contradiction.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 FINAL = frozenset({"FINISHED", "CANCELED", "FAILED"})
@@ -60,6 +61,63 @@ class Leadership:
     epoch: int
     at: float
     who: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Reign:
+    """One term, as Redis saw it: from when to when it accepted what the leader of it asked for.
+
+    Args:
+        first_accepted: when Redis had answered the first of its requests.
+        last_sent: when the last one that was accepted had been sent.
+        requests: how many were accepted.
+    """
+
+    component: str
+    epoch: int
+    session: str
+    first_accepted: float
+    last_sent: float
+    requests: int
+
+    def with_more(self, other: Reign) -> Reign:
+        """This and another part of the same term."""
+        return replace(
+            self,
+            first_accepted=min(self.first_accepted, other.first_accepted),
+            last_sent=max(self.last_sent, other.last_sent),
+            requests=self.requests + other.requests,
+        )
+
+
+@dataclass(frozen=True)
+class Absence:
+    """JobMasters were killed, or stood still: from *since* to *until* nobody could know how their job fared."""
+
+    job_id: str
+    since: float
+    until: float
+    pids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What the list says of a job: its status, and how many of its tasks are RUNNING."""
+
+    status: str
+    running_tasks: int = 0
+
+
+@dataclass(frozen=True)
+class Look:
+    """A list of jobs, and the jobs that had a process just before it was asked for and just after it was answered."""
+
+    asked: float
+    answered: float
+    listed: dict[str, Listed]
+    before: frozenset[str]
+    after: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -77,6 +135,10 @@ class History:
     operations: list[Operation] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
     leaderships: list[Leadership] = field(default_factory=list)
+    reigns: list[Reign] = field(default_factory=list)
+    absences: list[Absence] = field(default_factory=list)
+    looks: list[list[Look]] = field(default_factory=list)
+    """After each fault: one look after the other, until list and processes agreed or patience was over."""
     last: dict[str, LastState] = field(default_factory=dict)
 
 
@@ -89,6 +151,11 @@ def check(history: History) -> list[str]:
         *nothing_runs_twice(history),
         *nothing_runs_when_it_is_over(history),
         *epochs_rise(history.leaderships),
+        *one_accepted_leader_an_epoch(history.reigns),
+        *accepted_epochs_rise(history.reigns),
+        *running_is_known(history),
+        *ended_jobs_have_no_process(history),
+        *the_list_comes_to_agree(history),
     ]
 
 
@@ -174,6 +241,82 @@ def epochs_rise(leaderships: Iterable[Leadership]) -> list[str]:
                 f"{item.component}: {item.who} leads with epoch {item.epoch} after {before.who} with {before.epoch}"
             )
         last[item.component] = item
+    return problems
+
+
+def one_accepted_leader_an_epoch(reigns: Iterable[Reign]) -> list[str]:
+    """Redis never accepted anything of two contenders of one component in one epoch."""
+    sessions: dict[tuple[str, int], set[str]] = {}
+    for item in reigns:
+        sessions.setdefault((item.component, item.epoch), set()).add(item.session)
+    return [
+        f"{component}: Redis accepted {len(found)} leaders of epoch {epoch}"
+        for (component, epoch), found in sessions.items()
+        if len(found) > 1
+    ]
+
+
+def accepted_epochs_rise(reigns: Iterable[Reign]) -> list[str]:
+    """Redis accepted nothing of an epoch that was sent after it had accepted something of a higher one."""
+    components: dict[str, list[Reign]] = {}
+    for item in reigns:
+        components.setdefault(item.component, []).append(item)
+    return [
+        f"{component}: epoch {old.epoch} was accepted at {old.last_sent:.3f}, {new.epoch} at {new.first_accepted:.3f}"
+        for component, found in components.items()
+        for old, new in itertools.combinations(sorted(found, key=lambda entry: entry.epoch), 2)
+        if old.epoch < new.epoch and old.last_sent > new.first_accepted
+    ]
+
+
+def running_is_known(history: History) -> list[str]:
+    """Nobody is told that a job is RUNNING while it has no JobMaster that could know."""
+    told = [
+        (item.job_id, item.asked, item.answered)
+        for item in history.operations
+        if item.call is Call.STATUS and item.outcome is Outcome.OK and item.value == "RUNNING"
+    ]
+    told += [
+        (job_id, look.asked, look.answered)
+        for look in itertools.chain(*history.looks)
+        for job_id, said in look.listed.items()
+        if said.status == "RUNNING"
+    ]
+    return [
+        f"job {job_id} was said to be RUNNING at {asked:.3f}, and nobody knew: its JobMaster was away"
+        for absence in history.absences
+        for job_id, asked, answered in told
+        if job_id == absence.job_id and absence.since < asked and answered < absence.until
+    ]
+
+
+def ended_jobs_have_no_process(history: History) -> list[str]:
+    """Once a job is listed as over, no process of it is there."""
+    return [
+        f"job {job_id} was listed as {look.listed[job_id].status} at {look.answered:.3f}, and a process was there"
+        for look in itertools.chain(*history.looks)
+        for job_id in sorted(look.after & look.listed.keys())
+        if look.listed[job_id].status in FINAL
+    ]
+
+
+def disagreements(look: Look) -> set[str]:
+    """The jobs of which the list and the processes do not say the same, which a moment's change may explain."""
+    unsaid = {job_id for job_id in look.before & look.after if job_id not in look.listed}
+    running = {job_id for job_id, said in look.listed.items() if said.status == "RUNNING" and said.running_tasks}
+    return unsaid | (running - look.before - look.after)
+
+
+def the_list_comes_to_agree(history: History) -> list[str]:
+    """After each fault the list says of every job what a look at the processes says, once it has had its time."""
+    problems = []
+    for looks in history.looks:
+        left = set.intersection(*(disagreements(look) for look in looks)) if looks else set()
+        problems += [
+            f"job {job_id} is listed as {looks[-1].listed.get(job_id)} for "
+            f"{looks[-1].answered - looks[0].asked:.1f} s, and its processes say otherwise"
+            for job_id in sorted(left)
+        ]
     return problems
 
 

@@ -1,52 +1,42 @@
 """Clients, a nemesis, and what both did: ``python -m tests.faults.nemesis [--long] [--seconds N] [--seed N]``.
 
-Three clients submit, watch and cancel jobs while the nemesis kills and stops whatever the cluster is made of. The
-history goes to `tests.faults.history.check`. The short form takes some two minutes and a half, the long one an hour.
+Three clients submit, watch and cancel jobs while the nemesis kills and stops whatever the cluster is made of, harms
+what passes between it and its Redis, and fills its disks. The history goes to `tests.faults.history.check`. The short
+form takes some two minutes and a half, the long one an hour.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
 import random
 import re
 import shutil
-import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from actors.errors import ActorError
-from blob.errors import BlobError
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
-from runtime.cluster.job_file import read_job_file
 from runtime.environment.context import open_redis_services
-from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError, JobNotFoundError
-from runtime.ids import JobID
+from runtime.ha.errors import HaError
+from runtime.ha.model import job_master
+from runtime.jobmaster.archived_execution_graph import JobDetails
 from tests.cluster_harness import Cluster
-from tests.faults.history import (
-    FINAL,
-    Call,
-    Execution,
-    History,
-    LastState,
-    Leadership,
-    Operation,
-    Outcome,
-    check,
-)
+from tests.faults.customers import JOB, Customer, Recorder, executions
+from tests.faults.deeds import KINDS, Nemesis, dangling_handles
+from tests.faults.full_disk import SmallDisk
+from tests.faults.history import Absence, History, LastState, Leadership, Outcome, check
+from tests.faults.redis_front import RedisFront
 
-LEASE_S = 1.0
+LEASE_S = 2.0
 SETTINGS = (
     f"high-availability.lease={LEASE_S:g}s",
     "heartbeat.interval=200ms",
@@ -57,163 +47,22 @@ SETTINGS = (
     "restart-strategy.fixed-delay.delay=200ms",
     "client.timeout=25s",
     "spark.driver.memory=1g",
+    "cluster.start-timeout=9min",
+    "blob.disk-reserve=0",
+    "jobstore.max-capacity=1000000",
+    "jobstore.expiration-time=1d",
 )
 CLIENTS = 3
 SHORT_S = 90.0
 LONG_S = 3600.0
-CALM_S = 120.0
-
-# Beats while it lives, so that it is known from when to when it ran; ends by itself after its argument's seconds.
-JOB = """\
-import os, sys, time
-
-path, seconds = sys.argv[1], float(sys.argv[2])
-began = time.monotonic()
-def note(kind):
-    with open(path, "a") as file:
-        file.write(f"{kind} {os.getpid()} {time.monotonic()}\\n")
-note("began")
-while time.monotonic() < began + seconds:
-    note("alive")
-    time.sleep(0.05)
-note("ended")
-"""
-
-
-@dataclass
-class Recorder:
-    """Notes what clients ask for and are told, from several threads."""
-
-    operations: list[Operation] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def call(self, call: Call, job_id: str, action: Callable[[], str]) -> Operation:
-        """Do it, and note what came of it."""
-        asked = time.monotonic()
-        try:
-            value, outcome = action(), Outcome.OK
-        except (JobNotFoundError, JobAlreadyTerminatedError):
-            value, outcome = "", Outcome.REFUSED
-        except (ActorError, BlobError, GatewayError, OSError) as error:
-            value, outcome = f"{type(error).__name__}: {error}", Outcome.UNKNOWN
-        operation = Operation(call, job_id, asked, time.monotonic(), outcome, value)
-        with self.lock:
-            self.operations.append(operation)
-        return operation
-
-
-class Customer(threading.Thread):
-    """A client of the cluster: one job after the other, until it is told to stop."""
-
-    def __init__(self, cluster: Cluster, scratch: Path, recorder: Recorder, seed: int, stop: threading.Event) -> None:
-        super().__init__(name=f"customer-{seed}")
-        self._cluster = cluster
-        self._scratch = scratch
-        self._recorder = recorder
-        self._random = random.Random(seed)
-        self._stop_now = stop
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            with self._cluster.client() as client:
-                while not self._stop_now.is_set():
-                    self._one_job(client)
-        except BaseException as error:  # the main thread raises it
-            self.failure = error
-
-    def _one_job(self, client: ClusterClient) -> None:
-        job_id, file = JobID.random(), self._scratch / "job.py"
-        seconds = self._random.choice((0.2, 1.0, 3.0, 6.0))
-        arguments = (str(self._scratch / f"{job_id}.run"), f"{seconds}")
-        graph = read_job_file(file, arguments, None, job_id)
-        submit = lambda: client.submit(graph, file)  # noqa: E731
-        submitted = self._recorder.call(Call.SUBMIT, job_id, submit)
-        if submitted.outcome is Outcome.UNKNOWN or self._random.random() < 0.3:
-            submitted = self._recorder.call(Call.SUBMIT, job_id, submit)  # the same again
-        if submitted.outcome is not Outcome.OK:
-            return
-        cancels = self._random.random() < 0.25
-        give_up = time.monotonic() + seconds + 25
-        while time.monotonic() < give_up:
-            seen = self._recorder.call(Call.STATUS, job_id, lambda: client.status_of(job_id).value)
-            if seen.value in FINAL:
-                return
-            if cancels and self._random.random() < 0.2:
-                cancels = False
-                self._recorder.call(Call.CANCEL, job_id, lambda: client.cancel(job_id) or "")  # type: ignore[func-returns-value]
-            self._stop_now.wait(self._random.uniform(0.05, 0.3))
-
-
-class Nemesis:
-    """Harms the cluster, one thing after the other, and lets it come to itself in between."""
-
-    def __init__(self, cluster: Cluster, seed: int) -> None:
-        self._cluster = cluster
-        self._random = random.Random(seed)
-        self.done: Counter[str] = Counter()
-
-    def pause(self) -> None:
-        """Let the cluster be, for a while."""
-        threading.Event().wait(self._random.uniform(0.5, 4.0))
-
-    def harm(self) -> None:
-        """Do one thing."""
-        deeds = {
-            "kill dispatcher": lambda: self._signal("dispatcher", signal.SIGKILL),
-            "kill resourcemanager": lambda: self._signal("resourcemanager", signal.SIGKILL),
-            "kill blobserver": lambda: self._signal("blobserver", signal.SIGKILL),
-            "kill jobmaster": lambda: self._signal("jobmaster", signal.SIGKILL),
-            "kill taskexecutor": self._kill_task_executor,
-            "kill redis": lambda: self._signal("redis", signal.SIGKILL),
-            "kill master": self._kill_master,
-            "stop dispatcher": lambda: self._pause("dispatcher", 2 * LEASE_S),
-            "stop jobmaster": lambda: self._pause("jobmaster", 2 * LEASE_S),
-            "stop redis briefly": lambda: self._pause("redis", 0.4 * LEASE_S),
-            "stop redis": lambda: self._pause("redis", 2 * LEASE_S),
-        }
-        name = self._random.choice(list(deeds))
-        if deeds[name]():
-            self.done[name] += 1
-
-    def _pids(self, kind: str) -> list[int]:
-        with self._cluster.client() as client:
-            views = client.status().processes
-        return [view.pid for view in views if view.name.startswith(kind) and view.pid]
-
-    def _signal(self, kind: str, number: signal.Signals) -> bool:
-        pids = self._pids(kind)
-        if pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._random.choice(pids), number)
-        return bool(pids)
-
-    def _pause(self, kind: str, seconds: float) -> bool:
-        pids = self._pids(kind)
-        if not pids:
-            return False
-        pid = self._random.choice(pids)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-            try:
-                threading.Event().wait(seconds)
-            finally:
-                os.kill(pid, signal.SIGCONT)
-        return True
-
-    def _kill_task_executor(self) -> bool:
-        with self._cluster.client() as client:
-            workers = client.task_managers()
-        for worker in workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.registration.pid, signal.SIGKILL)
-        return bool(workers)
-
-    def _kill_master(self) -> bool:
-        done = self._signal("master", signal.SIGKILL)
-        threading.Event().wait(self._random.uniform(0.0, 2 * LEASE_S))
-        self._cluster.run("master")
-        return done
+CALM_S = 240.0
+START_S = 600.0
+CLOCKS_S = 0.2
+"""How far the clock of the logs may have gone from the monotonic one in the course of a run."""
+DISKS = ("ha", "blob")
+GONE = ("run", "cluster.json", "claims")
+STATES = "ha/*/*/*@*"
+BLOBS = "ha/*/blob/job_*/*"
 
 
 @dataclass
@@ -224,6 +73,8 @@ class Result:
     problems: list[str]
     deeds: Counter[str]
     seed: int
+    left_out: list[str]
+    """Faults for which the machine lacks the means, and why."""
 
     def summary(self) -> dict[str, object]:
         """In numbers."""
@@ -231,6 +82,7 @@ class Result:
         return {
             "seed": self.seed,
             "deeds": dict(self.deeds),
+            "left out": self.left_out,
             "operations": dict(outcomes),
             "jobs": dict(Counter(last.status for last in self.history.last.values())),
             "unknown because": dict(
@@ -238,6 +90,10 @@ class Result:
             ),
             "executions": len(self.history.executions),
             "leaderships": len(self.history.leaderships),
+            "terms that wrote": len(self.history.reigns),
+            "requests of leaders accepted": sum(reign.requests for reign in self.history.reigns),
+            "looks": sum(len(looks) for looks in self.history.looks),
+            "absences of a JobMaster": len(self.history.absences),
             "problems": self.problems,
         }
 
@@ -248,18 +104,31 @@ def run(directory: Path, seconds: float, seed: int) -> Result:
     scratch.mkdir()
     (scratch / "job.py").write_text(JOB)
     cluster = Cluster(directory / "c", SETTINGS)
-    cluster.run("start", "--masters=2")
-    recorder, nemesis, stop = Recorder(), Nemesis(cluster, seed), threading.Event()
-    problems: list[str] = []
+    disks = {name: SmallDisk(cluster.directory / name) for name in DISKS}
     try:
-        customers = [Customer(cluster, scratch, recorder, seed + n, stop) for n in range(CLIENTS)]
+        cluster.run("start", "--masters=2", timeout=START_S)
+        return _run(cluster, scratch, seconds, seed, disks)
+    finally:
+        try:
+            cluster.run("stop", check=False, timeout=START_S)
+        finally:
+            for disk in disks.values():
+                disk.close()
+
+
+def _run(cluster: Cluster, scratch: Path, seconds: float, seed: int, disks: dict[str, SmallDisk]) -> Result:
+    front = RedisFront(cluster.directory, seed)
+    usable = {name: disk for name, disk in disks.items() if not disk.why_not}
+    recorder, nemesis, stop = Recorder(), Nemesis(cluster, seed, LEASE_S, front, usable), threading.Event()
+    customers = [Customer(cluster, scratch, recorder, seed + n, stop) for n in range(CLIENTS)]
+    try:
+        front.begin()
         for customer in customers:
             customer.start()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             nemesis.pause()
-            with contextlib.suppress(ActorError):  # it meets nobody: somebody else was harmed a moment ago
-                nemesis.harm()
+            nemesis.harm()
         stop.set()
         for customer in customers:
             customer.join()
@@ -267,70 +136,104 @@ def run(directory: Path, seconds: float, seed: int) -> Result:
                 raise customer.failure
         jobs = {item.job_id for item in recorder.operations}
         last = _calm_down(cluster, jobs)
-        problems += asyncio.run(_leftovers(cluster))
-        history = History(recorder.operations, _executions(scratch), _leaderships(cluster.directory / "log"), last)
+        problems = nemesis.problems + asyncio.run(_leftovers(cluster, set(last)))
+        leaderships = _leaderships(cluster.directory / "log")
+        history = History(
+            recorder.operations,
+            executions(scratch),
+            leaderships,
+            front.reigns,
+            _certain(nemesis.absences, leaderships),
+            nemesis.looks,
+            last,
+        )
     finally:
-        cluster.run("stop", check=False)
+        stop.set()
+        cluster.run("stop", check=False, timeout=START_S)
+        if front.is_alive():
+            front.end()
     problems += check(history)
     problems += [f"left running: {name} ({pid})" for pid, name in cluster.processes().items()]
-    return Result(history, problems, nemesis.done, seed)
+    problems += [f"left behind: {path}" for path in map(cluster.directory.joinpath, GONE) if path.exists()]
+    left_out = [f"{name} disk full: {disk.why_not}" for name, disk in disks.items() if name not in usable]
+    return Result(history, problems, nemesis.done, seed, left_out)
 
 
 def _calm_down(cluster: Cluster, jobs: set[str]) -> dict[str, LastState]:
     """The last state of all jobs, once all are over, or after a while."""
     deadline = time.monotonic() + CALM_S
     while True:
-        with cluster.client() as client:
-            found = {job.job_id: job for job in client.list_jobs() if job.job_id in jobs}
-            if all(job.status.is_globally_terminal for job in found.values()) or time.monotonic() > deadline:
-                return {
-                    job_id: LastState(job.status.value, sum(len(task.attempts) for task in client.job(job_id).tasks))
-                    for job_id, job in found.items()
-                }
+        try:
+            with cluster.client() as client:
+                found = {job.job_id: job for job in client.list_jobs() if job.job_id in jobs}
+                if all(job.status.is_globally_terminal for job in found.values()) or time.monotonic() > deadline:
+                    return {job_id: _last_state(client, job) for job_id, job in found.items()}
+        except ActorError:
+            if time.monotonic() > deadline:
+                raise
         threading.Event().wait(0.5)
 
 
-async def _leftovers(cluster: Cluster) -> list[str]:
-    """Handles and files of jobs that are over; the Dispatcher may still be cleaning up."""
+def _last_state(client: ClusterClient, job: JobDetails) -> LastState:
+    return LastState(job.status.value, sum(len(task.attempts) for task in client.job(job.job_id).tasks))
+
+
+async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
+    """Handles, files and blobs of jobs that are over; the Dispatcher may still be cleaning up."""
+    deadline = time.monotonic() + CALM_S
+    while True:
+        try:
+            problems = await _leftovers_now(cluster, jobs)
+        except HaError as error:
+            problems = [f"what is left behind is not known: {error}"]
+        if not problems or time.monotonic() > deadline:
+            return problems
+        await asyncio.sleep(0.5)
+
+
+async def _leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     services = open_redis_services(Configuration.read(cluster.directory / "configuration.json"))
-    deadline = time.monotonic() + 20
     try:
-        while True:
-            problems = []
-            for kind in ("jobgraphs", "executions"):
-                states = await services.state_handles(kind).get_all()
-                problems += [f"the handle {kind}/{name} remains: {state!r:.80}" for name, state in states.items()]
-                files = (cluster.directory / "ha").glob(f"*/{kind}/*")
-                problems += [f"the file {file} remains" for file in files]
-            if not problems or time.monotonic() > deadline:
-                return problems
-            await asyncio.sleep(0.5)
+        problems = await dangling_handles(services)
+        for kind in KINDS:
+            names = await services.state_handles(kind).names()
+            problems += [f"the handle {kind}/{name} remains" for name in names]
     finally:
         await services.close()
+    problems += [f"the file {file} remains" for file in cluster.directory.glob(STATES)]
+    blobs = cluster.directory.glob(BLOBS)  # what a single BlobServer has beside them is a cache
+    return problems + [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
 
 
-def _executions(scratch: Path) -> list[Execution]:
-    found = []
-    for path in scratch.glob("*.run"):
-        notes: dict[str, list[tuple[str, float]]] = {}
-        for line in path.read_text().splitlines():
-            kind, pid, at = line.split()
-            notes.setdefault(pid, []).append((kind, float(at)))
-        found += [
-            Execution(path.stem, lines[0][1], lines[-1][1], ended=lines[-1][0] == "ended") for lines in notes.values()
-        ]
-    return found
-
-
-_LEADS = re.compile(r"^(\S+ \S+) .*runtime\.ha\.election - (\S+) leads with epoch (\d+)$", re.MULTILINE)
+_LEADS = re.compile(r"^(\S+ \S+) \S+ +\[(\d+)\] runtime\.ha\.election - (\S+) leads with epoch (\d+)$", re.MULTILINE)
 
 
 def _leaderships(logs: Path) -> list[Leadership]:
     return [
-        Leadership(component, int(epoch), datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp(), path.name)
+        Leadership(component, int(epoch), _time(at), path.name, int(pid))
         for path in logs.glob("*.log*")
-        for at, component, epoch in _LEADS.findall(path.read_text(errors="replace"))
+        for at, pid, component, epoch in _LEADS.findall(path.read_text(errors="replace"))
     ]
+
+
+def _time(text: str) -> float:
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+
+
+def _certain(absences: list[Absence], leaderships: list[Leadership]) -> list[Absence]:
+    """The absences of JobMasters that led, by their logs; each until the next one leads. The others' are left out."""
+    offset = time.time() - time.monotonic()
+    found = []
+    for absence in absences:
+        grants = sorted(
+            (item.at - offset, item.pid) for item in leaderships if item.component == job_master(absence.job_id)
+        )
+        before = [pid for at, pid in grants if at < absence.since + CLOCKS_S]
+        after = [at for at, _ in grants if at >= absence.since + CLOCKS_S]
+        end = min([absence.until, *after]) - CLOCKS_S
+        if before and before[-1] in absence.pids and absence.since < end < float("inf"):
+            found.append(replace(absence, until=end))
+    return found
 
 
 def main() -> int:
@@ -342,6 +245,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the cluster's directory, with its logs")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="us-nemesis-"))
+    sys.stderr.write(f"seed {arguments.seed}, files in {directory}\n")
     result = run(directory, arguments.seconds or (LONG_S if arguments.long else SHORT_S), arguments.seed)
     sys.stdout.write(json.dumps(result.summary(), indent=2) + "\n")
     if result.problems or arguments.keep:

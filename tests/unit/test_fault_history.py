@@ -6,7 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.history import Call, Execution, History, LastState, Leadership, Operation, Outcome, check
+from tests.faults.history import (
+    Absence,
+    Call,
+    Execution,
+    History,
+    LastState,
+    Leadership,
+    Listed,
+    Look,
+    Operation,
+    Outcome,
+    Reign,
+    check,
+)
+
+
+def look(at: float, listed: dict[str, Listed], before: set[str], after: set[str]) -> Look:
+    return Look(at, at + 0.1, listed, frozenset(before), frozenset(after))
 
 
 def good() -> History:
@@ -29,6 +46,20 @@ def good() -> History:
             Execution("b", 2.0, 5.0, ended=False),
         ],
         leaderships=[Leadership("dispatcher", 5, 1.0), Leadership("rm", 6, 1.5), Leadership("dispatcher", 9, 2.0)],
+        reigns=[
+            Reign("dispatcher", 5, "x", 1.0, 2.0, 7),
+            Reign("dispatcher", 9, "y", 2.1, 3.0, 5),
+            Reign("rm", 6, "z", 1.5, 9.0, 5),
+        ],
+        absences=[Absence("a", 2.05, 4.0)],
+        looks=[
+            [
+                # The JobMaster of a does not know yet that its process is gone; b has begun while the list was made.
+                look(2.0, {"a": Listed("RUNNING", 1), "b": Listed("CREATED")}, set(), {"b"}),
+                look(2.5, {"a": Listed("RECONCILING"), "b": Listed("RUNNING", 1)}, {"b"}, {"b"}),
+            ],
+            [look(9.0, {"a": Listed("FINISHED"), "b": Listed("CANCELED")}, set(), set())],
+        ],
         last={"a": LastState("FINISHED", 2), "b": LastState("CANCELED", 1)},
     )
 
@@ -57,6 +88,19 @@ def status(job_id: str, at: float, value: str) -> Operation:
         ("never came to its end", lambda h: h.executions.__setitem__(1, replace(h.executions[1], ended=False))),
         ("dispatcher: ", lambda h: h.leaderships.append(Leadership("dispatcher", 9, 3.0))),
         ("dispatcher: ", lambda h: h.leaderships.append(Leadership("dispatcher", 8, 3.0))),
+        ("2 leaders of epoch 9", lambda h: h.reigns.append(Reign("dispatcher", 9, "other", 2.5, 2.6, 1))),
+        ("epoch 5 was accepted at 2.2", lambda h: h.reigns.append(Reign("dispatcher", 5, "x", 1.0, 2.2, 1))),
+        ("job a was said to be RUNNING at 3.2", lambda h: h.operations.append(status("a", 3.2, "RUNNING"))),
+        (
+            "job a was said to be RUNNING at 3.3",
+            lambda h: h.looks.append([look(3.3, {"a": Listed("RUNNING")}, set(), set())]),
+        ),
+        (
+            "job b was listed as CANCELED",
+            lambda h: h.looks.append([look(9.0, {"b": Listed("CANCELED")}, set(), {"b"})]),
+        ),
+        ("its processes say otherwise", lambda h: h.looks[0].pop()),
+        ("job c is listed as None", lambda h: h.looks.append([look(9.0, {}, {"c"}, {"c"})])),
     ],
 )
 def test_each_contradiction_is_found(problem: str, change: object) -> None:

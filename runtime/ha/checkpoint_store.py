@@ -1,0 +1,208 @@
+"""The completed checkpoints of one job (Flink's ``CompletedCheckpointStore``).
+
+A checkpoint is here a number, and bytes that mean something to the job's checkpoint coordinator. The bytes are in a
+file, the handle in a map of the job's own; every write is conditional on the term of the job's JobMaster.
+
+What is subsumed is given back to the caller after its handle is gone, so that whatever the bytes point to is deleted
+after the handle, never before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from runtime.ha.errors import (
+    HaUnreachableError,
+    StateCorruptedError,
+    StateHandleConflictError,
+    StateHandleNotFoundError,
+    StateWriteUnknownError,
+)
+from runtime.ha.model import LeaderTerm
+from runtime.ha.state_handles import StateHandleStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCheckpoint:
+    """A checkpoint that is complete.
+
+    Args:
+        checkpoint_id: 0 or more; a later checkpoint has a higher one.
+        data: what the coordinator wrote.
+    """
+
+    checkpoint_id: int
+    data: bytes
+
+
+class CompletedCheckpointStore(Protocol):
+    """The newest checkpoints of a job, at most a given number of them.
+
+    Used by the leading JobMaster only. A write is refused (`LeadershipLostError`) when its term is over, and is to be
+    repeated after `StateWriteUnknownError`. Every method may raise `HaUnreachableError`.
+    """
+
+    async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
+        """Find what is stored, the oldest first, and delete what former terms left unfinished; to be called first.
+
+        Raises:
+            StateCorruptedError: a checkpoint is damaged; `release` it to go on without.
+        """
+
+    async def add(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> list[CompletedCheckpoint]:
+        """Store a checkpoint; returns those that it subsumes, which are in the store no more.
+
+        One that could not be removed now, because nobody answered, is removed and returned by a later `add`.
+
+        Raises:
+            StateHandleConflictError: another one is stored under the number, or one with a higher number.
+            OSError: the file cannot be written; nothing was changed.
+        """
+
+    async def replace(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
+        """Store other bytes for a checkpoint that is there; `StateHandleNotFoundError` where it is not."""
+
+    async def get_all(self) -> list[CompletedCheckpoint]:
+        """What is stored, the oldest first; `StateCorruptedError` where one is damaged."""
+
+    async def release(self, checkpoint_id: int, term: LeaderTerm) -> bool:
+        """Remove a checkpoint, damaged or not; whether it was there."""
+
+
+class RetainedCheckpoints:
+    """Which checkpoints a store keeps, and which have to leave it. Pure.
+
+    Args:
+        max_retained: how many are kept (Flink's ``execution.checkpointing.num-retained``), 1 or more.
+    """
+
+    def __init__(self, max_retained: int) -> None:
+        if max_retained < 1:
+            raise ValueError(f"at least one checkpoint has to be retained, not {max_retained}")
+        self._max_retained = max_retained
+        self._kept: dict[int, bytes] = {}
+        self._leaving: dict[int, bytes] = {}
+
+    def found(self, checkpoints: list[CompletedCheckpoint]) -> None:
+        """What the store was found to hold; what is to leave it stays so."""
+        self._kept = {item.checkpoint_id: item.data for item in checkpoints if item.checkpoint_id not in self._leaving}
+
+    def check_add(self, checkpoint_id: int, data: bytes) -> None:
+        """Raise what `CompletedCheckpointStore.add` raises; the same again may be added."""
+        if checkpoint_id < 0:
+            raise ValueError(f"the number of a checkpoint is 0 or more, not {checkpoint_id}")
+        same = self._kept.get(checkpoint_id)
+        if same is not None and same != data:
+            raise StateHandleConflictError(
+                f"another checkpoint {checkpoint_id} is stored already; replace or release it"
+            )
+        newest = max([*self._kept, *self._leaving], default=-1)
+        if same is None and checkpoint_id <= newest:
+            raise StateHandleConflictError(f"checkpoint {checkpoint_id} comes after checkpoint {newest} was stored")
+
+    def check_replace(self, checkpoint_id: int) -> None:
+        """Raise `StateHandleNotFoundError` where it is not kept."""
+        if checkpoint_id not in self._kept:
+            raise StateHandleNotFoundError(f"checkpoint {checkpoint_id} is not in the store")
+
+    def stored(self, checkpoint_id: int, data: bytes) -> None:
+        """It is in the store now; what is beyond the limit has to leave."""
+        self._kept[checkpoint_id] = data
+        for oldest in sorted(self._kept)[: -self._max_retained]:
+            self._leaving[oldest] = self._kept.pop(oldest)
+
+    def leaving(self) -> list[int]:
+        """What has to leave the store, the oldest first."""
+        return sorted(self._leaving)
+
+    def left(self, checkpoint_id: int) -> CompletedCheckpoint | None:
+        """It is in the store no more; returns it where it was known."""
+        data = self._leaving.pop(checkpoint_id, self._kept.pop(checkpoint_id, None))
+        return None if data is None else CompletedCheckpoint(checkpoint_id, data)
+
+    def kept(self) -> list[CompletedCheckpoint]:
+        """What is to stay, the oldest first."""
+        return [CompletedCheckpoint(number, self._kept[number]) for number in sorted(self._kept)]
+
+
+class DefaultCompletedCheckpointStore:
+    """A `CompletedCheckpointStore` by indirection (Flink's ``DefaultCompletedCheckpointStore``).
+
+    Args:
+        handles: the handles of this job's checkpoints and of nothing else.
+    """
+
+    def __init__(self, job_id: str, handles: StateHandleStore, max_retained: int) -> None:
+        self._job_id = job_id
+        self._handles = handles
+        self._retained = RetainedCheckpoints(max_retained)
+        self._known = False
+        self._lock = asyncio.Lock()
+
+    async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
+        async with self._lock:
+            await self._handles.sweep(term)
+            await self._read()
+            return self._retained.kept()
+
+    async def add(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> list[CompletedCheckpoint]:
+        async with self._lock:
+            await self._know()
+            self._retained.check_add(checkpoint_id, data)
+            await self._put(checkpoint_id, data, term)
+            return await self._subsume(term)
+
+    async def replace(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
+        async with self._lock:
+            await self._know()
+            self._retained.check_replace(checkpoint_id)
+            await self._put(checkpoint_id, data, term)
+
+    async def get_all(self) -> list[CompletedCheckpoint]:
+        found = []
+        for name, data in (await self._handles.get_all()).items():
+            if isinstance(data, StateCorruptedError):
+                raise StateCorruptedError(
+                    f"checkpoint {name} of job {self._job_id} cannot be used: {data}. Release it to go on without it."
+                ) from data
+            found.append(CompletedCheckpoint(int(name), data))
+        return sorted(found, key=lambda item: item.checkpoint_id)
+
+    async def release(self, checkpoint_id: int, term: LeaderTerm) -> bool:
+        async with self._lock:
+            there = await self._handles.remove(str(checkpoint_id), term)
+            self._retained.left(checkpoint_id)
+            return there
+
+    async def _read(self) -> None:
+        self._retained.found(await self.get_all())
+        self._known = True
+
+    async def _know(self) -> None:
+        if not self._known:
+            await self._read()
+
+    async def _put(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
+        self._known = False  # until it is known what came of it
+        await self._handles.put(str(checkpoint_id), data, term)
+        self._retained.stored(checkpoint_id, data)
+        self._known = True
+
+    async def _subsume(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
+        subsumed = []
+        for checkpoint_id in self._retained.leaving():
+            try:
+                # It may be gone already: removed by an earlier call that was not answered.
+                await self._handles.remove(str(checkpoint_id), term)
+            except (HaUnreachableError, StateWriteUnknownError) as error:
+                logger.warning("checkpoint %d of job %s is subsumed later: %s", checkpoint_id, self._job_id, error)
+                break
+            left = self._retained.left(checkpoint_id)
+            if left is not None:
+                subsumed.append(left)
+        return subsumed

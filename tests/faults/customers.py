@@ -1,0 +1,114 @@
+"""Clients that submit, watch and cancel jobs, and note what they ask for and are told; and the job that they submit."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.errors import ActorError
+from blob.errors import BlobError
+from runtime.client import ClusterClient
+from runtime.cluster.job_file import read_job_file
+from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError, JobNotFoundError
+from runtime.ids import JobID
+from tests.cluster_harness import Cluster
+from tests.faults.history import FINAL, Call, Execution, Operation, Outcome
+
+# Beats while it lives, so that it is known from when to when it ran; ends by itself after its argument's seconds.
+JOB = """\
+import os, sys, time
+
+path, seconds = sys.argv[1], float(sys.argv[2])
+began = time.monotonic()
+def note(kind):
+    with open(path, "a") as file:
+        file.write(f"{kind} {os.getpid()} {time.monotonic()}\\n")
+note("began")
+while time.monotonic() < began + seconds:
+    note("alive")
+    time.sleep(0.05)
+note("ended")
+"""
+
+
+@dataclass
+class Recorder:
+    """Notes what clients ask for and are told, from several threads."""
+
+    operations: list[Operation] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def call(self, call: Call, job_id: str, action: Callable[[], str]) -> Operation:
+        """Do it, and note what came of it."""
+        asked = time.monotonic()
+        try:
+            value, outcome = action(), Outcome.OK
+        except (JobNotFoundError, JobAlreadyTerminatedError):
+            value, outcome = "", Outcome.REFUSED
+        except (ActorError, BlobError, GatewayError, OSError) as error:
+            value, outcome = f"{type(error).__name__}: {error}", Outcome.UNKNOWN
+        operation = Operation(call, job_id, asked, time.monotonic(), outcome, value)
+        with self.lock:
+            self.operations.append(operation)
+        return operation
+
+
+class Customer(threading.Thread):
+    """A client of the cluster: one job after the other, until it is told to stop."""
+
+    def __init__(self, cluster: Cluster, scratch: Path, recorder: Recorder, seed: int, stop: threading.Event) -> None:
+        super().__init__(name=f"customer-{seed}")
+        self._cluster = cluster
+        self._scratch = scratch
+        self._recorder = recorder
+        self._random = random.Random(seed)
+        self._stop_now = stop
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self._cluster.client() as client:
+                while not self._stop_now.is_set():
+                    self._one_job(client)
+        except BaseException as error:  # the main thread raises it
+            self.failure = error
+
+    def _one_job(self, client: ClusterClient) -> None:
+        job_id, file = JobID.random(), self._scratch / "job.py"
+        seconds = self._random.choice((0.2, 1.0, 3.0, 6.0, 9.0))
+        arguments = (str(self._scratch / f"{job_id}.run"), f"{seconds}")
+        graph = read_job_file(file, arguments, None, job_id)
+        submit = lambda: client.submit(graph, file)  # noqa: E731
+        submitted = self._recorder.call(Call.SUBMIT, job_id, submit)
+        if submitted.outcome is Outcome.UNKNOWN or self._random.random() < 0.3:
+            submitted = self._recorder.call(Call.SUBMIT, job_id, submit)  # the same again
+        if submitted.outcome is not Outcome.OK:
+            return
+        cancels = self._random.random() < 0.25
+        give_up = time.monotonic() + seconds + 25
+        while time.monotonic() < give_up:
+            seen = self._recorder.call(Call.STATUS, job_id, lambda: client.status_of(job_id).value)
+            if seen.value in FINAL:
+                return
+            if cancels and self._random.random() < 0.2:
+                cancels = False
+                self._recorder.call(Call.CANCEL, job_id, lambda: client.cancel(job_id) or "")  # type: ignore[func-returns-value]
+            self._stop_now.wait(self._random.uniform(0.05, 0.3))
+
+
+def executions(scratch: Path) -> list[Execution]:
+    """What the jobs themselves noted."""
+    found = []
+    for path in scratch.glob("*.run"):
+        notes: dict[str, list[tuple[str, float]]] = {}
+        for line in path.read_text().splitlines():
+            kind, pid, at = line.split()
+            notes.setdefault(pid, []).append((kind, float(at)))
+        found += [
+            Execution(path.stem, lines[0][1], lines[-1][1], ended=lines[-1][0] == "ended") for lines in notes.values()
+        ]
+    return found
