@@ -55,6 +55,23 @@ class VertexView:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryView:
+    """An active streaming query of a job.
+
+    Attributes:
+        name: as the job named it, or empty.
+        id: Spark's id.
+        run_id: Spark's id of this run.
+        batch: number of the last batch that it has reported; None before the first.
+    """
+
+    name: str
+    id: str
+    run_id: str
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job.
 
@@ -68,6 +85,7 @@ class JobView:
         waiting_for: what it waits for, such as ``2 slots``; empty when for nothing.
         vertices: in topological order; empty where only the job's own line is shown.
         failure: why it failed or was last restarted.
+        queries: its active streaming queries.
     """
 
     id: str
@@ -79,6 +97,7 @@ class JobView:
     waiting_for: str = ""
     vertices: tuple[VertexView, ...] = ()
     failure: FailureView | None = None
+    queries: tuple[QueryView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +149,12 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         waiting_for=", ".join(dict.fromkeys(waiting)),
         vertices=tuple(_view_of_vertex(vertex, tasks[vertex.task]) for vertex in job.vertices),
         failure=None if error is None else FailureView(error.type, error.message, error.traceback, error.task),
+        queries=tuple(
+            QueryView(query.name, query.id, query.run_id, query.batch)
+            for task in job.tasks
+            if not task.state.is_terminal
+            for query in task.attempts[-1].queries
+        ),
     )
 
 

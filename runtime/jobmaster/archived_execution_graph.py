@@ -9,7 +9,7 @@ from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobgraph.topology import topological_order
-from runtime.jobmaster.descriptor import VertexProgress
+from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
 from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
 
@@ -27,6 +27,7 @@ class AttemptInfo:
         error: why it failed.
         exit_status: of its task process, negative for a signal; None while it runs or when it is not known.
         logs: what is kept of its logs; none while it runs, or when they could not be put.
+        queries: its active streaming queries; of an attempt that has ended those that it was seen with last.
     """
 
     attempt_id: ExecutionAttemptID
@@ -37,6 +38,7 @@ class AttemptInfo:
     error: ErrorInfo | None
     exit_status: int | None
     logs: tuple[KeptLog, ...] = ()
+    queries: tuple[StreamingQuery, ...] = ()
 
     @property
     def end_ms(self) -> int | None:
@@ -176,6 +178,7 @@ def _describe_attempt(execution: Execution) -> AttemptInfo:
         execution.error,
         execution.exit_status,
         execution.logs,
+        execution.queries,
     )
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.topology import Chain
-from runtime.jobmaster.descriptor import VertexProgress
+from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, check_execution_transition
 from runtime.jobmaster.slot_pool import AllocatedSlot
 
@@ -31,6 +31,7 @@ class Execution:
         "logs",
         "number",
         "progress",
+        "queries",
         "request_id",
         "slot",
         "state",
@@ -50,6 +51,7 @@ class Execution:
         self.logs: tuple[KeptLog, ...] = ()
         self.waiting_for = ""
         self.progress: dict[JobVertexID, VertexProgress] = {}
+        self.queries: tuple[StreamingQuery, ...] = ()
 
     def transition(self, target: ExecutionState, now_ms: int) -> None:
         """Enter *target*; raises `IllegalStateTransition` when it cannot follow the present state."""

@@ -23,11 +23,12 @@ import psutil
 
 from .cds import ArchiveBuild, sharing
 from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError
-from .gateway import DriverGateway, StreamingQueryInfo
+from .gateway import DriverGateway, StreamingQueryInfo, operation_tag
 from .info import DriverInfo
 from .java import Java, find_java
 from .launch import DriverOptions, class_path, command, environment, spark_conf, spark_version
 from .process import ProcessHandle, children_of, die_with, start_time
+from .remains import TaskRemains
 from .spec import ClassicEndpoint, ConnectEndpoint
 from .workers import ARTIFACT_VARIABLE, WORKER_VARIABLE, kill_workers
 
@@ -39,6 +40,7 @@ _DISCONNECT_TIMEOUT = 2.0
 
 _RELEASE_TRIES = 20
 _RELEASE_PAUSE = 0.1
+_REMAINS_PAUSE = 0.02
 _NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
 
 _POLL = 0.01
@@ -164,6 +166,10 @@ class SparkDriver:
         self._let_go()
         self.info.file.unlink(missing_ok=True)
 
+    def kill(self) -> None:
+        """End the JVM at once, by SIGKILL."""
+        self._process.send_signal(signal.SIGKILL)
+
     async def close(self) -> None:
         """Let go of the driver, which goes on, and may be adopted."""
         if not self._closed:
@@ -205,11 +211,15 @@ class SparkDriver:
         return await self._call(self._gateway.open_classic, name)
 
     async def close_classic(self, endpoint: ClassicEndpoint) -> None:
-        """End what the task left running, and its server. To be called whenever its process has ended."""
+        """End what the task left running, and its server.
+
+        Returns when nothing of it runs any more, however long it takes. To be called whenever the task's process has
+        ended.
+        """
         await self._close_classic(endpoint.name)
 
     async def _close_classic(self, name: str) -> None:
-        await self._call(self._gateway.close_classic, name)
+        await self._all_ended(await self._call(self._gateway.close_classic, name))
         await _on(self._pool, kill_workers, self.info.pid, WORKER_VARIABLE, name)
 
     async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
@@ -229,7 +239,12 @@ class SparkDriver:
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def _release(self, endpoint: ConnectEndpoint) -> str | None:
+    async def _all_ended(self, remains: TaskRemains) -> None:
+        while left := await self._call(self._gateway.still_runs, remains):
+            _log.debug("still running in the Spark driver: %s", left)
+            await asyncio.sleep(_REMAINS_PAUSE)
+
+    async def _release(self, endpoint: ConnectEndpoint) -> tuple[str, TaskRemains] | None:
         """Release a session; Spark refuses to close one whose operation has been accepted and not begun yet."""
         for _ in range(_RELEASE_TRIES):
             try:
@@ -243,10 +258,13 @@ class SparkDriver:
     async def release_session(self, endpoint: ConnectEndpoint) -> None:
         """Interrupt and close a Connect session, its streaming queries too; its id cannot be used again.
 
-        To be called whenever the task's process has ended, unless a successor is to take the session over.
+        Returns when nothing of it runs any more, however long it takes. To be called whenever the task's process has
+        ended, unless a successor is to take the session over.
         """
-        uuid = await self._release(endpoint)
-        if uuid is not None:
+        released = await self._release(endpoint)
+        if released is not None:
+            uuid, remains = released
+            await self._all_ended(remains)
             await _on(self._pool, kill_workers, self.info.pid, ARTIFACT_VARIABLE, uuid)
 
     async def cancel(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
@@ -278,7 +296,7 @@ def _tag(endpoint: ClassicEndpoint | ConnectEndpoint) -> str:
     """The Spark job tag of a task; Connect's is one for each operation, and this what they begin with."""
     if isinstance(endpoint, ClassicEndpoint):
         return endpoint.tag
-    return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_"
+    return operation_tag(endpoint.user_id, endpoint.session_id)
 
 
 def _new_pool() -> ThreadPoolExecutor:

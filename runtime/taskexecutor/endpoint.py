@@ -61,12 +61,13 @@ from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.spark_options import driver_options, task_limits
 from runtime.taskexecutor.task import Task, TaskServices
 
 RETRY_S = 0.5
 LISTING_INTERVAL_S = 2.0
 EXPIRY_INTERVAL_S = 60.0
-LAST_WORDS_S = 2.0
+LAST_WORDS_S = 10.0
 FLUSH_S = 0.1
 
 
@@ -169,7 +170,15 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
             get(TaskManagerOptions.ENVIRONMENT_RETENTION),
         )
-        self._services = TaskServices(self._driver, zygote, cache, libraries, get(JobOptions.CANCELLATION_TIMEOUT))
+        self._services = TaskServices(
+            self._driver,
+            lambda directory, jars: driver_options(self._configuration, directory, directory / "spark.log", jars),
+            zygote,
+            cache,
+            libraries,
+            get(JobOptions.CANCELLATION_TIMEOUT),
+            task_limits(self._configuration),
+        )
         self._job_heartbeats.start()
         await self._resource_manager.start()
         self.spawn(self._list(), "listing itself")
