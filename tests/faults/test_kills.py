@@ -137,7 +137,7 @@ def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
     await_value(lambda: waiting.starts == 2)
     waiting.release()
     job = cluster.await_status(job_id, "FINISHED")
-    assert job["tasks"][0]["attempts"][0]["error"]["kind"] in ("spark-lost", "task-executor-lost")
+    assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "spark-lost"
     assert cluster.json("status")["task_managers"][0]["registration"]["spark_pid"] != spark
 
 
