@@ -208,7 +208,9 @@ class Task:
         descriptor = self.descriptor
         endpoint: ClassicEndpoint | ConnectEndpoint
         if descriptor.kind is JobKind.SCRIPT:
-            endpoint = await driver.open_classic(descriptor.attempt_id)
+            output = self._directory / "stdout"
+            os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # the JVM would let others read it
+            endpoint = await driver.open_classic(descriptor.attempt_id, output)
         else:
             endpoint = await driver.open_session(isolated=environment is not None)
         try:
@@ -241,9 +243,9 @@ class Task:
         try:
             async with asyncio.timeout(self._services.cancellation_timeout_s):
                 if isinstance(endpoint, ClassicEndpoint):
-                    await driver.close_classic(endpoint)
+                    await driver.close_classic(endpoint, interrupted=not self._finished)
                 else:
-                    await driver.release_session(endpoint)
+                    await driver.release_session(endpoint, interrupted=not self._finished)
         except TimeoutError:
             log.critical(
                 "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended: the Spark "
