@@ -11,9 +11,23 @@ from typing import Any
 
 import pytest
 
-from tests.cluster_harness import Cluster, WaitingJob, await_value, started
+from tests.cluster_harness import Cluster, await_value, started
 from tests.integration.test_scripts import EXAMPLES, TEXT
 from tests.job_files import STUBBORN, TRIVIAL, write_job
+
+# Waits beside the others, on none of Spark's cores, and then shows that its Spark is still what it was.
+NEIGHBOUR = """\
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+spark.range(7).createOrReplaceTempView("mine")
+Path(sys.argv[1] + ".began").touch()
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+print("mine", spark.table("mine").count(), spark.sparkContext.parallelize(range(4)).map(str).collect())
+"""
 
 # Everything that a program may do to its process and to "its" Spark, and still end well.
 RUDE = """\
@@ -68,7 +82,9 @@ print("survived", spark.range(3).count())
 
 
 def test_what_a_job_breaks_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
-    neighbour = WaitingJob.start(cluster, tmp_path)
+    gate = tmp_path / "gate"
+    neighbour = cluster.submit(write_job(tmp_path, NEIGHBOUR, "neighbour.py"), str(gate))
+    await_value(Path(f"{gate}.began").exists, 120)
     registration = cluster.json("status")["task_managers"][0]["registration"]
     cluster.run("job", "run", str(write_job(tmp_path, RUDE, "rude.py")))
     crashing = cluster.submit(write_job(tmp_path, CRASHING, "crashing.py"), str(tmp_path / "starts"))
@@ -78,8 +94,9 @@ def test_what_a_job_breaks_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
     assert "survived 3" in cluster.run("job", "logs", crashing).stdout
     done = cluster.run("job", "run", str(write_job(tmp_path, CURIOUS, "curious.py")))
     assert done.stdout == "None True 3\n200 []\n"
-    neighbour.release()
-    assert cluster.await_status(neighbour.job_id, "FINISHED")["restarts"] == 0
+    gate.touch()
+    assert cluster.await_status(neighbour, "FINISHED")["restarts"] == 0
+    assert "mine 7 ['0', '1', '2', '3']" in cluster.run("job", "logs", neighbour).stdout
     assert cluster.json("status")["task_managers"][0]["registration"] == registration
 
 
