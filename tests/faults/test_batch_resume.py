@@ -74,7 +74,7 @@ class Interrupted:
         """The vertex that has returned and waits."""
 
         def look() -> str | None:
-            waiting = [path.stem for path in self.marks.glob("*.at") if not path.with_suffix(".go").exists()]
+            waiting = [name for name, count in self.passed().items() if count and not self._go(name).exists()]
             return waiting[0] if waiting else None
 
         return str(await_value(look, PATIENCE_S))
@@ -106,7 +106,10 @@ class Interrupted:
 
     def release(self, vertex: str) -> None:
         """Let it go on."""
-        (self.marks / f"{vertex}.go").touch()
+        self._go(vertex).touch()
+
+    def _go(self, vertex: str) -> Path:
+        return self.marks / f"{vertex}.go"
 
     def _pid_of(self, name: str) -> int:
         processes = self.cluster.json("status")["cluster"]["processes"]
@@ -169,7 +172,7 @@ def pipeline(argv):
 def test_a_result_that_is_gone_is_made_again(cluster: Cluster, tmp_path: Path) -> None:
     gate, first, second = (tmp_path / name for name in ("gate", "gate.first", "gate.second"))
     job_id = cluster.submit(write_job(tmp_path, REREAD), str(gate))
-    await_value(second.exists)
+    await_value(lambda: second.exists() and second.read_text(), PATIENCE_S)
     shutil.rmtree(cluster.directory / "jobs" / job_id / "results")
     (task,) = cluster.tasks_of(job_id)
     os.kill(task, signal.SIGKILL)
