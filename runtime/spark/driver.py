@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import signal
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ from typing import TypeVar
 import psutil
 
 from .cds import ArchiveBuild, sharing
-from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError
+from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError, StillRunningError
 from .gateway import DriverGateway, StreamingQueryInfo, operation_tag
 from .info import DriverInfo
 from .java import Java, find_java
@@ -38,7 +40,7 @@ _DISCONNECT_TIMEOUT = 2.0
 
 _RELEASE_TRIES = 20
 _RELEASE_PAUSE = 0.1
-_REMAINS_PAUSE = 0.02
+_REMAINS_PAUSE = 0.005
 _NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
 
 
@@ -185,7 +187,7 @@ class SparkDriver:
     async def reset(self) -> None:
         """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs."""
         for name in await self._call(self._gateway.classic_names):
-            await self._close_classic(name, True)
+            await self._close_classic(name, True, math.inf)
         for user_id, session_id in await self._call(self._gateway.connect_sessions):
             await self.release_session(self.new_session(session_id, user_id))
         await self._call(self._gateway.stop_queries)
@@ -208,16 +210,19 @@ class SparkDriver:
         """
         return await self._call(self._gateway.open_classic, name, str(output or os.devnull))
 
-    async def close_classic(self, endpoint: ClassicEndpoint, *, interrupted: bool = True) -> None:
+    async def close_classic(
+        self, endpoint: ClassicEndpoint, *, interrupted: bool = True, patience: float = math.inf
+    ) -> None:
         """End what the task left running, and its server.
 
-        Returns when nothing of it runs any more, however long it takes. To be called whenever the task's process has
-        ended; `interrupted` is False where its code came to its own end, for which a shorter look is enough.
+        Returns when nothing of it runs any more; raises `StillRunningError` where something still does `patience`
+        seconds after it was seen first. To be called whenever the task's process has ended; `interrupted` is False
+        where its code came to its own end, for which a shorter look is enough.
         """
-        await self._close_classic(endpoint.name, interrupted)
+        await self._close_classic(endpoint.name, interrupted, patience)
 
-    async def _close_classic(self, name: str, interrupted: bool) -> None:
-        await self._all_ended(await self._call(self._gateway.close_classic, name, interrupted))
+    async def _close_classic(self, name: str, interrupted: bool, patience: float) -> None:
+        await self._all_ended(await self._call(self._gateway.close_classic, name, interrupted), patience)
         await _on(self._pool, kill_workers, self.info.pid, WORKER_VARIABLE, name)
 
     async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
@@ -237,13 +242,18 @@ class SparkDriver:
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def _all_ended(self, remains: TaskRemains) -> None:
+    async def _all_ended(self, remains: TaskRemains, patience: float) -> None:
+        deadline = math.inf
         while True:
             left = await self._call(self._gateway.still_runs, remains)
             if not left and remains.interrupted:
                 left = await _on(self._pool, kill_abandoned, self.info.pid)
             if not left:
                 return
+            now = time.monotonic()
+            deadline = min(deadline, now + patience)
+            if now > deadline:
+                raise StillRunningError(f"{left} does not end")
             await asyncio.sleep(_REMAINS_PAUSE)
 
     async def _release(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, TaskRemains] | None:
@@ -259,16 +269,18 @@ class SparkDriver:
                 tries -= 1
                 await asyncio.sleep(_RELEASE_PAUSE)
 
-    async def release_session(self, endpoint: ConnectEndpoint, *, interrupted: bool = True) -> None:
+    async def release_session(
+        self, endpoint: ConnectEndpoint, *, interrupted: bool = True, patience: float = math.inf
+    ) -> None:
         """Interrupt and close a Connect session, its streaming queries too; its id cannot be used again.
 
-        Returns when nothing of it runs any more, however long it takes. To be called whenever the task's process has
-        ended, unless a successor is to take the session over; `interrupted` as in `close_classic`.
+        To be called whenever the task's process has ended, unless a successor is to take the session over; the rest as
+        in `close_classic`.
         """
         released = await self._release(endpoint, interrupted)
         if released is not None:
             uuid, remains = released
-            await self._all_ended(remains)
+            await self._all_ended(remains, patience)
             await _on(self._pool, kill_workers, self.info.pid, ARTIFACT_VARIABLE, uuid)
 
     async def cancel(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:

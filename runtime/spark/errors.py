@@ -34,6 +34,10 @@ class DriverCallError(DriverError):
     """A call into a living driver JVM failed; the Java exception is the message."""
 
 
+class StillRunningError(DriverError):
+    """What a task left running in the driver JVM does not end."""
+
+
 class ZygoteError(SparkVehicleError):
     """The zygote could not be started, or could not fork a task process."""
 

@@ -33,12 +33,24 @@ from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, Failure
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLease, LibraryCacheManager
-from runtime.spark import DriverOptions, SparkDriver, SparkVehicleError, TaskProcess, Zygote, ZygoteLostError
+from runtime.spark import (
+    DriverOptions,
+    SparkDriver,
+    SparkVehicleError,
+    StillRunningError,
+    TaskProcess,
+    Zygote,
+    ZygoteLostError,
+)
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, ResourceLimits
 from runtime.taskexecutor.query_watch import watch_queries
 from runtime.taskexecutor.task_spec import describe_exit, task_spec, vertex_progress
 
 log = logging.getLogger(__name__)
+
+
+ANSWER_S = 60.0
+"""How long a Spark driver may be silent, beside what it is given to end a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,18 +252,20 @@ class Task:
         driver = self._driver
         if not driver.alive:
             return
+        patience, interrupted = self._services.cancellation_timeout_s, not self._finished
         try:
-            async with asyncio.timeout(self._services.cancellation_timeout_s):
+            async with asyncio.timeout(patience + ANSWER_S):
                 if isinstance(endpoint, ClassicEndpoint):
-                    await driver.close_classic(endpoint, interrupted=not self._finished)
+                    await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
                 else:
-                    await driver.release_session(endpoint, interrupted=not self._finished)
-        except TimeoutError:
+                    await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
+        except (StillRunningError, TimeoutError) as error:
             log.critical(
-                "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended: the Spark "
+                "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended (%s): the Spark "
                 "driver (process %d) is killed",
                 self.descriptor.task_name,
-                self._services.cancellation_timeout_s,
+                patience,
+                str(error) or "the driver does not answer",
                 driver.info.pid,
             )
             driver.kill()

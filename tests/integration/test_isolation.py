@@ -172,7 +172,7 @@ def test_a_task_that_ignores_its_cancellation_is_ended_by_force(limited: Cluster
 
 def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tmp_path: Path) -> None:
     began = tmp_path / "began"
-    spark = limited.json("status")["task_managers"][0]["registration"]["spark_pid"]
+    spark = await_value(lambda: limited.json("status")["task_managers"])[0]["registration"]["spark_pid"]
     job_id = limited.submit(write_job(tmp_path, ENDLESS_IN_THE_JVM), str(began))
     await_value(began.exists)
     limited.run("job", "cancel", job_id)
