@@ -116,6 +116,18 @@ class Cluster:
         hosted = [child.pid for pid in admin for child in psutil.Process(pid).children()]
         return [own, *[view["pid"] for view in views if view["role"] == "actor" and view["pid"] in hosted]]
 
+    def tasks_of(self, job_id: str) -> list[int]:
+        """The task processes of a job, without what they have started."""
+        found = []
+        for pid in self.processes():
+            try:
+                process = psutil.Process(pid)
+                if job_id in process.cwd() and job_id not in process.parent().cwd():  # type: ignore[union-attr]
+                    found.append(pid)
+            except (psutil.Error, AttributeError):
+                continue  # it has ended
+        return found
+
     def leaders(self) -> dict[str, str]:
         """The name of the process that leads, by component."""
         views = self.json("status")["cluster"]["processes"]

@@ -98,6 +98,21 @@ class TaskManagerOptions:
         "How many tasks a TaskManager runs at once. All of them share its Spark driver and its cores.",
     )
 
+    TASK_MEMORY_LIMIT = option(
+        "taskmanager.task.memory.limit",
+        MemorySize("4 gb", minimum=64 << 20),
+        None,
+        "How much memory the process of a task may take beyond what it starts with (`RLIMIT_DATA`; what it forks has "
+        "as much again). Spark's own work is not in it: see `spark.driver.memory` and `spark.executor.pyspark.memory`. "
+        "Unset: no limit.",
+    )
+    TASK_CPU_TIME_LIMIT = option(
+        "taskmanager.task.cpu-time.limit",
+        Duration("1 h", minimum=1.0),
+        None,
+        "How much CPU time the process of a task may use in all (`RLIMIT_CPU`), in whole seconds. Spark's own work is "
+        "not in it. Unset: no limit.",
+    )
     JOB_MASTER_TIMEOUT = option(
         "taskmanager.job-master.timeout",
         Duration("5 min"),

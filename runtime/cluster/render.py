@@ -35,7 +35,9 @@ STATE_STYLES = {
     "RESTARTING": "yellow",
 }
 
-_NUMBERS = frozenset({"SLOTS", "FREE", "SPARK", "MEMORY", "TASKS", "PID", "SPARK PID", "RESTARTS", "SIZE", "ATTEMPT"})
+_NUMBERS = frozenset(
+    {"SLOTS", "FREE", "SPARK", "MEMORY", "TASKS", "PID", "SPARK PID", "RESTARTS", "SIZE", "ATTEMPT", "BATCH"}
+)
 
 
 def is_fancy(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
@@ -164,6 +166,13 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
             for vertex in job.vertices
         ]
         print_table(("VERTEX", "STATE", "ATTEMPT", "DURATION", "TASKS", "TASKMANAGER"), rows, stream)
+    if job.queries:
+        print_line("", stream)
+        queries = [
+            (query.name or "-", query.id, query.run_id, "-" if query.batch is None else str(query.batch))
+            for query in job.queries
+        ]
+        print_table(("STREAMING QUERY", "ID", "RUN ID", "BATCH"), queries, stream)
     if job.failure is not None:
         print_line("", stream)
         where = f" in task {job.failure.task!r}" if job.failure.task else ""

@@ -56,6 +56,23 @@ class VertexView:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryView:
+    """An active streaming query of a job.
+
+    Attributes:
+        name: as the job named it, or empty.
+        id: Spark's id.
+        run_id: Spark's id of this run.
+        batch: number of the last batch that it has reported; None before the first.
+    """
+
+    name: str
+    id: str
+    run_id: str
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job.
 
@@ -70,6 +87,7 @@ class JobView:
         vertices: in topological order; empty where only the job's own line is shown.
         failure: why it failed or was last restarted.
         failures: how many failures of each kind there were, by the kind.
+        queries: its active streaming queries.
     """
 
     id: str
@@ -82,6 +100,7 @@ class JobView:
     vertices: tuple[VertexView, ...] = ()
     failure: FailureView | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
+    queries: tuple[QueryView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +153,12 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         vertices=tuple(_view_of_vertex(vertex, tasks[vertex.task]) for vertex in job.vertices),
         failure=None if error is None else FailureView(error.type, error.message, error.traceback, error.task),
         failures=job.failure_counts,
+        queries=tuple(
+            QueryView(query.name, query.id, query.run_id, query.batch)
+            for task in job.tasks
+            if not task.state.is_terminal
+            for query in task.attempts[-1].queries
+        ),
     )
 
 

@@ -21,10 +21,11 @@ from actors.process.logs import configure_logging
 from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
-from conf.options import EnvironmentOptions, SecurityOptions, SparkOptions
+from conf.options import SecurityOptions, SparkOptions
 from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
-from runtime.spark import DriverOptions, SparkDriver, SparkVehicleError
+from runtime.spark import SparkDriver, SparkVehicleError
+from runtime.taskexecutor.spark_options import driver_options
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,9 @@ class TaskManagerRunner:
             if self._driver.alive and await self._answers(self._driver):
                 return self._driver
             await self._driver.stop()
-        self._driver = driver = await SparkDriver.start(self._driver_options())
+        log_file = self._context.directory.log / f"{self._name}-spark.log"
+        options = driver_options(self._context.configuration, self._directory / "spark", log_file)
+        self._driver = driver = await SparkDriver.start(options)
         self._driver_is_cold = True
         log.info("Spark %s runs as process %d", driver.info.spark_version, driver.info.pid)
         return driver
@@ -107,23 +110,6 @@ class TaskManagerRunner:
         except (SparkVehicleError, TimeoutError) as error:
             log.error("the Spark driver (process %d) does not answer: %s", driver.info.pid, error)
             return False
-
-    def _driver_options(self) -> DriverOptions:
-        get = self._context.configuration.get
-        java_home = get(EnvironmentOptions.JAVA_HOME)
-        options: tuple[str, ...] | None = get(EnvironmentOptions.JAVA_OPTS)
-        return DriverOptions(
-            work_dir=self._directory / "spark",
-            log_file=self._context.directory.log / f"{self._name}-spark.log",
-            java_home=None if java_home is None else str(java_home),
-            master=get(SparkOptions.MASTER),
-            memory=f"{get(SparkOptions.DRIVER_MEMORY) >> 20}m",
-            conf=self._context.configuration.spark_properties(),
-            java_options=options or (),
-            archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,
-            die_with_parent=True,
-            start_timeout=get(SparkOptions.DRIVER_START_TIMEOUT),
-        )
 
     async def _build_archive(self) -> None:
         """Make the class-data-sharing archive for later starts, once this one has settled."""

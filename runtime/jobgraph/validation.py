@@ -18,7 +18,6 @@ from runtime.jobgraph.errors import (
 )
 from runtime.jobgraph.job_graph import (
     FORMAT_VERSION,
-    ArtifactRole,
     JobGraph,
     JobKind,
     JobVertex,
@@ -59,7 +58,6 @@ def validate(graph: JobGraph) -> None:
         raise DuplicateVertexError(f"job {graph.name!r} has two vertices with one id: make ids with JobVertexID.of()")
     if graph.kind is JobKind.SCRIPT:
         _check_script(graph)
-        _check_jars(graph)
     _check_edges(graph)
     topological_order(graph)
     if graph.kind is JobKind.PIPELINE:
@@ -67,15 +65,6 @@ def validate(graph: JobGraph) -> None:
             _check_vertex(graph, vertex)
         _check_slot_sharing_groups(graph)
     check_parameters(graph.parameters)
-
-
-def _check_jars(graph: JobGraph) -> None:
-    jars = [artifact.name for artifact in graph.artifacts if artifact.role is ArtifactRole.JAR]
-    if jars:
-        raise JobGraphError(
-            f"job {graph.name!r} is a script and cannot have jars of its own ({', '.join(jars)}): start the "
-            "cluster with -D spark.jars=..., for all jobs, or build the job with runtime.api.Pipeline"
-        )
 
 
 def check_name(what: str, name: str) -> None:

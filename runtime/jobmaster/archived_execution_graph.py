@@ -10,7 +10,7 @@ from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobgraph.topology import topological_order
-from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
+from runtime.jobmaster.descriptor import ResultPartitionInfo, StreamingQuery, VertexProgress
 from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
 
@@ -29,6 +29,7 @@ class AttemptInfo:
         exit_status: of its task process, negative for a signal; None while it runs or when it is not known.
         logs: what is kept of its logs; none while it runs, or when they could not be put.
         partitions: the results that it has materialised; they are released when nobody needs them any more.
+        queries: its active streaming queries; of an attempt that has ended those that it was seen with last.
     """
 
     attempt_id: ExecutionAttemptID
@@ -40,6 +41,7 @@ class AttemptInfo:
     exit_status: int | None
     logs: tuple[KeptLog, ...] = ()
     partitions: tuple[ResultPartitionInfo, ...] = ()
+    queries: tuple[StreamingQuery, ...] = ()
 
     @property
     def end_ms(self) -> int | None:
@@ -226,6 +228,7 @@ def _describe_attempt(execution: Execution) -> AttemptInfo:
         execution.exit_status,
         execution.logs,
         execution.partitions,
+        execution.queries,
     )
 
 

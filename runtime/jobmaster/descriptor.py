@@ -191,11 +191,35 @@ class VertexProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamingQuery:
+    """A streaming query of a task.
+
+    Args:
+        id: Spark's id, which outlives restarts from its checkpoint.
+        run_id: Spark's id of this run.
+        name: as the job named it; empty if it did not.
+        batch: number of the last batch that it has reported; None before the first.
+    """
+
+    id: str
+    run_id: str
+    name: str
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """A TaskExecutor's report on how far an attempt is; the last one counts."""
+    """A TaskExecutor's report on how far an attempt is; the last one counts.
+
+    Args:
+        attempt_id: which attempt.
+        vertices: Spark's counts.
+        queries: its active streaming queries.
+    """
 
     attempt_id: ExecutionAttemptID
     vertices: tuple[VertexProgress, ...]
+    queries: tuple[StreamingQuery, ...] = ()
 
 
 def result_path(results_dir: str, vertex_id: JobVertexID, attempt_number: int) -> str:

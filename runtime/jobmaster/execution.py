@@ -7,7 +7,7 @@ from collections import deque
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.topology import Chain
-from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
+from runtime.jobmaster.descriptor import ResultPartitionInfo, StreamingQuery, VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, check_execution_transition
 from runtime.jobmaster.slot_pool import AllocatedSlot
 
@@ -32,6 +32,7 @@ class Execution:
         "number",
         "partitions",
         "progress",
+        "queries",
         "request_id",
         "slot",
         "state",
@@ -52,6 +53,7 @@ class Execution:
         self.partitions: tuple[ResultPartitionInfo, ...] = ()
         self.waiting_for = ""
         self.progress: dict[JobVertexID, VertexProgress] = {}
+        self.queries: tuple[StreamingQuery, ...] = ()
 
     def transition(self, target: ExecutionState, now_ms: int) -> None:
         """Enter *target*; raises `IllegalStateTransition` when it cannot follow the present state."""

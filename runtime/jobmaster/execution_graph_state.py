@@ -172,6 +172,7 @@ class ExecutionGraphState:
         task = self._current_task(progress.attempt_id)
         if task is not None:
             own = set(task.chain.vertices)
+            task.current.queries = progress.queries
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
 
     def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:

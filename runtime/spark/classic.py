@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from py4j.clientserver import JavaClient
 from py4j.java_gateway import GatewayClient
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -39,6 +40,7 @@ class ClassicAttachment:
         self._name = endpoint.name
         self._tag = endpoint.tag
         self._cancellation = cancellation
+        _name_java_threads(endpoint.tag)
         self._gateway: Any = _connect(endpoint)
         # the entry point of the task's Py4J server: the sessions of the task, ours first; the driver ends their queries
         self._sessions: Any = self._gateway.entry_point
@@ -61,6 +63,17 @@ class ClassicAttachment:
         """End the task's Spark jobs and streaming queries; for a thread of its own."""
         self._stop_queries()
         self._java_context.sc().cancelJobsWithTag(self._tag)
+
+    def warn_of_active_queries(self) -> None:
+        """Say in the script's standard error what ends with it: a query that nobody waits for, as in `spark-submit`."""
+        for index in range(self._sessions.size()):
+            for query in self._sessions.get(index).streams().active():
+                name = query.name() or query.id().toString()
+                print(  # noqa: T201
+                    f"the script has ended while its streaming query {name} was active: the query is stopped; "
+                    "end the script with awaitTermination() to let it run",
+                    file=sys.stderr,
+                )
 
     def status_reader(self) -> StatusReader:
         """What reads the counts of the task's Spark jobs."""
@@ -108,6 +121,7 @@ class ClassicAttachment:
             conf.setIfMissing("spark.app.name", spec.job_name)
             conf.setIfMissing("spark.master", attachment._java_context.master())
             environment = {**(environment or {}), **attachment._worker_environment()}
+            attachment._warn_of_ignored_settings(conf)
             initialize(
                 context, master, app_name, spark_home, py_files, environment, batch_size, serializer, conf, *rest
             )
@@ -145,6 +159,19 @@ class ClassicAttachment:
         patched.cancelAllJobs = cancel_all_jobs
         patched.clearJobTags = clear_job_tags
         patched.addPyFile = add_py_file
+
+    def _warn_of_ignored_settings(self, conf: Any) -> None:
+        """Say which of the script's settings Spark takes only at its start, where they differ from the cluster's."""
+        runtime, own = self._sessions.get(0).conf(), self._java_context.getConf()
+        for key, value in conf.getAll():
+            if key in ("spark.app.name", "spark.master") or not key.startswith("spark.") or runtime.isModifiable(key):
+                continue
+            if own.get(key, "") != value:
+                print(  # noqa: T201
+                    f"the setting {key}={value} is ignored: Spark takes it only at its start, and the script runs on "
+                    f"the cluster's; start the cluster with -D {key}={value}",
+                    file=sys.stderr,
+                )
 
     def _worker_environment(self) -> dict[str, str]:
         """What makes the job's Python workers its own, so that two versions of a py-file do not meet in one."""
@@ -254,6 +281,21 @@ class _Some:
 
     def get(self) -> Any:
         return self._value
+
+
+def _name_java_threads(name: str) -> None:
+    """Name the JVM's threads that serve this process, so that `TaskRemains` sees whether one still works for it."""
+    create: Any = JavaClient._create_new_connection
+
+    def named(client: Any) -> Any:
+        connection = create(client)
+        thread = connection.send_command("c\nz:java.lang.Thread\ncurrentThread\ne\n")[len("yr") :]
+        connection.send_command(f"c\n{thread}\nsetName\ns{name}\ne\n")
+        connection.send_command(f"m\nd\n{thread}\ne\n")
+        return connection
+
+    patched: Any = JavaClient
+    patched._create_new_connection = named
 
 
 def _connect(endpoint: ClassicEndpoint) -> Any:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
-import shutil
 import signal
-import struct
 import subprocess
 import threading
 import time
@@ -22,14 +21,16 @@ from typing import TypeVar
 import psutil
 
 from .cds import ArchiveBuild, sharing
-from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError
-from .gateway import DriverGateway, StreamingQueryInfo
+from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError, StillRunningError
+from .gateway import DriverGateway, StreamingQueryInfo, operation_tag
 from .info import DriverInfo
 from .java import Java, find_java
+from .jvm import await_connection, prepare, spawn
 from .launch import DriverOptions, class_path, command, environment, spark_conf, spark_version
-from .process import ProcessHandle, children_of, die_with, start_time
+from .process import ProcessHandle, children_of, start_time
+from .remains import TaskRemains
 from .spec import ClassicEndpoint, ConnectEndpoint
-from .workers import ARTIFACT_VARIABLE, WORKER_VARIABLE, kill_workers
+from .workers import ARTIFACT_VARIABLE, WORKER_VARIABLE, kill_abandoned, kill_workers
 
 T = TypeVar("T")
 
@@ -39,10 +40,8 @@ _DISCONNECT_TIMEOUT = 2.0
 
 _RELEASE_TRIES = 20
 _RELEASE_PAUSE = 0.1
+_REMAINS_PAUSE = 0.005
 _NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
-
-_POLL = 0.01
-"""Seconds between two looks for the file in which the JVM tells its port."""
 
 
 class SparkDriver:
@@ -73,15 +72,15 @@ class SparkDriver:
         if options.die_with_parent and threading.current_thread() is not threading.main_thread():
             raise DriverStartError("a driver that is to die with this process must be started from its main thread")
         java = find_java(options.java_home)
-        _prepare(options)
+        prepare(options)
         jars = class_path()
         shared = sharing(options.archive_dir, java, jars, options.work_dir)
         arguments = command(java, options, jars, list(shared.options))
         connection_file = options.work_dir / f".connection-{secrets.token_hex(8)}"
         token = secrets.token_hex(32)
-        child = _spawn(arguments, environment(java, options, connection_file, token), options)
+        child = spawn(arguments, environment(java, options, connection_file, token), options)
         try:
-            port, secret = await _await_connection(child, connection_file, options)
+            port, secret = await await_connection(child, connection_file, options)
             pool = _new_pool()
             gateway = await _on(pool, DriverGateway, port, secret)
             await _on(pool, gateway.create_context, spark_conf(options))
@@ -164,6 +163,10 @@ class SparkDriver:
         self._let_go()
         self.info.file.unlink(missing_ok=True)
 
+    def kill(self) -> None:
+        """End the JVM at once, by SIGKILL."""
+        self._process.send_signal(signal.SIGKILL)
+
     async def close(self) -> None:
         """Let go of the driver, which goes on, and may be adopted."""
         if not self._closed:
@@ -184,7 +187,7 @@ class SparkDriver:
     async def reset(self) -> None:
         """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs."""
         for name in await self._call(self._gateway.classic_names):
-            await self._close_classic(name)
+            await self._close_classic(name, True, math.inf)
         for user_id, session_id in await self._call(self._gateway.connect_sessions):
             await self.release_session(self.new_session(session_id, user_id))
         await self._call(self._gateway.stop_queries)
@@ -200,16 +203,26 @@ class SparkDriver:
 
     # --- tasks
 
-    async def open_classic(self, name: str) -> ClassicEndpoint:
-        """Open a Py4J server with a SQL session of its own for a task; `name` is the attempt's id. 10 ms."""
-        return await self._call(self._gateway.open_classic, name)
+    async def open_classic(self, name: str, output: Path | None = None) -> ClassicEndpoint:
+        """Open a Py4J server with a SQL session of its own for a task; `name` is the attempt's id. 10 ms.
 
-    async def close_classic(self, endpoint: ClassicEndpoint) -> None:
-        """End what the task left running, and its server. To be called whenever its process has ended."""
-        await self._close_classic(endpoint.name)
+        What Spark itself prints for the task is appended to the file `output`.
+        """
+        return await self._call(self._gateway.open_classic, name, str(output or os.devnull))
 
-    async def _close_classic(self, name: str) -> None:
-        await self._call(self._gateway.close_classic, name)
+    async def close_classic(
+        self, endpoint: ClassicEndpoint, *, interrupted: bool = True, patience: float = math.inf
+    ) -> None:
+        """End what the task left running, and its server.
+
+        Returns when nothing of it runs any more; raises `StillRunningError` where something still does `patience`
+        seconds after it was seen first. To be called whenever the task's process has ended; `interrupted` is False
+        where its code came to its own end, for which a shorter look is enough.
+        """
+        await self._close_classic(endpoint.name, interrupted, patience)
+
+    async def _close_classic(self, name: str, interrupted: bool, patience: float) -> None:
+        await self._all_ended(await self._call(self._gateway.close_classic, name, interrupted), patience)
         await _on(self._pool, kill_workers, self.info.pid, WORKER_VARIABLE, name)
 
     async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
@@ -229,24 +242,45 @@ class SparkDriver:
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def _release(self, endpoint: ConnectEndpoint) -> str | None:
-        """Release a session; Spark refuses to close one whose operation has been accepted and not begun yet."""
-        for _ in range(_RELEASE_TRIES):
-            try:
-                return await self._call(self._gateway.release_session, endpoint.user_id, endpoint.session_id)
-            except DriverCallError as error:
-                if _NOT_BEGUN not in str(error):
-                    raise
-                await asyncio.sleep(_RELEASE_PAUSE)
-        return await self._call(self._gateway.release_session, endpoint.user_id, endpoint.session_id)
+    async def _all_ended(self, remains: TaskRemains, patience: float) -> None:
+        deadline = math.inf
+        while True:
+            left = await self._call(self._gateway.still_runs, remains)
+            if not left and remains.interrupted:
+                left = await _on(self._pool, kill_abandoned, self.info.pid)
+            if not left:
+                return
+            now = time.monotonic()
+            deadline = min(deadline, now + patience)
+            if now > deadline:
+                raise StillRunningError(f"{left} does not end")
+            await asyncio.sleep(_REMAINS_PAUSE)
 
-    async def release_session(self, endpoint: ConnectEndpoint) -> None:
+    async def _release(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, TaskRemains] | None:
+        """Release a session; Spark refuses to close one whose operation has been accepted and not begun yet."""
+        tries = _RELEASE_TRIES
+        while True:
+            try:
+                names = endpoint.user_id, endpoint.session_id
+                return await self._call(self._gateway.release_session, *names, interrupted)
+            except DriverCallError as error:
+                if _NOT_BEGUN not in str(error) or tries == 0:
+                    raise
+                tries -= 1
+                await asyncio.sleep(_RELEASE_PAUSE)
+
+    async def release_session(
+        self, endpoint: ConnectEndpoint, *, interrupted: bool = True, patience: float = math.inf
+    ) -> None:
         """Interrupt and close a Connect session, its streaming queries too; its id cannot be used again.
 
-        To be called whenever the task's process has ended, unless a successor is to take the session over.
+        To be called whenever the task's process has ended, unless a successor is to take the session over; the rest as
+        in `close_classic`.
         """
-        uuid = await self._release(endpoint)
-        if uuid is not None:
+        released = await self._release(endpoint, interrupted)
+        if released is not None:
+            uuid, remains = released
+            await self._all_ended(remains, patience)
             await _on(self._pool, kill_workers, self.info.pid, ARTIFACT_VARIABLE, uuid)
 
     async def cancel(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
@@ -278,7 +312,7 @@ def _tag(endpoint: ClassicEndpoint | ConnectEndpoint) -> str:
     """The Spark job tag of a task; Connect's is one for each operation, and this what they begin with."""
     if isinstance(endpoint, ClassicEndpoint):
         return endpoint.tag
-    return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_"
+    return operation_tag(endpoint.user_id, endpoint.session_id)
 
 
 def _new_pool() -> ThreadPoolExecutor:
@@ -287,65 +321,6 @@ def _new_pool() -> ThreadPoolExecutor:
 
 async def _on(pool: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
     return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*arguments))
-
-
-def _prepare(options: DriverOptions) -> None:
-    """Make the directories; remove what a killed predecessor left there."""
-    options.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    options.log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("local", "tmp"):
-        shutil.rmtree(options.work_dir / name, ignore_errors=True)
-        (options.work_dir / name).mkdir(mode=0o700)
-
-
-def _spawn(arguments: list[str], env: dict[str, str], options: DriverOptions) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
-    # The JVM ends when its standard input does; it holds the writing end itself, so that this never happens.
-    reading, writing = os.pipe()
-    output = os.open(options.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        return subprocess.Popen(
-            arguments,
-            env=env,
-            cwd=options.work_dir,
-            stdin=reading,
-            stdout=output,
-            stderr=output,
-            pass_fds=(writing,),
-            start_new_session=True,
-            preexec_fn=(lambda: die_with(parent)) if options.die_with_parent else None,
-        )
-    except OSError as error:
-        raise DriverStartError(f"{arguments[0]} could not be started: {error}") from error
-    finally:
-        for descriptor in (reading, writing, output):
-            os.close(descriptor)
-
-
-async def _await_connection(child: subprocess.Popen[bytes], path: Path, options: DriverOptions) -> tuple[int, str]:
-    """Wait for the file in which the JVM tells its gateway's port and secret."""
-    deadline = time.monotonic() + options.start_timeout
-    while not path.exists():
-        if child.poll() is not None:
-            raise DriverStartError(
-                f"the Spark driver's JVM ended at once (status {child.returncode}): {_last_lines(options.output_file)}"
-            )
-        if time.monotonic() > deadline:
-            raise DriverStartError(
-                f"the Spark driver's JVM did not answer within {options.start_timeout:.0f} s; see {options.log_file}"
-            )
-        await asyncio.sleep(_POLL)
-    data = path.read_bytes()
-    port, length = struct.unpack_from(">ii", data)
-    return port, data[8 : 8 + length].decode()
-
-
-def _last_lines(path: Path, lines: int = 3) -> str:
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        text = ""
-    return " | ".join(text.strip().splitlines()[-lines:]) or f"{path} is empty"
 
 
 def _info(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+EXIT_FAILED = 1
+"""Exit status of a task process whose code has failed, unless it says another itself."""
+
 
 class SparkVehicleError(Exception):
     """Root of all errors raised by `runtime.spark` outside of a task process."""
@@ -31,6 +34,10 @@ class DriverCallError(DriverError):
     """A call into a living driver JVM failed; the Java exception is the message."""
 
 
+class StillRunningError(DriverError):
+    """What a task left running in the driver JVM does not end."""
+
+
 class ZygoteError(SparkVehicleError):
     """The zygote could not be started, or could not fork a task process."""
 
@@ -48,7 +55,15 @@ class TaskError(Exception):
 
 
 class ScriptExitError(TaskError):
-    """The script ended itself with a non-zero exit status."""
+    """The script ended itself with a non-zero exit status, as the interpreter understands it: 1 for a text."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class TaskLimitError(TaskError):
+    """The task's process has used as much of something as it may."""
 
 
 class VertexResultError(TaskError):

@@ -19,6 +19,7 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from .errors import DriverCallError, DriverLostError
+from .remains import TaskRemains
 from .spec import ClassicEndpoint
 
 REGISTRY_KEY = "understudy.tasks"
@@ -34,12 +35,16 @@ _SESSION_KEY = "org.apache.spark.sql.connect.service.SessionKey"
 
 @dataclass(frozen=True, slots=True)
 class StreamingQueryInfo:
-    """A running streaming query; `id` outlives restarts from its checkpoint, `run_id` does not."""
+    """A running streaming query; `id` outlives restarts from its checkpoint, `run_id` does not.
+
+    `batch` is the number of the last batch that it has reported, None before the first.
+    """
 
     id: str
     run_id: str
     name: str | None
     active: bool
+    batch: int | None = None
 
 
 class DriverGateway:
@@ -111,12 +116,15 @@ class DriverGateway:
 
     # --- classic tasks
 
-    def open_classic(self, name: str) -> ClassicEndpoint:
-        """Start a Py4J server for one task, with a SQL session of its own."""
-        with _calls():
-            return self._open_classic(name)
+    def open_classic(self, name: str, output: str) -> ClassicEndpoint:
+        """Start a Py4J server for one task, with a SQL session of its own.
 
-    def _open_classic(self, name: str) -> ClassicEndpoint:
+        What Spark prints for it (the console sink of streaming queries) is appended to the file *output*.
+        """
+        with _calls():
+            return self._open_classic(name, output)
+
+    def _open_classic(self, name: str, output: str) -> ClassicEndpoint:
         endpoint_secret = secrets.token_hex(32)
         tag = TAG_PREFIX + name
         session = self._session.newSession()
@@ -126,25 +134,43 @@ class DriverGateway:
         builder = getattr(self._jvm, "py4j.ClientServer$ClientServerBuilder")(sessions)
         builder.authToken(endpoint_secret).javaPort(0).javaAddress(loopback)
         session_class = getattr(self._jvm, _SPARK_SESSION)
+        console = getattr(getattr(self._jvm, "scala.Console$"), "MODULE$")
+        shared_output = console.out()
+        own_output = self._jvm.java.io.PrintStream(self._jvm.java.io.FileOutputStream(output, True), True)
         # this thread of ours is one thread of the JVM's too, from here to the `finally`
+        console.setOutDirect(own_output)
         self._context.sc().addJobTag(tag)
+        self._context.sc().setInterruptOnCancel(True)  # as Connect does: a cancel is to end what blocks, too
         session_class.setActiveSession(session)
         try:
             server = builder.build()  # starts it, too
         finally:
+            console.setOutDirect(shared_output)
             session_class.clearActiveSession()
+            self._context.sc().setInterruptOnCancel(False)
             self._context.sc().clearJobTags()
         port = int(server.getJavaServer().getListeningPort())
         entry = self._jvm.java.util.ArrayList()
         entry.add(server)
         entry.add(sessions)
+        entry.add(own_output)
         self._registry().put(name, entry)
         return ClassicEndpoint(name, port, endpoint_secret, tag)
 
-    def close_classic(self, name: str) -> None:
-        """Cancel what a task left running, stop its streaming queries, close its server. May be repeated."""
+    def close_classic(self, name: str, interrupted: bool) -> TaskRemains:
+        """Cancel what a task left running, stop its streaming queries, close its server. May be repeated.
+
+        `interrupted`: see `TaskRemains`. Returns what has to be looked at until it has all ended; see `still_runs`.
+        """
         with _calls():
             self._close_classic(name)
+            tag = TAG_PREFIX + name
+            return TaskRemains(self._jvm, self._context, (tag,), tag, (tag,), interrupted)
+
+    def still_runs(self, remains: TaskRemains) -> str:
+        """What of a task that was ended has not ended yet, in words; nothing where all has."""
+        with _calls():
+            return remains.look()
 
     def _close_classic(self, name: str) -> None:
         entry = self._registry().remove(name)
@@ -156,7 +182,7 @@ class DriverGateway:
             for query in list(session.streams().active()):
                 query.stop()
         server.shutdown()
-        self._context.sc().cancelJobsWithTag(TAG_PREFIX + name)
+        entry.get(2).close()
 
     def classic_names(self) -> list[str]:
         """Names of the tasks that have a server."""
@@ -209,22 +235,28 @@ class DriverGateway:
             if holder is not None:
                 holder.interruptAll()
 
-    def release_session(self, user_id: str, session_id: str) -> str | None:
-        """Interrupt a Connect session, stop its streaming queries and close it; return the UUID of its Spark session.
+    def release_session(self, user_id: str, session_id: str, interrupted: bool) -> tuple[str, TaskRemains] | None:
+        """Interrupt a Connect session, stop its streaming queries and close it.
 
-        One that never was opened is no error, and returns None.
+        `interrupted`: see `TaskRemains`. Returns the UUID of its Spark session, and what has to be looked at until it
+        has all ended (`still_runs`). One that never was opened is no error, and returns None.
         """
         with _calls():
             holder = self._holder(user_id, session_id)
             if holder is None:
                 return None
             uuid = str(holder.session().sessionUUID())
+            converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+            operations = [str(item) for item in converters.asJava(holder.listActiveOperationIds())]
             holder.interruptAll()
             for query in list(holder.session().streams().active()):
                 query.stop()
             manager = self._connect_service().sessionManager()
             manager.closeSession(getattr(self._jvm, _SESSION_KEY)(user_id, session_id), False)
-            return uuid
+            prefix = operation_tag(user_id, session_id)
+            tags = [prefix + item for item in operations]
+            threads = [f"SparkConnectExecuteThread_opId={item}" for item in operations]
+            return uuid, TaskRemains(self._jvm, self._context, tags, prefix, threads, interrupted)
 
     def connect_sessions(self) -> list[tuple[str, str]]:
         """User and id of the open Connect sessions."""
@@ -269,10 +301,19 @@ class DriverGateway:
         return found.get() if found.isDefined() else None
 
 
+def operation_tag(user_id: str, session_id: str) -> str:
+    """What the Spark job tags of a Connect session's operations begin with; the operation's id follows."""
+    return f"SparkConnect_OperationTag_User_{user_id}_Session_{session_id}_Operation_"
+
+
 def _query_info(query: JavaObject) -> StreamingQueryInfo:
-    name = query.name()
+    name, progress = query.name(), query.lastProgress()
     return StreamingQueryInfo(
-        query.id().toString(), query.runId().toString(), None if name is None else str(name), bool(query.isActive())
+        query.id().toString(),
+        query.runId().toString(),
+        None if name is None else str(name),
+        bool(query.isActive()),
+        None if progress is None else int(progress.batchId()),
     )
 
 

@@ -100,6 +100,7 @@ class DriverOptions:
         memory: maximum heap, as in `-Xmx`.
         conf: further Spark settings; those that keep the driver private and reachable cannot be overridden.
         java_options: further options of the JVM.
+        jars: on the class path after Spark's own, and with its executors.
         archive_dir: where class-data-sharing archives are kept; None for none.
         die_with_parent: whether the JVM is killed when the process that starts it ends.
         start_timeout: seconds until a JVM that does not answer is given up.
@@ -112,6 +113,7 @@ class DriverOptions:
     memory: str = "1g"
     conf: Mapping[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
+    jars: tuple[Path, ...] = ()
     archive_dir: Path | None = field(default_factory=lambda: default_archive_dir())
     die_with_parent: bool = False
     start_timeout: float = 120.0
@@ -180,7 +182,7 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
         *MODULE_OPTIONS,
         *options.java_options,
         "-cp",
-        os.pathsep.join(map(str, jars)),
+        os.pathsep.join(map(str, [*jars, *options.jars])),  # after those that an archive of classes is made of
         GATEWAY_CLASS,
     ]
     write_private(work / "java.args", "\n".join(_quoted(argument) for argument in arguments) + "\n")
@@ -241,5 +243,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
     if options.master.startswith("local"):
         fixed["spark.authenticate"] = "true"
     plugins = ["org.apache.spark.sql.connect.SparkConnectPlugin", options.conf.get("spark.plugins", "")]
+    if options.jars:
+        fixed["spark.jars"] = ",".join(filter(None, [options.conf.get("spark.jars", ""), *map(str, options.jars)]))
     fixed["spark.plugins"] = ",".join(filter(None, plugins))
     return {**defaults, **options.conf, **fixed}

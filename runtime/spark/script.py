@@ -11,7 +11,7 @@ from typing import Any
 
 from .classic import ClassicAttachment
 from .control import Cancellation, TaskControl
-from .errors import ScriptExitError
+from .errors import EXIT_FAILED, ScriptExitError
 from .progress import ProgressReporter, TaskProgress
 from .spec import TaskSpec
 from .status import StatusPoller
@@ -34,6 +34,7 @@ def run_script(
     try:
         _run_main(spec)
         cancellation.checkpoint()
+        attachment.warn_of_active_queries()
     finally:
         cancellation.close()
         poller.stop()
@@ -71,5 +72,5 @@ def _check_exit(leaving: SystemExit, name: str) -> None:
     if code is None or code == 0:
         return
     if isinstance(code, int):
-        raise ScriptExitError(f"{name} ended with exit status {code}") from None
-    raise ScriptExitError(f"{name} ended itself with: {code}") from None
+        raise ScriptExitError(f"{name} ended with exit status {code}", code & 0xFF) from None
+    raise ScriptExitError(f"{name} ended itself with: {code}", EXIT_FAILED) from None

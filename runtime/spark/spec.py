@@ -107,6 +107,24 @@ class VertexSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceLimits:
+    """What a task process may take; None for no limit.
+
+    Args:
+        memory_bytes: beyond what it starts with.
+        cpu_s: CPU time in all, in seconds.
+    """
+
+    memory_bytes: int | None = None
+    cpu_s: int | None = None
+
+    def __str__(self) -> str:
+        named = [] if self.memory_bytes is None else [f"taskmanager.task.memory.limit ({self.memory_bytes} bytes)"]
+        named += [] if self.cpu_s is None else [f"taskmanager.task.cpu-time.limit ({self.cpu_s} s)"]
+        return " or ".join(named)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpec:
     """One execution attempt of a task.
 
@@ -127,6 +145,7 @@ class TaskSpec:
         conf: Spark SQL settings of the task's session.
         memory_bytes: what the process may take beyond what it begins with; 0 for no limit.
         progress_interval: seconds between two looks at Spark's stage and task counts.
+        limits: what its process may take.
     """
 
     job_id: str
@@ -148,6 +167,7 @@ class TaskSpec:
     conf: dict[str, str] = field(default_factory=dict)
     memory_bytes: int = 0
     progress_interval: float = 0.3
+    limits: ResourceLimits = ResourceLimits()
 
     @property
     def python_path(self) -> list[str]:

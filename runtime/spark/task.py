@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from .control import Cancellation, TaskControl
-from .errors import PartitionNotFoundError, TaskCancelled
+from .errors import EXIT_FAILED, PartitionNotFoundError, ScriptExitError, TaskCancelled
+from .limits import explain, impose
 from .progress import ProgressReporter, TaskProgress
 from .spec import TaskKind, TaskSpec
 from .tracebacks import describe
 
-EXIT_FAILED = 1
 EXIT_CANCELED = 143
 
 
 def run_task(spec: TaskSpec, sock: socket.socket) -> int:
     """Run one task in this freshly forked process; return its exit status."""
     _settle(spec)
+    impose(spec.limits)
     cancellation = Cancellation()
     cancellation.install()
     control = TaskControl(sock, cancellation)
@@ -43,7 +44,7 @@ def run_task(spec: TaskSpec, sock: socket.socket) -> int:
             control.tell("canceled")
             return EXIT_CANCELED
         _tell_failure(spec, control, error)
-        return EXIT_FAILED
+        return error.status if isinstance(error, ScriptExitError) else EXIT_FAILED
     reporter.change(TaskProgress.finish_all, force=True)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -68,6 +69,9 @@ def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) ->
     described = describe(error, {spec.file: Path(spec.file).name})
     if isinstance(error, PartitionNotFoundError):
         described["lost_result"] = error.vertex_id
+    limit = explain(error, spec.limits)
+    if limit:
+        described["message"] = limit
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.write(described["traceback"])

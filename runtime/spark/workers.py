@@ -26,3 +26,18 @@ def kill_workers(driver: int, variable: str, value: str) -> None:
         with contextlib.suppress(psutil.Error):
             if process.environ().get(variable) == value:
                 process.kill()
+
+
+def kill_abandoned(driver: int) -> str:
+    """Kill the Python workers that the JVM has hung up on; return in words which they were, nothing for none.
+
+    Where a task of Spark's is interrupted, Spark closes the connection to its Python worker and forgets it. A worker
+    that waits for its next task ends; one that is inside the job's own code goes on with it, for as long as that takes.
+    """
+    found = []
+    for process in children_of(driver):
+        with contextlib.suppress(psutil.Error):
+            if any(item.status == psutil.CONN_CLOSE_WAIT for item in process.net_connections("tcp")):
+                process.kill()
+                found.append(f"Python worker {process.pid}")
+    return ", ".join(found)

@@ -60,7 +60,7 @@ from runtime.taskexecutor.task_table import TaskTable
 
 LISTING_INTERVAL_S = 2.0
 EXPIRY_INTERVAL_S = 60.0
-LAST_WORDS_S = 2.0
+LAST_WORDS_S = 10.0
 FLUSH_S = 0.1
 
 

@@ -14,6 +14,7 @@ from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import SparkDriver, Zygote
+from runtime.taskexecutor.spark_options import driver_options, task_limits
 from runtime.taskexecutor.task import TaskServices
 
 
@@ -46,4 +47,12 @@ def create_services(
         EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
         get(TaskManagerOptions.ENVIRONMENT_RETENTION),
     )
-    return TaskServices(driver, zygote, cache, libraries, get(JobOptions.CANCELLATION_TIMEOUT))
+    return TaskServices(
+        driver,
+        lambda directory, jars: driver_options(configuration, directory, directory / "spark.log", jars),
+        zygote,
+        cache,
+        libraries,
+        get(JobOptions.CANCELLATION_TIMEOUT),
+        task_limits(configuration),
+    )

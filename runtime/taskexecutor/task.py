@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
+    StreamingQuery,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
@@ -34,19 +34,25 @@ from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, Failure
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLease, LibraryCacheManager
-from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, Zygote
-from runtime.spark.result_partition import discard_unfinished
-from runtime.spark.spec import (
-    ClassicEndpoint,
-    ConnectEndpoint,
-    ShipStrategy,
-    TaskKind,
-    TaskSpec,
-    VertexInput,
-    VertexSpec,
+from runtime.spark import (
+    DriverOptions,
+    SparkDriver,
+    SparkVehicleError,
+    StillRunningError,
+    TaskProcess,
+    Zygote,
+    ZygoteLostError,
 )
+from runtime.spark.result_partition import discard_unfinished
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, ResourceLimits
+from runtime.taskexecutor.query_watch import watch_queries
+from runtime.taskexecutor.task_spec import describe_exit, task_spec, vertex_progress
 
 log = logging.getLogger(__name__)
+
+
+ANSWER_S = 60.0
+"""How long a Spark driver may be silent, beside what it is given to end a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +60,23 @@ class TaskServices:
     """What tasks are run with.
 
     Args:
-        driver: the Spark driver.
+        driver: the Spark driver that tasks share.
+        own_driver: how a driver for one task alone is started, in a directory and with jars.
         zygote: forks task processes.
         blobs: the job's files.
         libraries: the jobs' Python environments.
-        cancellation_timeout_s: seconds that a cancelled process may take before it is killed.
+        cancellation_timeout_s: seconds that a cancelled process may take before it is killed, and what has ended to
+            leave Spark before the driver is.
+        limits: what a task's process may take.
     """
 
     driver: SparkDriver
+    own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
     zygote: Zygote
     blobs: BlobCache
     libraries: LibraryCacheManager
     cancellation_timeout_s: float
+    limits: ResourceLimits
 
 
 _LIBRARIES = {
@@ -86,7 +97,7 @@ class Task:
         services: see `TaskServices`.
         on_state: told each state that the attempt enters, the last one when nothing of it runs any more.
         on_progress: told Spark's counts.
-        keep_logs: puts the logs of the attempt, which ends in the given state, where they outlive this TaskExecutor.
+        keep_logs: puts the logs of the attempt, which has ended, where they outlive this TaskExecutor.
     """
 
     def __init__(
@@ -108,20 +119,27 @@ class Task:
         self._cancelled = asyncio.Event()
         self._failure: ErrorInfo | None = None
         self._finished = False
-        self.progress: TaskProgress | None = None
         self._partitions: tuple[ResultPartitionInfo, ...] = ()
+        self._driver = services.driver
+        self._progress: tuple[VertexProgress, ...] = ()
+        self._queries: tuple[StreamingQuery, ...] = ()
         self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = time.time_ns() // 1_000_000
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether somebody wants it to end."""
-        return self._cancelled.is_set()
 
     @property
     def process(self) -> TaskProcess | None:
         """Its process; None before there is one."""
         return self._process
+
+    @property
+    def progress(self) -> TaskProgress:
+        """How far it is."""
+        return TaskProgress(self.descriptor.attempt_id, self._progress, self._queries)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants it to end."""
+        return self._cancelled.is_set()
 
     def cancel(self) -> None:
         """End it: in good order first, by force after ``task.cancellation.timeout``."""
@@ -137,21 +155,24 @@ class Task:
             # Its files are the job's own: another attempt would find the same.
             self._fail(FailureKind.USER_CODE, type(error).__name__, str(error))
         except (BlobError, SparkVehicleError, OSError) as error:
-            kind = FailureKind.RUNTIME if self._services.driver.alive else FailureKind.SPARK_LOST
-            self._fail(kind, type(error).__name__, str(error))
+            self._fail(self._kind_of(error), type(error).__name__, str(error))
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
-        await self._blame_a_lost_driver()
         state = self._final_state(status)
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
         self._enter(replace(state, logs=await self._keep_logs()))
 
+    def _kind_of(self, error: Exception) -> FailureKind:
+        if not self._driver.alive:
+            return FailureKind.SPARK_LOST
+        return FailureKind.TASK_PROCESS_LOST if isinstance(error, ZygoteLostError) else FailureKind.RUNTIME
+
     async def _blame_a_lost_driver(self) -> None:
         """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""
-        failure, driver = self._failure, self._services.driver
+        failure, driver = self._failure, self._driver
         if failure is None or failure.kind is not FailureKind.USER_CODE:
             return
         try:
@@ -190,43 +211,93 @@ class Task:
             lease.release()
 
     async def _run_process(self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None) -> int:
-        descriptor, driver = self.descriptor, self._services.driver
+        if environment is None or not environment.jars or self.descriptor.kind is not JobKind.SCRIPT:
+            return await self._run_in(self._driver, files, environment)
+        # It attaches classic, to the driver's own context: what it brings to Spark cannot be a session's.
+        log.info("%s brings jars: it gets a Spark driver of its own", self.descriptor.task_name)
+        self._driver = driver = await SparkDriver.start(
+            self._services.own_driver(self._directory / "spark", environment.jars)
+        )
+        try:
+            self._tell_user(
+                f"the script brings jars ({', '.join(path.name for path in environment.jars)}): it runs on a Spark "
+                f"driver of its own, process {driver.info.pid}"
+            )
+            return await self._run_in(driver, files, environment)
+        finally:
+            await driver.stop()
+
+    async def _run_in(
+        self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
+    ) -> int:
+        descriptor = self.descriptor
         endpoint: ClassicEndpoint | ConnectEndpoint
         if descriptor.kind is JobKind.SCRIPT:
-            endpoint = await driver.open_classic(descriptor.attempt_id)
+            output = self._directory / "stdout"
+            os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # the JVM would let others read it
+            endpoint = await driver.open_classic(descriptor.attempt_id, output)
         else:
             endpoint = await driver.open_session(isolated=environment is not None)
         try:
-            self._process = process = await self._services.zygote.fork(self._spec(files, environment, endpoint))
+            spec = task_spec(descriptor, self._directory, files, environment, endpoint, self._services.limits)
+            self._process = process = await self._services.zygote.fork(spec)
             try:
-                status = await self._follow(process)
+                status = await self._follow(process, endpoint)
             finally:
                 process.close()
+            await self._blame_a_lost_driver()
         finally:
             await self._release(endpoint)
         return status
 
+    def _tell_user(self, text: str) -> None:
+        """A line in the standard error of the attempt, which its process goes on with."""
+        descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
+
     async def _release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
-        """End what the process may have left running in Spark."""
-        driver = self._services.driver
+        """End what the process may have left running in Spark.
+
+        What cannot be ended there ends with the driver, and so does this TaskExecutor (as Flink ends its TaskManager):
+        to say that the task is over would not be true.
+        """
+        driver = self._driver
         if not driver.alive:
             return
-        if isinstance(endpoint, ClassicEndpoint):
-            await driver.close_classic(endpoint)
-        else:
-            await driver.release_session(endpoint)
+        patience, interrupted = self._services.cancellation_timeout_s, not self._finished
+        try:
+            async with asyncio.timeout(patience + ANSWER_S):
+                if isinstance(endpoint, ClassicEndpoint):
+                    await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
+                else:
+                    await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
+        except (StillRunningError, TimeoutError) as error:
+            log.critical(
+                "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended (%s): the Spark "
+                "driver (process %d) is killed",
+                self.descriptor.task_name,
+                patience,
+                str(error) or "the driver does not answer",
+                driver.info.pid,
+            )
+            driver.kill()
+            await driver.wait_dead()
 
-    async def _follow(self, process: TaskProcess) -> int:
-        canceller = asyncio.create_task(self._cancel_when_asked(process))
-        watcher = asyncio.create_task(self._end_with_driver(process))
+    async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
+        watchers = (
+            asyncio.create_task(self._cancel_when_asked(process)),
+            asyncio.create_task(self._end_with_driver(process)),
+            asyncio.create_task(watch_queries(self._driver, endpoint, self._queries_changed)),
+        )
         try:
             async for message in process.messages():
                 self._received(message)
             return await process.wait()
         finally:
-            for task in (canceller, watcher):
-                task.cancel()
-            await asyncio.gather(canceller, watcher, return_exceptions=True)
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
 
     async def _cancel_when_asked(self, process: TaskProcess) -> None:
         await self._cancelled.wait()
@@ -240,7 +311,7 @@ class Task:
         process.kill()
 
     async def _end_with_driver(self, process: TaskProcess) -> None:
-        driver = self._services.driver
+        driver = self._driver
         await driver.wait_dead()
         message = f"the Spark driver (process {driver.info.pid}) has ended; its log is {driver.info.log_file}"
         self._fail(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
@@ -252,8 +323,8 @@ class Task:
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "progress":
-                self.progress = TaskProgress(attempt_id, _progress(message["vertices"]))
-                self._on_progress(self.progress)
+                self._progress = vertex_progress(message["vertices"])
+                self._tell_progress()
             case "finished":
                 self._finished = True
                 self._partitions = tuple(
@@ -264,6 +335,13 @@ class Task:
                 lost = error.get("lost_result")
                 kind = FailureKind.USER_CODE if lost is None else FailureKind.RESULT_LOST
                 self._fail(kind, error["type"], error["message"], error["traceback"], lost)
+
+    def _queries_changed(self, queries: tuple[StreamingQuery, ...]) -> None:
+        self._queries = queries
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        self._on_progress(self.progress)
 
     def _fail(
         self, kind: FailureKind, name: str, message: str, traceback: str = "", lost_result: str | None = None
@@ -277,11 +355,16 @@ class Task:
         attempt_id = self.descriptor.attempt_id
         if self.cancelled:
             return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
-        if self._failure is None and not self._finished:
-            self._fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", _describe_exit(status))
+        if self._failure is None and not self._finished and not self._ended_itself_well(status):
+            message = describe_exit(status, self._services.limits)
+            self._fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", message)
         if self._failure is not None:
             return TaskExecutionState(attempt_id, ExecutionState.FAILED, self._failure, status)
         return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
+
+    def _ended_itself_well(self, status: int | None) -> bool:
+        """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
+        return status == 0 and self.descriptor.kind is JobKind.SCRIPT
 
     # --------------------------------------------------------------- preparation
 
@@ -316,69 +399,3 @@ class Task:
                 os.link(cached, target)
             files[artifact.role].append(target)
         return files
-
-    def _spec(
-        self,
-        files: dict[ArtifactRole, list[Path]],
-        environment: PythonEnvironment | None,
-        endpoint: ClassicEndpoint | ConnectEndpoint,
-    ) -> TaskSpec:
-        descriptor = self.descriptor
-        return TaskSpec(
-            job_id=descriptor.job_id,
-            job_name=descriptor.job_name,
-            attempt_id=descriptor.attempt_id,
-            task_name=descriptor.task_name,
-            kind=TaskKind.SCRIPT if descriptor.kind is JobKind.SCRIPT else TaskKind.PIPELINE,
-            file=str(files[ArtifactRole.MAIN][0]),
-            work_dir=str(self._directory),
-            vertices=_vertices(descriptor),
-            attempt_number=descriptor.attempt_number,
-            argv=descriptor.argv,
-            parameters=descriptor.parameters,
-            py_files=() if environment is None else environment.import_files,
-            jars=() if environment is None else tuple(str(path) for path in environment.jars),
-            classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
-            connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
-            memory_bytes=descriptor.memory_bytes,
-        )
-
-
-def _vertices(descriptor: TaskDeploymentDescriptor) -> tuple[VertexSpec, ...]:
-    return tuple(
-        VertexSpec(
-            id=vertex.id,
-            name=vertex.name,
-            function=vertex.function or "",
-            inputs=tuple(
-                VertexInput(
-                    item.source, item.path, ShipStrategy(item.ship_strategy.value), item.keys, vertex.parallelism
-                )
-                for item in vertex.inputs
-            ),
-            result_path=vertex.result_path,
-        )
-        for vertex in descriptor.vertices
-    )
-
-
-def _progress(vertices: dict[str, dict[str, int]]) -> tuple[VertexProgress, ...]:
-    return tuple(
-        VertexProgress(
-            JobVertexID(vertex_id),
-            stages=counts.get("stages", 0),
-            stages_completed=counts.get("stages_completed", 0),
-            tasks_total=counts.get("tasks_total", 0),
-            tasks_completed=counts.get("tasks_completed", 0),
-            tasks_active=counts.get("tasks_active", 0),
-        )
-        for vertex_id, counts in vertices.items()
-    )
-
-
-def _describe_exit(status: int | None) -> str:
-    if status is None:
-        return "the task process was not started"
-    if status < 0:
-        return f"the task process was killed by {signal.Signals(-status).name}"
-    return f"the task process ended with status {status} before its code had finished"

@@ -77,8 +77,8 @@ class TaskTable:
         return tuple(running + ended)
 
     def progress(self, job_id: JobID) -> tuple[TaskProgress, ...]:
-        """How far the running attempts of a job are, as far as they have said so."""
-        return tuple(task.progress for task in self._of_job(job_id) if task.progress is not None)
+        """How far the running attempts of a job are."""
+        return tuple(task.progress for task in self._of_job(job_id))
 
     def process(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
         """The process of an attempt that runs here."""

@@ -160,10 +160,44 @@ def test_requirements_are_installed_with_the_options_of_the_cluster(
     assert cluster.run("job", "run", "--requirements", str(requirements), str(script)).stdout == "3.0\n"
 
 
-def test_a_script_with_jars_is_refused_with_the_remedy(cluster: Cluster, tmp_path: Path) -> None:
-    jar = tmp_path / "connector.jar"
-    jar.write_bytes(b"PK")
-    done = cluster.run("job", "run", "--jar", str(jar), str(write_job(tmp_path, "print('never')\n")), check=False)
-    assert done.returncode != 0
-    assert "cannot have jars of its own (connector.jar)" in done.stderr
-    assert "Traceback" not in done.stderr
+JARS = """\
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+here, other = map(Path, sys.argv[1:])
+here.touch()
+while not other.exists():
+    time.sleep(0.05)
+loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+found = loader.getResource("understudy-version.txt")
+print("version", found and Path(found.getPath().split("!")[0].removeprefix("file:")).name, spark.range(5).count())
+"""
+
+
+def jar(directory: Path, name: str) -> Path:
+    """A jar with one resource."""
+    path = directory / name
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("understudy-version.txt", name)
+    return path
+
+
+def test_a_script_with_jars_has_a_spark_driver_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    script = write_job(tmp_path, JARS)
+    gates = [str(tmp_path / "first"), str(tmp_path / "second")]
+    with_jar = cluster.submit(script, *gates, options=("--jar", str(jar(tmp_path, "connector-1.jar"))))
+    without = cluster.submit(script, *gates[::-1])
+    await_value(Path(gates[0]).exists, timeout=120)
+    drivers = [pid for pid, name in cluster.processes().items() if name == "java"]
+    assert len(drivers) >= 2
+    assert "version None 5" in output_of(cluster, without)
+    assert "version connector-1.jar 5" in output_of(cluster, with_jar)
+    shared = cluster.json("status")["task_managers"][0]["registration"]["spark_pid"]
+    told = cluster.run("job", "logs", with_jar).stderr
+    assert "brings jars (connector-1.jar): it runs on a Spark driver of its own, process " in told
+    own = int(told.split("of its own, process ")[1].split()[0])
+    assert own != shared
+    assert own not in cluster.processes(), "it ends with its job"
+    assert shared in cluster.processes()

@@ -45,6 +45,9 @@ def test_a_failing_script_shows_the_users_own_traceback(cluster: Cluster, tmp_pa
     job_id = next(job["job_id"] for job in cluster.json("job", "list") if job["name"] == "failing")
     assert job_id in done.stderr
     assert cluster.job(job_id)["failure_counts"] == {"user-code": 1}
+    failure = cluster.job(job_id)["failure"]
+    assert (failure["kind"], failure["task"]) == ("user-code", "failing")
+    assert failure["traceback"].startswith('Traceback (most recent call last):\n  File "failing.py"')
 
 
 def test_two_jobs_run_at_once(cluster: Cluster, tmp_path: Path) -> None:

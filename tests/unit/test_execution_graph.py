@@ -14,6 +14,7 @@ from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.descriptor import (
     ResultPartitionInfo,
+    StreamingQuery,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
@@ -239,8 +240,10 @@ def test_progress_is_kept_for_the_present_attempt_and_its_own_vertices() -> None
     d.run("a -> b")
     progress = VertexProgress(vid("a"), stages=2, stages_completed=1, tasks_total=8, tasks_completed=3, tasks_active=2)
     stranger = VertexProgress(vid("z"), stages=9)
-    d.graph.progress_reported(TaskProgress(d.attempt("a -> b"), (progress, stranger)))
+    query = StreamingQuery("id", "run", "counts", 7)
+    d.graph.progress_reported(TaskProgress(d.attempt("a -> b"), (progress, stranger), (query,)))
     d.graph.progress_reported(TaskProgress(ExecutionAttemptID.random(), (VertexProgress(vid("a")),)))
+    assert d.graph.archive().tasks[0].attempts[-1].queries == (query,)
     first, second = d.graph.archive().vertices
     assert (first.progress, second.progress) == (progress, VertexProgress(vid("b")))
     assert second.inputs == (vid("a"),)

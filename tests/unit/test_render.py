@@ -23,7 +23,7 @@ from runtime.cluster.render import (
     print_table,
     print_task_managers,
 )
-from runtime.cluster.views import FailureView, JobView, TaskManagerRow, VertexView
+from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
 
 START = 1_700_000_000_000
 JOB = JobView(
@@ -160,6 +160,15 @@ def test_job_page_says_what_the_job_waits_for() -> None:
     print_job(JobView("1" * 32, "a", "RUNNING", START, waiting_for="2 slots"), out, now_ms=START)
     assert "State:     RUNNING (waits for 2 slots)\n" in out.getvalue()
     assert "Ended" not in out.getvalue()
+
+
+def test_job_page_shows_streaming_queries() -> None:
+    queries = (QueryView("counts", "id-1", "run-1", 7), QueryView("", "id-2", "run-2"))
+    out = io.StringIO()
+    print_job(JobView("1" * 32, "a", "RUNNING", START, queries=queries), out, now_ms=START)
+    lines = [line.split() for line in out.getvalue().splitlines()[-3:]]
+    assert lines[0] == ["STREAMING", "QUERY", "ID", "RUN", "ID", "BATCH"]
+    assert lines[1:] == [["counts", "id-1", "run-1", "7"], ["-", "id-2", "run-2", "-"]]
 
 
 def test_failed_job() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def options(tmp_path: Path) -> DriverOptions:
     work_dir = tmp_path / "a driver"
     work_dir.mkdir()
     return DriverOptions(work_dir, tmp_path / "spark.log", conf={"spark.plugins": "mine", "spark.master": "yarn"})
+
+
+def test_jars_come_after_sparks_own(options: DriverOptions, jars: list[Path], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jar"
+    with_jars = replace(options, jars=(mine,))
+    command(JAVA, with_jars, jars, [])
+    arguments = (options.work_dir / "java.args").read_text()
+    assert os.pathsep.join(map(str, [*jars, mine])) in arguments
+    assert spark_conf(with_jars)["spark.jars"] == str(mine)
+    assert "spark.jars" not in spark_conf(options)
 
 
 def test_settings_that_keep_the_driver_private_cannot_be_overridden(options: DriverOptions) -> None:

@@ -1,0 +1,48 @@
+"""From the configuration to Spark: how a worker's drivers are started, and what its task processes may take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from conf.configuration import Configuration
+from conf.options import EnvironmentOptions, SparkOptions, TaskManagerOptions
+from runtime.spark import DriverOptions
+from runtime.spark.spec import ResourceLimits
+
+
+def driver_options(
+    configuration: Configuration, work_dir: Path, log_file: Path, jars: Sequence[Path] = ()
+) -> DriverOptions:
+    """The options of a driver, which dies with the process that starts it.
+
+    Args:
+        configuration: the cluster's.
+        work_dir: the driver's own directory.
+        log_file: for Spark's log.
+        jars: beside Spark's own.
+    """
+    get = configuration.get
+    java_home = get(EnvironmentOptions.JAVA_HOME)
+    options: tuple[str, ...] | None = get(EnvironmentOptions.JAVA_OPTS)
+    return DriverOptions(
+        work_dir=work_dir,
+        log_file=log_file,
+        java_home=None if java_home is None else str(java_home),
+        master=get(SparkOptions.MASTER),
+        memory=f"{get(SparkOptions.DRIVER_MEMORY) >> 20}m",
+        conf=configuration.spark_properties(),
+        java_options=options or (),
+        jars=tuple(jars),
+        archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,
+        die_with_parent=True,
+        start_timeout=get(SparkOptions.DRIVER_START_TIMEOUT),
+    )
+
+
+def task_limits(configuration: Configuration) -> ResourceLimits:
+    """What the process of a task may take."""
+    cpu_s = configuration.get(TaskManagerOptions.TASK_CPU_TIME_LIMIT)
+    memory_bytes = configuration.get(TaskManagerOptions.TASK_MEMORY_LIMIT)
+    return ResourceLimits(memory_bytes, None if cpu_s is None else math.ceil(cpu_s))
