@@ -45,7 +45,7 @@ class ResultPartition:
         for leftover in (self.in_progress, self.path):
             if leftover.exists():
                 shutil.rmtree(leftover)
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(self.path.parent)
         return self.in_progress
 
     def finish(self) -> dict[str, Any]:
@@ -107,6 +107,13 @@ class ResultPartition:
 
     def _lost(self, why: str) -> PartitionNotFoundError:
         return PartitionNotFoundError(self.vertex_id, f"the materialised result {self.path} is lost: {why}")
+
+
+def _make_private(directory: Path) -> None:
+    """Make a directory, and those above it that are missing, for their owner only."""
+    if not directory.exists():
+        _make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def discard_unfinished(paths: Iterable[str]) -> None:

@@ -40,6 +40,8 @@ def test_a_result_is_there_when_it_is_whole_and_not_before(partition: ResultPart
     partition.check()
     assert not partition.in_progress.exists()
     assert stat.S_IMODE((partition.path / MANIFEST).stat().st_mode) == 0o600
+    for directory in partition.path.parents[:2]:
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
 def test_a_second_run_of_the_same_attempt_replaces_the_first(partition: ResultPartition) -> None:
