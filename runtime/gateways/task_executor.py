@@ -8,6 +8,7 @@ from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment
 from runtime.resourcemanager.slot_manager import SlotReport
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 
 class TaskExecutorGateway(RpcGateway):
@@ -81,6 +82,10 @@ class TaskExecutorGateway(RpcGateway):
         Raises:
             NoSuchLogError: the name is no log's, or the offset is negative.
         """
+        raise NotImplementedError
+
+    def request_task_pool(self) -> Ask[TaskPoolReport]:
+        """What its pool of ready task processes did since it started."""
         raise NotImplementedError
 
     def request_own_logs(self) -> Ask[list[ComponentLog]]:

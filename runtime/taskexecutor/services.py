@@ -14,7 +14,9 @@ from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import SparkDriver, Zygote
+from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.task import TaskServices
+from runtime.taskexecutor.task_pool import TaskPool
 
 
 def create_services(
@@ -22,6 +24,7 @@ def create_services(
     directory: Path,
     driver: SparkDriver,
     zygote: Zygote,
+    pool: TaskPool,
     new_blob_client: Callable[[], BlobClient],
 ) -> TaskServices:
     """Make them.
@@ -31,6 +34,7 @@ def create_services(
         directory: the worker's own directory.
         driver: the Spark driver.
         zygote: forks task processes.
+        pool: task processes that are ready.
         new_blob_client: makes clients of the BlobServer.
     """
     get = configuration.get
@@ -46,4 +50,4 @@ def create_services(
         EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
         get(TaskManagerOptions.ENVIRONMENT_RETENTION),
     )
-    return TaskServices(driver, zygote, cache, libraries, get(JobOptions.CANCELLATION_TIMEOUT))
+    return TaskServices(driver, zygote, pool, FairPools(), cache, libraries, get(JobOptions.CANCELLATION_TIMEOUT))

@@ -35,6 +35,7 @@ from runtime.librarycache.errors import LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLease, LibraryCacheManager
 from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, Zygote
 from runtime.spark.spec import (
+    SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
     ShipStrategy,
@@ -43,6 +44,8 @@ from runtime.spark.spec import (
     VertexInput,
     VertexSpec,
 )
+from runtime.taskexecutor.fair_pools import FairPools
+from runtime.taskexecutor.task_pool import TaskPool
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,8 @@ class TaskServices:
     Args:
         driver: the Spark driver.
         zygote: forks task processes.
+        pool: task processes that are ready.
+        fair_pools: the jobs' pools in Spark's fair scheduler.
         blobs: the job's files.
         libraries: the jobs' Python environments.
         cancellation_timeout_s: seconds that a cancelled process may take before it is killed.
@@ -61,6 +66,8 @@ class TaskServices:
 
     driver: SparkDriver
     zygote: Zygote
+    pool: TaskPool
+    fair_pools: FairPools
     blobs: BlobCache
     libraries: LibraryCacheManager
     cancellation_timeout_s: float
@@ -106,6 +113,7 @@ class Task:
         self._cancelled = asyncio.Event()
         self._failure: ErrorInfo | None = None
         self._finished = False
+        self._scheduler_pool = ""
         self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = time.time_ns() // 1_000_000
 
@@ -163,22 +171,20 @@ class Task:
     async def _run(self) -> int | None:
         if self.cancelled:
             return None
-        lease = self._services.libraries.register_lease(self.descriptor.job_id)
+        job_id = self.descriptor.job_id
+        lease = self._services.libraries.register_lease(job_id)
+        self._scheduler_pool = self._services.fair_pools.enter(job_id)
         try:
             files, environment = await asyncio.get_running_loop().run_in_executor(None, self._prepare, lease)
             return await self._run_process(files, environment)
         finally:
+            self._services.fair_pools.leave(job_id)
             lease.release()
 
     async def _run_process(self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None) -> int:
-        descriptor, driver = self.descriptor, self._services.driver
-        endpoint: ClassicEndpoint | ConnectEndpoint
-        if descriptor.kind is JobKind.SCRIPT:
-            endpoint = await driver.open_classic(descriptor.attempt_id)
-        else:
-            endpoint = await driver.open_session(isolated=environment is not None)
+        process, endpoint = await self._start_process(files, environment)
         try:
-            self._process = process = await self._services.zygote.fork(self._spec(files, environment, endpoint))
+            self._process = process
             try:
                 status = await self._follow(process)
             finally:
@@ -187,15 +193,30 @@ class Task:
             await self._release(endpoint)
         return status
 
+    async def _start_process(
+        self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
+    ) -> tuple[TaskProcess, ClassicEndpoint | ConnectEndpoint]:
+        """A process that runs the attempt, ready before or started now, and its way into Spark."""
+        descriptor, driver = self.descriptor, self._services.driver
+        taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
+        if taken is not None and (process := await taken.run(self._spec(files, environment, taken.endpoint))):
+            return process, taken.endpoint
+        endpoint: ClassicEndpoint | ConnectEndpoint
+        if descriptor.kind is JobKind.SCRIPT:
+            endpoint = await driver.open_classic(descriptor.attempt_id)
+        else:
+            endpoint = await driver.open_session(isolated=environment is not None)
+        try:
+            return await self._services.zygote.fork(self._spec(files, environment, endpoint)), endpoint
+        except BaseException:
+            await self._release(endpoint)
+            raise
+
     async def _release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         """End what the process may have left running in Spark."""
         driver = self._services.driver
-        if not driver.alive:
-            return
-        if isinstance(endpoint, ClassicEndpoint):
-            await driver.close_classic(endpoint)
-        else:
-            await driver.release_session(endpoint)
+        if driver.alive:
+            await driver.release(endpoint)
 
     async def _follow(self, process: TaskProcess) -> int:
         canceller = asyncio.create_task(self._cancel_when_asked(process))
@@ -312,6 +333,7 @@ class Task:
             jars=() if environment is None else tuple(str(path) for path in environment.jars),
             classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
             connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
+            conf={SCHEDULER_POOL: self._scheduler_pool},
         )
 
 
