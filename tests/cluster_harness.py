@@ -162,6 +162,16 @@ def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
     return value
 
 
+def await_full_task_pool(cluster: Cluster, timeout: float = 300) -> dict[str, Any]:
+    """Wait until the TaskExecutors keep as many task processes ready as they may; returns the first one's report."""
+
+    def look() -> dict[str, Any] | None:
+        pools: list[dict[str, Any]] = list(cluster.json("status")["task_pools"].values())
+        return pools[0] if pools and all(sum(pool["idle"].values()) == pool["size"] for pool in pools) else None
+
+    return dict(await_value(look, timeout))
+
+
 def started(directory: Path, *settings: str, masters: int = 1) -> Iterator[Cluster]:
     """Start a cluster, and see that it leaves nothing behind when it is stopped."""
     cluster = Cluster(directory, settings)

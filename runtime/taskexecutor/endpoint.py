@@ -120,6 +120,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         )
         self._services: TaskServices | None = None
         self._client: BlobClient | None = None
+        self._stopping = False
 
     @property
     def registration(self) -> TaskExecutorRegistration:
@@ -156,6 +157,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     async def on_stop(self) -> None:
+        self._stopping = True  # what ends from here on is no loss
         self._job_heartbeats.stop()
         await self._resource_manager.stop()
         self._tasks.cancel_all()
@@ -191,6 +193,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         not send it here again.
         """
         await wait_for_process(pid)
+        if self._stopping:
+            return
         reason = f"its {what} (process {pid}) has ended"
         self.log.error("this TaskExecutor ends: %s", reason)
         await self._tasks.last_words(LAST_WORDS_S)
