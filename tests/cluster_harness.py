@@ -17,6 +17,7 @@ import psutil
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.session import connect
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from tests.job_files import WAITING, write_job
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -162,14 +163,16 @@ def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
     return value
 
 
-def await_full_task_pool(cluster: Cluster, timeout: float = 300) -> dict[str, Any]:
+def await_full_task_pool(cluster: Cluster, timeout: float = 280) -> TaskPoolReport:
     """Wait until the TaskExecutors keep as many task processes ready as they may; returns the first one's report."""
+    with cluster.client() as client:
 
-    def look() -> dict[str, Any] | None:
-        pools: list[dict[str, Any]] = list(cluster.json("status")["task_pools"].values())
-        return pools[0] if pools and all(sum(pool["idle"].values()) == pool["size"] for pool in pools) else None
+        def look() -> TaskPoolReport | None:
+            pools = list(client.task_pools().values())
+            return pools[0] if pools and all(sum(pool.idle.values()) == pool.size for pool in pools) else None
 
-    return dict(await_value(look, timeout))
+        report: TaskPoolReport = await_value(look, timeout)
+        return report
 
 
 def started(directory: Path, *settings: str, masters: int = 1) -> Iterator[Cluster]:

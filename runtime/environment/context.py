@@ -8,10 +8,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.address import ActorAddress
-from actors.process.host import HostSpec
 from actors.process.logs import LogConfig
 from actors.receptionist import PATH as RECEPTIONIST_PATH
 from actors.rpc.service import RpcConfig, RpcService
@@ -31,7 +30,10 @@ from conf.options import (
 )
 from conf.secret import SecretStr
 from runtime.environment.directory import ClusterDirectory
-from runtime.ha.services import HighAvailabilityServices, RedisHaServices
+
+if TYPE_CHECKING:  # a client has no use for Thespian and Redis, whose import is a third of its start
+    from actors.process.host import HostSpec
+    from runtime.ha.services import HighAvailabilityServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class ComponentContext:
 
     def host_spec(self, name: str, factory: str, **arguments: Any) -> HostSpec:
         """How to host an actor of this cluster in a process of its own."""
+        from actors.process.host import HostSpec
+
         return HostSpec(
             name=name,
             factory=factory,
@@ -80,6 +84,8 @@ class ComponentContext:
 
 async def open_ha_services(configuration: Configuration) -> HighAvailabilityServices:
     """The high-availability services that the configuration names (its Redis URL must be set by now)."""
+    from runtime.ha.services import RedisHaServices
+
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     if url is None:
         raise RuntimeError("high-availability.redis.url is not set: the master sets it when it starts its own Redis")

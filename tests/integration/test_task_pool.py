@@ -74,7 +74,7 @@ def _ready_processes(cluster: Cluster) -> list[int]:
 def test_jobs_get_ready_processes_with_nothing_of_earlier_jobs_in_them(cluster: Cluster, tmp_path: Path) -> None:
     before = await_full_task_pool(cluster)
     ready = _ready_processes(cluster)
-    assert len(ready) == before["size"]
+    assert len(ready) == before.size
     file = write_job(tmp_path, TRACES, "traces.py")
     outputs = []
     for _ in range(2):
@@ -85,8 +85,10 @@ def test_jobs_get_ready_processes_with_nothing_of_earlier_jobs_in_them(cluster: 
     assert pids[0] != pids[1]
     assert [output[1] for output in outputs] == ["found False", "found False"]
     after = await_full_task_pool(cluster)
-    assert after["hits"] == before["hits"] + 2
-    assert after["misses"] == before["misses"]
+    assert after.hits == before.hits + 2
+    assert after.misses == before.misses
+    (told,) = cluster.json("status")["task_pools"].values()
+    assert told["hits"] == after.hits
 
 
 def test_ready_processes_that_die_are_replaced_and_harm_no_job(cluster: Cluster, tmp_path: Path) -> None:
@@ -97,8 +99,8 @@ def test_ready_processes_that_die_are_replaced_and_harm_no_job(cluster: Cluster,
     assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL))).stdout == "sum 499500\n"
     after = await_full_task_pool(cluster)
     assert not set(killed) & set(_ready_processes(cluster))
-    dead_when_taken = after["misses"].get("died", 0) - before["misses"].get("died", 0)
-    assert after["died"] + dead_when_taken == before["died"] + len(killed)
+    dead_when_taken = after.misses.get("died", 0) - before.misses.get("died", 0)
+    assert after.died + dead_when_taken == before.died + len(killed)
 
 
 def test_a_job_with_libraries_of_its_own_gets_a_process_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
@@ -108,8 +110,8 @@ def test_a_job_with_libraries_of_its_own_gets_a_process_of_its_own(cluster: Clus
     file = write_job(tmp_path, "import helper\nprint(helper.VALUE)\n", "uses.py")
     assert cluster.run("job", "run", "--py-files", str(helper), str(file)).stdout == "42\n"
     after = await_full_task_pool(cluster)
-    assert after["misses"].get("own-environment", 0) == before["misses"].get("own-environment", 0) + 1
-    assert after["hits"] == before["hits"]
+    assert after.misses.get("own-environment", 0) == before.misses.get("own-environment", 0) + 1
+    assert after.hits == before.hits
 
 
 def test_jobs_that_share_a_spark_driver_run_in_fair_pools_of_their_own(cluster: Cluster, tmp_path: Path) -> None:
