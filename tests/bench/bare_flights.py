@@ -1,8 +1,8 @@
 """The Spark code of `examples/flight_delays.py` without the runtime: `python -m tests.bench.bare_flights DRIVER_JSON`.
 
 It opens a Connect session of a running driver, and for each directory that it reads on its standard input it runs the
-whole job, in order and in that session, and answers with the seconds that it took. What goes over a blocking edge in the
-pipeline is written and read here too: it is Spark's work, and the job asks for it.
+whole job, in order and in that session, and answers with the seconds that it took. What goes over a blocking edge in
+the pipeline is written and read here too: it is the work of Spark, and the job asks for it.
 """
 
 from __future__ import annotations
