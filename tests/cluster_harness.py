@@ -163,7 +163,7 @@ def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
     return value
 
 
-def await_full_task_pool(cluster: Cluster, timeout: float = 800) -> TaskPoolReport:
+def await_full_task_pool(cluster: Cluster, timeout: float = 280) -> TaskPoolReport:
     """Wait until the TaskExecutors keep as many task processes ready as they may; returns the first one's report."""
     with cluster.client() as client:
 

@@ -13,7 +13,7 @@ from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, Zygote
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, PreparedSpec, TaskSpec
 from runtime.taskexecutor.task_pool_policy import Miss, Preparation, TaskPoolPolicy, TaskPoolReport
 
-PREPARATION_TIMEOUT_S = 60.0
+PREPARATION_TIMEOUT_S = 180.0
 
 
 @dataclass(slots=True)

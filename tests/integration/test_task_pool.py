@@ -35,7 +35,7 @@ def meet(rows):
     from pyspark import TaskContext
     own, other = Path({own!r}), Path({other!r})
     own.write_text(TaskContext.get().getLocalProperty("spark.scheduler.pool") or "none")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not other.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     yield from rows
@@ -123,6 +123,6 @@ def test_jobs_that_share_a_spark_driver_run_in_fair_pools_of_their_own(cluster: 
         cluster.submit(write_job(tmp_path, pipeline, "pipeline.py")),
     ]
     for job in jobs:
-        cluster.await_status(job, "FINISHED")
+        cluster.await_status(job, "FINISHED", timeout=280)
     pools = [await_value(path.read_text) for path in (own, other)]
     assert sorted(pools) == ["job-0", "job-1"]
