@@ -166,10 +166,11 @@ def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
 def await_full_task_pool(cluster: Cluster, timeout: float = 280) -> TaskPoolReport:
     """Wait until the TaskExecutors keep as many task processes ready as they may; returns the first one's report."""
     with cluster.client() as client:
+        workers = [client.task_executor(view.registration.resource_id) for view in client.task_managers()]
 
         def look() -> TaskPoolReport | None:
-            pools = list(client.task_pools().values())
-            return pools[0] if pools and all(sum(pool.idle.values()) == pool.size for pool in pools) else None
+            pools = [worker.request_task_pool().result() for worker in workers]
+            return pools[0] if all(sum(pool.idle.values()) == pool.size for pool in pools) else None
 
         report: TaskPoolReport = await_value(look, timeout)
         return report
