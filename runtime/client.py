@@ -33,6 +33,7 @@ from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 T = TypeVar("T")
 G = TypeVar("G", bound=RpcGateway)
@@ -293,6 +294,16 @@ class ClusterClient:
     def task_managers(self) -> list[TaskManagerView]:
         """The registered TaskExecutors."""
         return self._ask(lambda dispatcher: dispatcher.request_task_managers().result())
+
+    def task_pools(self) -> dict[ResourceID, TaskPoolReport]:
+        """What the pools of ready task processes did, by TaskExecutor; those that answer."""
+        found = {}
+        for view in self.task_managers():
+            address = ActorAddress.parse(view.registration.address)
+            with contextlib.suppress(ActorError):  # it is gone, or stands still: the rest is told all the same
+                gateway = self._actors.gateway(address, TaskExecutorGateway)
+                found[view.registration.resource_id] = gateway.request_task_pool().result()
+        return found
 
     def overview(self) -> ClusterOverview:
         """Counts of TaskExecutors, slots and jobs."""

@@ -17,6 +17,7 @@ import psutil
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.session import connect
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from tests.job_files import WAITING, write_job
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,6 +173,19 @@ def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
         assert time.monotonic() < deadline, f"nothing came of it within {timeout:g} s: {look}"
         time.sleep(0.05)
     return value
+
+
+def await_full_task_pool(cluster: Cluster, timeout: float = 280) -> TaskPoolReport:
+    """Wait until the TaskExecutors keep as many task processes ready as they may; returns the first one's report."""
+    with cluster.client() as client:
+        workers = [client.task_executor(view.registration.resource_id) for view in client.task_managers()]
+
+        def look() -> TaskPoolReport | None:
+            pools = [worker.request_task_pool().result() for worker in workers]
+            return pools[0] if all(sum(pool.idle.values()) == pool.size for pool in pools) else None
+
+        report: TaskPoolReport = await_value(look, timeout)
+        return report
 
 
 def started(directory: Path, *settings: str, masters: int = 1) -> Iterator[Cluster]:

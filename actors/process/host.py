@@ -55,6 +55,28 @@ class HostSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSpare:
+    """What a host is told that is started ahead: it listens, and waits for its `HostSpec`.
+
+    Args:
+        rpc, secret_file: as in the `HostSpec` that will come.
+        nonce: correlates the answer.
+    """
+
+    rpc: RpcConfig
+    secret_file: Path
+    nonce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReady:
+    """A spare host listens."""
+
+    nonce: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostStarted:
     """The endpoint runs and its port is open."""
 
@@ -90,6 +112,8 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
                     self._embedded.turn()
             elif isinstance(message, HostSpec):
                 self.send(sender, self._start(message))
+            elif isinstance(message, HostSpare):
+                self.send(sender, self._prepare(message))
             elif isinstance(message, ActorExitRequest):
                 self._stop()
         except BaseException:
@@ -100,26 +124,43 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
     def _name(self) -> str:
         return "an actor" if self._service is None else str(self._service.address_of("/"))
 
-    def _start(self, spec: HostSpec) -> HostStarted | HostFailed:
-        _restore_logging(spec)
-        set_process_name(f"us-{spec.name}")
+    def _prepare(self, spare: HostSpare) -> HostReady | HostFailed:
+        _restore_logging()
+        set_process_name("us-spare")
+        embedded = self._embed()
+        try:
+            with embedded.outside_thespian():
+                embedded.loop.run_until_complete(self._listen(spare.rpc, spare.secret_file, embedded.loop))
+        except Exception as error:  # whatever it is, the one who ordered the start is told
+            return _failure(spare, error)
+        return HostReady(spare.nonce, os.getpid())
+
+    def _embed(self) -> EmbeddedLoop:
         for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(
-                number, signal.SIG_IGN
-            )  # the terminal's signals are for the command line, not for the cluster
+            # The terminal's signals are for the command line, not for the cluster.
+            signal.signal(number, signal.SIG_IGN)
         self._embedded = embedded = EmbeddedLoop()
+        return embedded
+
+    def _start(self, spec: HostSpec) -> HostStarted | HostFailed:
+        _restore_logging()
+        configure_logging(spec.log)
+        set_process_name(f"us-{spec.name}")
+        embedded = self._embedded or self._embed()
         try:
             with embedded.outside_thespian():
                 return embedded.loop.run_until_complete(self._start_endpoint(spec, embedded.loop))
         except Exception as error:  # whatever it is, the one who ordered the start is told
             log.critical("%s could not be started: %s", spec.name, error, exc_info=True)
-            details = "".join(traceback.format_exception(error))
-            return HostFailed(spec.nonce, f"{type(error).__name__}: {error}", details)
+            return _failure(spec, error)
+
+    async def _listen(self, rpc: RpcConfig, secret_file: Path, loop: asyncio.AbstractEventLoop) -> RpcService:
+        self._service = service = RpcService(loop, secret_file.read_bytes().strip(), rpc)
+        await service.listen()
+        return service
 
     async def _start_endpoint(self, spec: HostSpec, loop: asyncio.AbstractEventLoop) -> HostStarted:
-        secret = spec.secret_file.read_bytes().strip()
-        self._service = service = RpcService(loop, secret, spec.rpc)
-        await service.listen()
+        service = self._service or await self._listen(spec.rpc, spec.secret_file, loop)
         module, _, function = spec.factory.partition(":")
         factory: EndpointFactory = getattr(importlib.import_module(module), function)
         endpoint = await factory(service, spec.name, **spec.arguments)
@@ -138,8 +179,12 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         logging.shutdown()
 
 
-def _restore_logging(spec: HostSpec) -> None:
+def _failure(spec: HostSpec | HostSpare, error: Exception) -> HostFailed:
+    details = "".join(traceback.format_exception(error))
+    return HostFailed(spec.nonce, f"{type(error).__name__}: {error}", details)
+
+
+def _restore_logging() -> None:
     logging.root = _ROOT
     logging.Logger.root = _ROOT
     logging.Logger.manager = _MANAGER
-    configure_logging(spec.log)

@@ -19,7 +19,7 @@ from thespian.actors import ActorExitRequest, ActorSystem
 
 from actors.address import ActorAddress
 from actors.errors import ActorSystemError
-from actors.process.host import STOP_DEADLINE_S, HostFailed, HostSpec, HostStarted
+from actors.process.host import STOP_DEADLINE_S, HostFailed, HostReady, HostSpare, HostSpec, HostStarted
 from actors.process.thespian_base import HardenedSystemBase, become_subreaper, harden
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ EXIT_DEADLINE_S = 5.0
 SHUTDOWN_DEADLINE_S = STOP_DEADLINE_S + 2
 TRANSMIT_SLICE_S = 0.05
 LISTEN_SLICE = timedelta(seconds=0.25)
+NOWHERE = ActorAddress("understudy", "127.0.0.1", 0, "/")  # a spare process has no actor yet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,24 +83,51 @@ class ProcessActorSystem:
                 raise ActorSystemError(f"the actor system's admin could not be started: {error}") from error
         self.admin_pid = _adopted_admin(before)
         self._started: dict[int, HostedActor] = {}
+        self._spare: tuple[HostSpare, HostedActor] | None = None
 
     def start(self, spec: HostSpec) -> HostedActor:
-        """Start an actor and wait until its endpoint runs.
+        """Start an actor and wait until its endpoint runs; in the spare process, if there is one that fits.
 
         Raises:
             ActorSystemError: it could not be started; the message carries its own error.
         """
-        spec = dataclasses.replace(spec, nonce=secrets.token_hex(8))
+        return self._start(dataclasses.replace(spec, nonce=secrets.token_hex(8)), spec.name, self._take_spare(spec))
+
+    def keep_spare(self, spec: HostSpec) -> None:
+        """Have one process ready for the next actor whose `HostSpec` has the settings of *spec*; no error if there is.
+
+        It has imported what this process had when the system was made, and listens: `start` is then one message.
+
+        Raises:
+            ActorSystemError: it could not be started.
+        """
+        wanted = HostSpare(spec.rpc, spec.secret_file)
+        if self._spare is not None and self._spare[0] == wanted and not _ends_within(self._spare[1].pid, 0.0):
+            return
+        spare = self._start(dataclasses.replace(wanted, nonce=secrets.token_hex(8)), "a spare process", None)
+        self._spare = wanted, spare
+
+    def _take_spare(self, spec: HostSpec) -> HostedActor | None:
+        if self._spare is None or self._spare[0] != HostSpare(spec.rpc, spec.secret_file):
+            return None
+        (_, spare), self._spare = self._spare, None
+        return None if _ends_within(spare.pid, 0.0) else spare
+
+    def _start(self, spec: HostSpec | HostSpare, name: str, spare: HostedActor | None) -> HostedActor:
         process: int | None = None
         if _ends_within(self.admin_pid, 0.0):  # Thespian would try to reach it for 35 s
-            raise ActorSystemError(f"{spec.name} could not be started: {self._admin_has_ended()}")
+            raise ActorSystemError(f"{name} could not be started: {self._admin_has_ended()}")
         try:
-            before = _children(self.admin_pid)
-            thespian_address = self._system.createActor("actors.process.host.HostActor")
-            process = _pidfd_of_new(_children(self.admin_pid), before)
+            if spare is None:
+                before = _children(self.admin_pid)
+                thespian_address = self._system.createActor("actors.process.host.HostActor")
+                process = _pidfd_of_new(_children(self.admin_pid), before)
+            else:
+                thespian_address, process = spare.thespian_address, os.pidfd_open(spare.pid)
             answer = self._await_answer(thespian_address, spec, process)
-            if isinstance(answer, HostStarted):
-                actor = HostedActor(spec.name, ActorAddress.parse(answer.address), answer.pid, thespian_address)
+            if isinstance(answer, HostStarted | HostReady):
+                address = ActorAddress.parse(answer.address) if isinstance(answer, HostStarted) else NOWHERE
+                actor = HostedActor(name, address, answer.pid, thespian_address)
                 self._started[actor.pid] = actor
                 return actor
             if isinstance(answer, HostFailed):
@@ -113,18 +141,19 @@ class ProcessActorSystem:
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         except Exception as error:
             reason = self._admin_has_ended() if _ends_within(self.admin_pid, 0.2) else str(error)
-            raise ActorSystemError(f"{spec.name} could not be started: {reason}") from error
+            raise ActorSystemError(f"{name} could not be started: {reason}") from error
         finally:
             if process is not None:
                 os.close(process)
-        raise ActorSystemError(f"{spec.name} could not be started: {reason} (see {spec.log.file or 'above'})")
+        where = (spec.log.file if isinstance(spec, HostSpec) else None) or "above"
+        raise ActorSystemError(f"{name} could not be started: {reason} (see {where})")
 
     def _admin_has_ended(self) -> str:
         return f"the actor system's admin (process {self.admin_pid}) has ended"
 
     def _await_answer(
-        self, thespian_address: Any, spec: HostSpec, process: int | None
-    ) -> HostStarted | HostFailed | None:
+        self, thespian_address: Any, spec: HostSpec | HostSpare, process: int | None
+    ) -> HostStarted | HostReady | HostFailed | None:
         """Send *spec* and wait for its answer; None when none comes in time, or the process has ended.
 
         An external ask is not correlated: what answers an earlier, timed-out one is skipped. Nor is it told that the
@@ -136,7 +165,7 @@ class ProcessActorSystem:
             if time.monotonic() > deadline or (process is not None and _wait(process, 0.0)):
                 return None
             answer = self._system.listen(LISTEN_SLICE)
-        return cast("HostStarted | HostFailed", answer)
+        return cast("HostStarted | HostReady | HostFailed", answer)
 
     def stop(self, actor: HostedActor, deadline_s: float = STOP_DEADLINE_S + 2) -> None:
         """Ask an actor to stop, wait for its process to end, kill it when it does not within *deadline_s* seconds."""

@@ -175,6 +175,29 @@ def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
     return specs
 
 
+def prepare(*types: Any) -> None:
+    """Compile what encodes and decodes these gateways and values now rather than at their first use, 0.1 to 15 ms each.
+
+    For a process that others are forked from: they find it done.
+    """
+    for item in types:
+        is_gateway = isinstance(item, type) and issubclass(item, RpcGateway)
+        for hint in _values_of(item) if is_gateway else (item,):
+            converter.get_structure_hook(hint)
+            converter.get_unstructure_hook(hint)
+
+
+def _values_of(gateway: type[RpcGateway]) -> list[Any]:
+    """The types of all values that travel by a gateway."""
+    method_specs(gateway)
+    hints: list[Any] = []
+    for function in gateway_methods(gateway).values():
+        found = typing.get_type_hints(function)
+        returns = found.pop("return")
+        hints += [*found.values(), *(typing.get_args(returns) if typing.get_origin(returns) is Ask else ())]
+    return [hint for hint in hints if hint not in (Any, None, type(None))]
+
+
 _known_errors: dict[str, type[Exception]] = {}
 
 

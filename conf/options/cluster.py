@@ -113,6 +113,13 @@ class TaskManagerOptions:
         "How much CPU time the process of a task may use in all (`RLIMIT_CPU`), in whole seconds. Spark's own work is "
         "not in it. Unset: no limit.",
     )
+    TASK_POOL_SIZE = option(
+        "taskmanager.task-pool.size",
+        Integer(0, 256),
+        "4",
+        "How many task processes a TaskManager keeps ready, with PySpark imported and a Spark session open, for jobs "
+        "that bring no libraries of their own. Each takes some 20 MB, and runs one task. 0: every task starts one.",
+    )
     JOB_MASTER_TIMEOUT = option(
         "taskmanager.job-master.timeout",
         Duration("5 min"),

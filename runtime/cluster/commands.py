@@ -107,17 +107,22 @@ def status(configuration: Configuration, as_json: bool) -> None:
     with _readable_errors(), connect(configuration) as client:
         cluster, overview = client.status(), client.overview()
         workers, jobs = client.task_managers(), client.list_jobs()
+        pools = client.task_pools()
     if as_json:
         print_json(
             {
                 "cluster": to_plain(cluster),
                 "overview": to_plain(overview),
                 "task_managers": to_plain(workers),
+                "task_pools": to_plain(pools),
                 "jobs": to_plain(jobs),
             }
         )
         return
     running = sum(not job.status.is_terminal for job in jobs)
+    ready = sum(sum(pool.idle.values()) for pool in pools.values())
+    hits = sum(pool.hits for pool in pools.values())
+    asked = hits + sum(sum(pool.misses.values()) for pool in pools.values())
     print_facts(
         {
             "cluster": cluster.cluster_id,
@@ -125,6 +130,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
             "address": str(client.system.with_path("/user/dispatcher")),
             "slots": f"{overview.free_slots} of {overview.slots} free",
             "jobs": f"{running} running, {len(jobs) - running} finished",
+            "ready tasks": f"{ready}; {hits} of {asked} tasks found one" if pools else "",
         }
     )
     print_line("")

@@ -28,6 +28,7 @@ from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
 from conf.secret import SecretStr
 from runtime.cluster.master import Master
+from runtime.cluster.preload import preload
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, has_redis, log_config, rpc_config, system_address
 from runtime.environment.directory import ClusterDirectory, ClusterLock
@@ -148,6 +149,7 @@ def main() -> int:
             configure_logging(log_config(configuration, directory, claim.path.name.removesuffix("-0")))
             log.info("the master starts as process %d", os.getpid())
             secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
+            preload()
             # Before any thread is started: the actor system's admin is forked from this process.
             system = ProcessActorSystem(secret)
             asyncio.run(_serve(configuration, directory, system, claim, lock, report))

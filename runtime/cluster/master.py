@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import runtime
+from actors.errors import ActorSystemError
 from actors.process.host import HostSpec
 from actors.process.system import HostedActor, ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
@@ -52,6 +53,7 @@ WORKER_STOP_S = 20.0
 CLAIM_INTERVAL_S = 0.25
 JOB_MASTER_CHECK_S = 2.0
 LAST_MASTER_S = 15.0
+SPARE_DELAY_S = 0.1
 
 
 class Master(RpcEndpoint, MasterGateway):
@@ -116,6 +118,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._describe()
         self.spawn(self._keep_describing(), "describing the cluster")
         self.spawn(self._stop_idle_job_masters(), "stopping the JobMasters of ended jobs")
+        self._keep_spare()
 
     async def _look_after(self, name: str, child: Callable[[Claim], Child]) -> None:
         """Have a process of this machine running: now, or once the master that looks after it is gone."""
@@ -249,8 +252,22 @@ class Master(RpcEndpoint, MasterGateway):
             child = self._supervisor.children.get(name)
             if child is None:
                 spec = self._actor_child(name, lambda: self._specs.job_master(job_id))
-                return (await self._supervisor.add(spec)).address
+                address = (await self._supervisor.add(spec)).address
+                self.schedule_run_async(SPARE_DELAY_S, self._keep_spare)
+                return address
             return "" if child.running is None else child.running.address
+
+    def _keep_spare(self) -> None:
+        """Have a process ready for the JobMaster of the next job, when that of the last one has begun its work."""
+        if not self.stop_requested.is_set():
+            self.spawn(self._start_spare(), "starting a spare process")
+
+    async def _start_spare(self) -> None:
+        spec = self._specs.job_master(JobID.random())
+        try:
+            await self.service.loop.run_in_executor(self._system_thread, self._system.keep_spare, spec)
+        except ActorSystemError as error:
+            log.warning("the next JobMaster starts in a new process: %s", error)
 
     @rpc
     async def stop_job_master(self, job_id: JobID) -> None:

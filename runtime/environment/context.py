@@ -8,10 +8,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.address import ActorAddress
-from actors.process.host import HostSpec
 from actors.process.logs import LogConfig
 from actors.receptionist import PATH as RECEPTIONIST_PATH
 from actors.rpc.service import RpcConfig, RpcService
@@ -32,7 +31,10 @@ from conf.options import (
 )
 from conf.secret import SecretStr
 from runtime.environment.directory import ClusterDirectory
-from runtime.ha.services import HighAvailabilityServices, RedisHaServices, StandaloneHaServices
+
+if TYPE_CHECKING:  # a client has no use for Thespian and Redis, whose import is a third of its start
+    from actors.process.host import HostSpec
+    from runtime.ha.services import HighAvailabilityServices, RedisHaServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class ComponentContext:
     async def ha_services(self, service: RpcService) -> HighAvailabilityServices:
         """Open the high-availability services, with the RPC *service* of the process; the caller closes them."""
         if not has_redis(self.configuration):
+            from runtime.ha.services import StandaloneHaServices
+
             return StandaloneHaServices(
                 service,
                 self.system,
@@ -77,6 +81,8 @@ class ComponentContext:
 
     def host_spec(self, name: str, factory: str, **arguments: Any) -> HostSpec:
         """How to host an actor of this cluster in a process of its own."""
+        from actors.process.host import HostSpec
+
         return HostSpec(
             name=name,
             factory=factory,
@@ -94,6 +100,8 @@ def has_redis(configuration: Configuration) -> bool:
 
 def open_redis_services(configuration: Configuration) -> RedisHaServices:
     """The high-availability services on Redis (its URL must be set by now)."""
+    from runtime.ha.services import RedisHaServices
+
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     if url is None:
         raise RuntimeError("high-availability.redis.url is not set: the master sets it when it starts its own Redis")

@@ -9,6 +9,7 @@ from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorH
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 
 class TaskExecutorGateway(RpcGateway):
@@ -114,4 +115,8 @@ class TaskExecutorGateway(RpcGateway):
             NoSuchTaskError: no process of that attempt runs here.
             TaskNotRespondingError: the process does not answer, for example because native code holds its interpreter.
         """
+        raise NotImplementedError
+
+    def request_task_pool(self) -> Ask[TaskPoolReport]:
+        """What its pool of ready task processes did since it started."""
         raise NotImplementedError

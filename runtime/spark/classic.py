@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
 from .control import Cancellation
-from .spec import ClassicEndpoint, TaskSpec
+from .spec import SCHEDULER_POOL, ClassicEndpoint, TaskSpec
 from .status import StatusReader
 from .workers import WORKER_VARIABLE
 
@@ -35,13 +35,14 @@ _JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 class ClassicAttachment:
     """The attachment of this process to a driver JVM; make one in a task process, once."""
 
-    def __init__(self, spec: TaskSpec, endpoint: ClassicEndpoint, cancellation: Cancellation) -> None:
+    def __init__(
+        self, spec: TaskSpec, endpoint: ClassicEndpoint, cancellation: Cancellation, gateway: Any = None
+    ) -> None:
         self._spec = spec
         self._name = endpoint.name
         self._tag = endpoint.tag
         self._cancellation = cancellation
-        _name_java_threads(endpoint.tag)
-        self._gateway: Any = _connect(endpoint)
+        self._gateway: Any = gateway or connect(endpoint)
         # the entry point of the task's Py4J server: the sessions of the task, ours first; the driver ends their queries
         self._sessions: Any = self._gateway.entry_point
         self._first_session: Any = self._sessions.get(0)
@@ -58,6 +59,9 @@ class ClassicAttachment:
         self._own_session()
         self._track_cached()
         self._configure(self._first_session)
+        pool = self._spec.conf.get(SCHEDULER_POOL)
+        if pool is not None:  # for the RDD API on this thread; queries take it from their session
+            self._java_context.setLocalProperty(SCHEDULER_POOL, pool)
 
     def stop_spark(self) -> None:
         """End the task's Spark jobs and streaming queries; for a thread of its own."""
@@ -298,7 +302,9 @@ def _name_java_threads(name: str) -> None:
     patched._create_new_connection = named
 
 
-def _connect(endpoint: ClassicEndpoint) -> Any:
+def connect(endpoint: ClassicEndpoint) -> Any:
+    """Connect to a task's Py4J server; 20 round trips."""
+    _name_java_threads(endpoint.tag)
     os.environ["PYSPARK_GATEWAY_PORT"] = str(endpoint.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = endpoint.secret
     os.environ["PYSPARK_PIN_THREAD"] = "true"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -114,8 +113,8 @@ class Cancellation:
 class TaskControl:
     """The control socket: what the task tells goes out from any thread, a cancel comes in on a thread of its own."""
 
-    def __init__(self, sock: socket.socket, cancellation: Cancellation) -> None:
-        self._channel = BlockingChannel(sock)
+    def __init__(self, channel: BlockingChannel, cancellation: Cancellation) -> None:
+        self._channel = channel
         self._cancellation = cancellation
 
     def start(self) -> None:

@@ -283,6 +283,13 @@ class SparkDriver:
             await self._all_ended(remains, patience)
             await _on(self._pool, kill_workers, self.info.pid, ARTIFACT_VARIABLE, uuid)
 
+    async def release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
+        """End what a task left running, whichever way it went into Spark; see `close_classic`, `release_session`."""
+        if isinstance(endpoint, ClassicEndpoint):
+            await self.close_classic(endpoint)
+        else:
+            await self.release_session(endpoint)
+
     async def cancel(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         """Cancel the Spark jobs of a task; its session remains."""
         if isinstance(endpoint, ClassicEndpoint):

@@ -33,12 +33,16 @@ from .spec import ConnectEndpoint, TaskSpec, VertexSpec
 
 
 def run_pipeline(
-    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, session: Any = None
 ) -> dict[str, Any]:
-    """Run the task's vertices; return what is announced of the results that were written (`partitions`)."""
+    """Run the task's vertices; return what is announced of the results that were written (`partitions`).
+
+    *session* is the task's session where it is open already.
+    """
     if spec.connect is None:
         raise ValueError(f"task {spec.task_name!r} is a pipeline and has no Connect endpoint")
-    spark = _open_session(spec, spec.connect)
+    spark = session or open_session(spec.connect)
+    _configure(spark, spec)
     cancellation.on_request(lambda: _interrupt(spark))
     if spec.memory_bytes:
         limit_memory(spec.memory_bytes)
@@ -51,8 +55,12 @@ def run_pipeline(
         atexit._run_exitfuncs()  # a forked process ends without them: files that a vertex wants removed would stay
 
 
-def _open_session(spec: TaskSpec, endpoint: ConnectEndpoint) -> SparkSession:
-    spark = SparkSession.builder.remote(endpoint.url).appName(spec.job_name).getOrCreate()
+def open_session(endpoint: ConnectEndpoint) -> SparkSession:
+    """Open a Connect session."""
+    return SparkSession.builder.remote(endpoint.url).getOrCreate()
+
+
+def _configure(spark: SparkSession, spec: TaskSpec) -> None:
     for key, value in spec.conf.items():
         spark.conf.set(key, value)
     files = [path for path in spec.py_files if Path(path).is_file()]
@@ -63,7 +71,6 @@ def _open_session(spec: TaskSpec, endpoint: ConnectEndpoint) -> SparkSession:
     directories = [path for path in spec.py_files if Path(path).is_dir()]
     if directories:
         carry_path(directories)
-    return spark
 
 
 def _interrupt(spark: SparkSession) -> None:

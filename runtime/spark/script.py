@@ -18,12 +18,15 @@ from .status import StatusPoller
 
 
 def run_script(
-    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, gateway: Any = None
 ) -> dict[str, Any]:
-    """Run the task's script; return its result. Raises what the script raises."""
+    """Run the task's script; return its result. Raises what the script raises.
+
+    *gateway* is the connection to the task's Py4J server where there is one already.
+    """
     if spec.classic is None:
         raise ValueError(f"task {spec.task_name!r} is a script and has no classic endpoint to attach to")
-    attachment = ClassicAttachment(spec, spec.classic, cancellation)
+    attachment = ClassicAttachment(spec, spec.classic, cancellation, gateway)
     attachment.install()
     cancellation.on_request(attachment.stop_spark)
     control.tell("running")

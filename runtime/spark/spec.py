@@ -9,6 +9,9 @@ from typing import Any
 
 from cattrs.preconf.msgpack import make_converter
 
+SCHEDULER_POOL = "spark.scheduler.pool"
+"""Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
+
 _converter = make_converter()
 
 
@@ -174,6 +177,25 @@ class TaskSpec:
         """What `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
         entries = [str(Path(path).parent) if path.endswith(".py") else path for path in self.py_files]
         return list(dict.fromkeys(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSpec:
+    """What a process is told that is made ready before its task is known: one of the two ways into Spark."""
+
+    classic: ClassicEndpoint | None = None
+    connect: ConnectEndpoint | None = None
+
+
+def encode_prepared(spec: PreparedSpec) -> bytes:
+    """Return a spec as MessagePack."""
+    data: bytes = _converter.dumps(spec)
+    return data
+
+
+def decode_prepared(data: bytes) -> PreparedSpec:
+    """Return the spec that `encode_prepared` was given."""
+    return _converter.loads(data, PreparedSpec)
 
 
 def encode_spec(spec: TaskSpec) -> bytes:

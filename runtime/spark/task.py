@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -21,23 +20,27 @@ from .limits import explain, impose
 from .progress import ProgressReporter, TaskProgress
 from .spec import TaskKind, TaskSpec
 from .tracebacks import describe
+from .wire import BlockingChannel
 
 EXIT_CANCELED = 143
 
 
-def run_task(spec: TaskSpec, sock: socket.socket) -> int:
-    """Run one task in this freshly forked process; return its exit status."""
+def run_task(spec: TaskSpec, channel: BlockingChannel, opened: Any = None) -> int:
+    """Run one task in this process, which has run none yet; return its exit status.
+
+    *opened* is the way into Spark that a process made ready before has open already (see `runtime.spark.prepared`).
+    """
     _settle(spec)
     impose(spec.limits)
     cancellation = Cancellation()
     cancellation.install()
-    control = TaskControl(sock, cancellation)
+    control = TaskControl(channel, cancellation)
     control.start()
     upstream = {v.id: [i.vertex_id for i in v.inputs if i.path is None] for v in spec.vertices}
     progress = TaskProgress(upstream)
     reporter = ProgressReporter(progress, lambda vertices: control.tell("progress", vertices=vertices), time.monotonic)
     try:
-        result = _run(spec, control, cancellation, reporter)
+        result = _run(spec, control, cancellation, reporter, opened)
     except BaseException as error:
         cancellation.close()
         if isinstance(error, TaskCancelled) or cancellation.requested.is_set():
@@ -53,16 +56,16 @@ def run_task(spec: TaskSpec, sock: socket.socket) -> int:
 
 
 def _run(
-    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, opened: Any
 ) -> dict[str, Any]:
     # imported here, so that the zygote may be tested, and read, without pyspark
     if spec.kind is TaskKind.SCRIPT:
         from .script import run_script
 
-        return run_script(spec, control, cancellation, reporter)
+        return run_script(spec, control, cancellation, reporter, opened)
     from .pipeline import run_pipeline
 
-    return run_pipeline(spec, control, cancellation, reporter)
+    return run_pipeline(spec, control, cancellation, reporter, opened)
 
 
 def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) -> None:

@@ -1,9 +1,10 @@
 """The zygote: a warm process that forks task processes in 4 to 18 ms. Run as `python -m runtime.spark.zygote FD`.
 
 It has imported pyspark, pandas, pyarrow and gRPC, opened no channel and started no thread, so that a fork of it is
-sound. Its owner speaks to it over an inherited Unix socket pair: `fork` (with the task's control socket) comes in,
-`forked` and `exit` go out. When the owner closes its end, or dies, the zygote kills its tasks and ends; when the zygote
-dies, the kernel kills its tasks (their parent-death signal goes by its only thread).
+sound. Its owner speaks to it over an inherited Unix socket pair: `fork` (with the task's control socket, and what it is
+to run or to make ready) comes in, `forked` and `exit` go out. When the owner closes its end, or dies, the zygote kills
+its tasks and ends; when the zygote dies, the kernel kills its tasks (their parent-death signal goes by its only
+thread).
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import sys
 from typing import NoReturn
 
 from .errors import WireError
+from .prepared import run_prepared
 from .process import die_with
-from .spec import decode_spec
+from .spec import decode_prepared, decode_spec
 from .task import run_task
-from .wire import FrameReader, Message, encode
+from .wire import BlockingChannel, FrameReader, Message, encode
 
 WARM_MODULES = (
     "pyspark",
@@ -42,6 +44,8 @@ WARM_MODULES = (
     "pyarrow",
     "pyarrow.compute",
     "grpc",
+    "runtime.spark.pipeline",
+    "runtime.spark.script",
 )
 
 _MAX_FDS = 4
@@ -98,12 +102,12 @@ class _Zygote:
             self._send({"op": "fork_failed", "id": message["id"], "error": str(error)})
             return
         if pid == 0:
-            self._become_task(message["spec"], control)
+            self._become_task(message, control)
         os.close(control)
         self._children.add(pid)
         self._send({"op": "forked", "id": message["id"], "pid": pid})
 
-    def _become_task(self, spec: bytes, control: int) -> NoReturn:
+    def _become_task(self, message: Message, control: int) -> NoReturn:
         status = 1
         try:
             parent = os.getppid()
@@ -115,7 +119,11 @@ class _Zygote:
             self._owner.close()
             for descriptor in (self._wake_reading, self._wake_writing, *self._descriptors):
                 os.close(descriptor)
-            status = run_task(decode_spec(spec), socket.socket(fileno=control))
+            channel = BlockingChannel(socket.socket(fileno=control))
+            if "prepared" in message:
+                status = run_prepared(decode_prepared(message["prepared"]), channel)
+            else:
+                status = run_task(decode_spec(message["spec"]), channel)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

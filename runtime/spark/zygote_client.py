@@ -10,12 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 
 from .errors import WireError, ZygoteError, ZygoteLostError
-from .spec import TaskSpec, encode_spec
+from .spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
 from .wire import FrameReader, Message, encode
 
 _log = logging.getLogger(__name__)
@@ -27,10 +28,14 @@ class TaskProcess:
     Iterate over `messages()` for what the task tells; `wait()` for its exit status.
     """
 
-    def __init__(self, spec: TaskSpec, control: socket.socket) -> None:
-        self.spec = spec
+    spec: TaskSpec
+    """What it runs; unset while it is only ready to."""
+
+    def __init__(self, control: socket.socket) -> None:
         self.pid = 0
         self._control = control
+        self._reader = FrameReader()
+        self._received: deque[Message] = deque()
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._exit.add_done_callback(_retrieved)
         self._dumps: dict[int, asyncio.Future[list[tuple[str, str]]]] = {}
@@ -38,20 +43,24 @@ class TaskProcess:
 
     async def messages(self) -> AsyncIterator[Message]:
         """Yield the task's messages (see `runtime.spark.task`) until it closes its end."""
+        while (message := await self._receive()) is not None:
+            yield message
+
+    async def _receive(self) -> Message | None:
         loop = asyncio.get_running_loop()
-        reader = FrameReader()
-        while True:
+        while not self._received:
             try:
                 data = await loop.sock_recv(self._control, 65536)
             except ConnectionResetError:
-                return
+                return None
             if not data:
-                return
-            for message in reader.feed(data):
+                return None
+            for message in self._reader.feed(data):
                 if message.get("type") == "threads":
                     self._dumped(message)
                 else:
-                    yield message
+                    self._received.append(message)
+        return self._received.popleft()
 
     async def thread_dump(self) -> list[tuple[str, str]]:
         """Where the threads of the process are at present, by name; `messages` must be iterated over meanwhile.
@@ -77,6 +86,28 @@ class TaskProcess:
         if dump is not None and not dump.done():
             pairs = [item for item in threads if isinstance(item, list)] if isinstance(threads, list) else []
             dump.set_result([(str(item[0]), str(item[1])) for item in pairs if len(item) == 2])
+
+    async def ready(self) -> bool:
+        """Wait until a process that was forked by `Zygote.prepare` is ready; False where it ended before."""
+        return await self._receive() is not None
+
+    async def run(self, spec: TaskSpec) -> bool:
+        """Let a process that is ready run its one task; False where it had ended, and nothing was begun.
+
+        `spec.work_dir` is as with `Zygote.fork`; the spec's way into Spark is the one that the process was given.
+        """
+        Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        message = encode({"type": "run", "spec": encode_spec(spec)})
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._control, message)
+        except OSError:
+            return False
+        self.spec = spec
+        return await self._receive() is not None
+
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        """Have something called in the loop when the process has ended."""
+        self._exit.add_done_callback(lambda _: callback())
 
     async def cancel(self) -> None:
         """Ask the task to cancel itself: its Spark jobs end, then `TaskCancelled` is raised in the user's code."""
@@ -198,18 +229,30 @@ class Zygote:
         `spec.work_dir` is made where it is missing (0700); the task's output goes to `stdout` and `stderr` in it.
         Raises `ZygoteError`, `ZygoteLostError`.
         """
+        Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        task = await self._fork({"spec": encode_spec(spec)})
+        task.spec = spec
+        return task
+
+    async def prepare(self, spec: PreparedSpec) -> TaskProcess:
+        """Fork a process that makes itself ready for a task: wait for `TaskProcess.ready`, then let it `run` one.
+
+        Raises `ZygoteError`, `ZygoteLostError`.
+        """
+        return await self._fork({"prepared": encode_prepared(spec)})
+
+    async def _fork(self, message: Message) -> TaskProcess:
         if self._lost is not None:
             raise self._lost
-        Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        task = TaskProcess(spec, ours)
+        task = TaskProcess(ours)
         self._requests += 1
         request = self._requests
         forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._forks[request] = (task, forked)
         try:
-            await self._send({"op": "fork", "id": request, "spec": encode_spec(spec)}, theirs.fileno())
+            await self._send({"op": "fork", "id": request, **message}, theirs.fileno())
             task.pid = await forked
         except OSError as error:
             task.close()

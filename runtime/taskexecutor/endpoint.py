@@ -56,6 +56,8 @@ from runtime.taskexecutor.resource_manager_connection import ResourceManagerConn
 from runtime.taskexecutor.services import create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.task import TaskServices
+from runtime.taskexecutor.task_pool import TaskPool
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from runtime.taskexecutor.task_table import TaskTable
 
 LISTING_INTERVAL_S = 2.0
@@ -121,6 +123,7 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
         )
         self._services: TaskServices | None = None
         self._client: BlobClient | None = None
+        self._stopping = False
 
     @property
     def registration(self) -> TaskExecutorRegistration:
@@ -144,8 +147,10 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
         offload_large_calls(self.service, self._configuration, self._blob_location)
         await self._driver.reset()  # what a killed predecessor's tasks left running
         zygote = await Zygote.start(self._directory / "zygote.log")
+        size = self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
+        pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         self._services = create_services(
-            self._configuration, self._directory, self._driver, zygote, self._new_blob_client
+            self._configuration, self._directory, self._driver, zygote, pool, self._new_blob_client
         )
         self._job_heartbeats.start()
         await self._resource_manager.start()
@@ -154,22 +159,29 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
         self.spawn(self._die_with("Spark driver", self._driver.info.pid, *spark_lost), "watching the Spark driver")
         zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
         self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
-        if self._warm_up:
-            self.spawn(warm_up(self._driver, zygote, self._directory / "spark" / "warm-up"), "warming the Spark driver")
+        self.spawn(self._warm(zygote, pool), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
     async def on_stop(self) -> None:
+        self._stopping = True  # what ends from here on is no loss
         self._job_heartbeats.stop()
         await self._resource_manager.stop()
         self._tasks.cancel_all()
         services = self._services
         if services is not None:
+            await services.pool.stop()
             await services.zygote.stop()
             await self.run_blocking(services.blobs.close)
         if self._client is not None:
             self._client.close()
         await self._ha.close()
         await self._driver.close()
+
+    async def _warm(self, zygote: Zygote, pool: TaskPool) -> None:
+        """First Spark, if it is new; then the processes for tasks to come, whose sessions take its warmth."""
+        if self._warm_up:
+            await warm_up(self._driver, zygote, self._directory / "spark" / "warm-up")
+        await pool.fill()
 
     def _blob_location(self) -> tuple[str, int]:
         blob = self._resource_manager.blob
@@ -187,6 +199,8 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
         not send it here again.
         """
         await wait_for_process(pid)
+        if self._stopping:
+            return
         reason = f"its {what} (process {pid}) has ended"
         self.log.error("this TaskExecutor ends: %s", reason)
         await self._tasks.last_words(LAST_WORDS_S)
@@ -375,6 +389,10 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
     @rpc
     async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
         return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
+
+    @rpc_sync
+    def request_task_pool(self) -> TaskPoolReport:
+        return self._require_services().pool.report()
 
 
 async def create(

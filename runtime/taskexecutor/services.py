@@ -14,8 +14,10 @@ from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import SparkDriver, Zygote
+from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.spark_options import driver_options, task_limits
 from runtime.taskexecutor.task import TaskServices
+from runtime.taskexecutor.task_pool import TaskPool
 
 
 def create_services(
@@ -23,6 +25,7 @@ def create_services(
     directory: Path,
     driver: SparkDriver,
     zygote: Zygote,
+    pool: TaskPool,
     new_blob_client: Callable[[], BlobClient],
 ) -> TaskServices:
     """Make them.
@@ -32,6 +35,7 @@ def create_services(
         directory: the worker's own directory.
         driver: the Spark driver.
         zygote: forks task processes.
+        pool: task processes that are ready.
         new_blob_client: makes clients of the BlobServer.
     """
     get = configuration.get
@@ -51,6 +55,8 @@ def create_services(
         driver,
         lambda directory, jars: driver_options(configuration, directory, directory / "spark.log", jars),
         zygote,
+        pool,
+        FairPools(),
         cache,
         libraries,
         get(JobOptions.CANCELLATION_TIMEOUT),

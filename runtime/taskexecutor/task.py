@@ -44,8 +44,10 @@ from runtime.spark import (
     ZygoteLostError,
 )
 from runtime.spark.result_partition import discard_unfinished
-from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, ResourceLimits
+from runtime.spark.spec import SCHEDULER_POOL, ClassicEndpoint, ConnectEndpoint, ResourceLimits, TaskSpec
+from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.query_watch import watch_queries
+from runtime.taskexecutor.task_pool import TaskPool, private_file
 from runtime.taskexecutor.task_spec import describe_exit, task_spec, vertex_progress
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class TaskServices:
         driver: the Spark driver that tasks share.
         own_driver: how a driver for one task alone is started, in a directory and with jars.
         zygote: forks task processes.
+        pool: task processes that are ready.
+        fair_pools: the jobs' pools in Spark's fair scheduler.
         blobs: the job's files.
         libraries: the jobs' Python environments.
         cancellation_timeout_s: seconds that a cancelled process may take before it is killed, and what has ended to
@@ -73,6 +77,8 @@ class TaskServices:
     driver: SparkDriver
     own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
     zygote: Zygote
+    pool: TaskPool
+    fair_pools: FairPools
     blobs: BlobCache
     libraries: LibraryCacheManager
     cancellation_timeout_s: float
@@ -123,6 +129,7 @@ class Task:
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
         self._queries: tuple[StreamingQuery, ...] = ()
+        self._scheduler_pool = ""
         self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = time.time_ns() // 1_000_000
 
@@ -203,11 +210,14 @@ class Task:
     async def _run(self) -> int | None:
         if self.cancelled:
             return None
-        lease = self._services.libraries.register_lease(self.descriptor.job_id)
+        job_id = self.descriptor.job_id
+        lease = self._services.libraries.register_lease(job_id)
+        self._scheduler_pool = self._services.fair_pools.enter(job_id)
         try:
             files, environment = await asyncio.get_running_loop().run_in_executor(None, self._prepare, lease)
             return await self._run_process(files, environment)
         finally:
+            self._services.fair_pools.leave(job_id)
             lease.release()
 
     async def _run_process(self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None) -> int:
@@ -230,17 +240,9 @@ class Task:
     async def _run_in(
         self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
     ) -> int:
-        descriptor = self.descriptor
-        endpoint: ClassicEndpoint | ConnectEndpoint
-        if descriptor.kind is JobKind.SCRIPT:
-            output = self._directory / "stdout"
-            os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # the JVM would let others read it
-            endpoint = await driver.open_classic(descriptor.attempt_id, output)
-        else:
-            endpoint = await driver.open_session(isolated=environment is not None)
+        process, endpoint = await self._start_process(driver, files, environment)
         try:
-            spec = task_spec(descriptor, self._directory, files, environment, endpoint, self._services.limits)
-            self._process = process = await self._services.zygote.fork(spec)
+            self._process = process
             try:
                 status = await self._follow(process, endpoint)
             finally:
@@ -249,6 +251,34 @@ class Task:
         finally:
             await self._release(endpoint)
         return status
+
+    async def _start_process(
+        self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
+    ) -> tuple[TaskProcess, ClassicEndpoint | ConnectEndpoint]:
+        """A process that runs the attempt, ready before or started now, and its way into Spark."""
+        descriptor = self.descriptor
+        taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
+        if taken is not None and (process := await taken.run(self._spec(files, environment, taken.endpoint))):
+            return process, taken.endpoint
+        endpoint: ClassicEndpoint | ConnectEndpoint
+        if descriptor.kind is JobKind.SCRIPT:
+            endpoint = await driver.open_classic(descriptor.attempt_id, private_file(self._directory / "stdout"))
+        else:
+            endpoint = await driver.open_session(isolated=environment is not None)
+        try:
+            return await self._services.zygote.fork(self._spec(files, environment, endpoint)), endpoint
+        except BaseException:
+            await self._release(endpoint)
+            raise
+
+    def _spec(
+        self,
+        files: dict[ArtifactRole, list[Path]],
+        environment: PythonEnvironment | None,
+        endpoint: ClassicEndpoint | ConnectEndpoint,
+    ) -> TaskSpec:
+        conf = {SCHEDULER_POOL: self._scheduler_pool}
+        return task_spec(self.descriptor, self._directory, files, environment, endpoint, self._services.limits, conf)
 
     def _tell_user(self, text: str) -> None:
         """A line in the standard error of the attempt, which its process goes on with."""

@@ -28,6 +28,7 @@ def task_spec(
     environment: PythonEnvironment | None,
     endpoint: ClassicEndpoint | ConnectEndpoint,
     limits: ResourceLimits,
+    conf: dict[str, str],
 ) -> TaskSpec:
     """What the process of an attempt is told.
 
@@ -38,6 +39,7 @@ def task_spec(
         environment: what the job brings to import; None where it brings nothing.
         endpoint: where it reaches Spark.
         limits: what its process may take.
+        conf: settings of its Spark session.
     """
     return TaskSpec(
         job_id=descriptor.job_id,
@@ -57,6 +59,7 @@ def task_spec(
         connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
         memory_bytes=descriptor.memory_bytes,
         limits=limits,
+        conf=conf,
     )
 
 

@@ -1,7 +1,17 @@
-"""From `job run` to FINISHED for a trivial job on a warm session cluster, beside spark-submit of the same file.
+"""How long a job takes beyond Spark's own work, on a warm session cluster; and spark-submit beside it.
 
-Both are whole commands, timed from their start to their end, in alternating rounds on the same machine with the same
-Java. The first round of each warms the page cache and is not counted.
+- ``running_s``, ``finished_s``: a pipeline of one task over spark.range, submitted by a client in process, to RUNNING
+  and until the client knows that it has FINISHED. Each begins when the pool of ready task processes is full again.
+  ``script_running_s`` and ``script_finished_s`` are the same for a script; ``accepted_s``, ``created_s``,
+  ``deploying_s`` and ``initializing_s`` are the stations on the pipeline's way, from its submission.
+- ``cli_finished_s``: `job run` of a trivial script, whole command; ``spark_submit_s``: spark-submit of the same file.
+- ``connect_client_s``: a new Python process that opens a session of the same driver, without the runtime, and runs the
+  same query.
+- ``burst_50_jobs_per_s``: 50 such pipelines submitted one after the other without waiting, until all have FINISHED.
+- ``overhead_ratio``: `examples/flight_delays.py` through the runtime, against its functions called in order in one live
+  Connect session of the same driver (`tests.bench.bare_flights`).
+
+Medians; what is compared alternates. The first round of each is not counted.
 """
 
 from __future__ import annotations
@@ -12,45 +22,154 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
+from conf.configuration import Configuration
+from examples import flight_delays
+from runtime.client import ClusterClient
+from runtime.cluster.job_file import read_job_file
+from runtime.cluster.session import connect
+from runtime.ids import JobID
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.spark.info import DriverInfo, info_file
 from runtime.spark.java import find_java
 
-JOB = """\
+SCRIPT = """\
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.appName("trivial").getOrCreate()
 print(spark.range(1000).selectExpr("sum(id) AS total").first().total)
 spark.stop()
 """
+PIPELINE = """\
+from runtime.api import Pipeline
 
 
-def run(rounds: int) -> tuple[dict[str, float], list[tuple[str, str]]]:
+def rows(ctx):
+    return ctx.spark.range(1000)
+
+
+def total(ctx, rows):
+    print(rows.selectExpr("sum(id) AS total").first().total)
+
+
+def pipeline(argv):
+    p = Pipeline("trivial")
+    p.source("rows", rows).sink("total", total)
+    return p
+"""
+CONNECT = """\
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.remote(sys.stdin.readline().strip()).getOrCreate()
+print(spark.range(1000).selectExpr("sum(id) AS total").first().total)
+"""
+BURST = 50
+PATIENCE_S = 300.0
+
+Figures = dict[str, float]
+
+
+def run(rounds: int) -> tuple[Figures, list[tuple[str, str]]]:
     """Measure; returns the figures and the table's rows."""
     with tempfile.TemporaryDirectory(prefix="us-bench-") as scratch:
-        job = Path(scratch) / "trivial.py"
-        job.write_text(JOB)
-        setting = ["-D", f"cluster.runtime-dir={scratch}/c", "-D", "jobmanager.rpc.port=0"]
-        understudy = [sys.executable, "-m", "runtime.cluster"]
-        subprocess.run([*understudy, "start", *setting], check=True, stdout=subprocess.DEVNULL)
-        try:
-            ours = [*understudy, "job", "run", *setting, str(job)]
-            theirs, environ = _spark_submit(Path(scratch), job)
-            _time(ours, None)
-            _time(theirs, environ)
-            times = [(_time(ours, None), _time(theirs, environ)) for _ in range(rounds)]
-        finally:
-            subprocess.run([*understudy, "stop", *setting], check=True, stdout=subprocess.DEVNULL)
-    cli = statistics.median(first for first, _ in times)
-    submit = statistics.median(second for _, second in times)
-    rows = [
-        ("understudy job run, to FINISHED", f"{cli:6.2f} s  (best {min(first for first, _ in times):.2f})"),
-        ("spark-submit, the same file", f"{submit:6.2f} s  (best {min(second for _, second in times):.2f})"),
-        ("ratio", f"{cli / submit:6.3f}    (to reach: 0.1 at most)"),
-    ]
-    return {"cli_finished_s": cli, "spark_submit_s": submit}, rows
+        directory = Path(scratch)
+        files = {"script": directory / "trivial.py", "pipeline": directory / "pipeline.py"}
+        files["script"].write_text(SCRIPT)
+        files["pipeline"].write_text(PIPELINE)
+        with _cluster(directory / "c") as (setting, client):
+            driver = DriverInfo.read(info_file(next((directory / "c").glob("tm-*")) / "spark"))
+            figures = {
+                **_in_process(client, files, rounds),
+                **_commands(directory, setting, files["script"], driver, rounds),
+                "burst_50_jobs_per_s": _burst(client, files["pipeline"]),
+                "overhead_ratio": _overhead(directory, client, driver, rounds),
+            }
+    return figures, _table(figures)
+
+
+@contextmanager
+def _cluster(directory: Path) -> Iterator[tuple[list[str], ClusterClient]]:
+    setting = ["-D", f"cluster.runtime-dir={directory}", "-D", "jobmanager.rpc.port=0"]
+    understudy = [sys.executable, "-m", "runtime.cluster"]
+    subprocess.run([*understudy, "start", *setting], check=True, stdout=subprocess.DEVNULL)
+    try:
+        with connect(Configuration.read(directory / "configuration.json")) as client:
+            yield setting, client
+    finally:
+        subprocess.run([*understudy, "stop", *setting], check=True, stdout=subprocess.DEVNULL)
+
+
+# ---------------------------------------------------------------------------- a client in process
+
+
+def _in_process(client: ClusterClient, files: dict[str, Path], rounds: int) -> Figures:
+    samples: dict[str, list[float]] = {}
+    for number in range(rounds + 1):
+        for kind, file in files.items():
+            _await_full_pools(client)
+            figures = _one_job(client, file, "" if kind == "pipeline" else "script_")
+            for name, seconds in figures.items() if number else ():
+                samples.setdefault(name, []).append(seconds)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def _one_job(client: ClusterClient, file: Path, prefix: str) -> Figures:
+    graph = read_job_file(file, ())
+    began = time.time()
+    job_id = client.submit(graph, file)
+    accepted = time.time()
+    job = _await_end(client, job_id)
+    ended = time.time()
+    stations = job.tasks[0].attempts[-1].timestamps
+    figures = {f"{name.lower()}_s": at / 1000 - began for name, at in stations.items() if name != "FINISHED"}
+    figures |= {"accepted_s": accepted - began, "finished_s": ended - began}
+    wanted = ("running_s", "finished_s") if prefix else tuple(figures)
+    return {f"{prefix}{name}": figures[name] for name in wanted}
+
+
+def _await_end(client: ClusterClient, job_id: JobID) -> ArchivedExecutionGraph:
+    *_, job = client.watch(job_id)
+    if job.status is not JobStatus.FINISHED:
+        raise RuntimeError(f"job {job_id} is {job.status.value}: {job.failure}")
+    return job
+
+
+def _await_full_pools(client: ClusterClient) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while any(sum(pool.idle.values()) < pool.size for pool in client.task_pools().values()):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the pool of ready task processes does not fill; see the log of the TaskExecutor")
+        time.sleep(0.05)
+
+
+def _burst(client: ClusterClient, file: Path) -> float:
+    graphs = [read_job_file(file, ()) for _ in range(BURST)]
+    began = time.perf_counter()
+    for job_id in [client.submit(graph, file) for graph in graphs]:
+        _await_end(client, job_id)  # one after the other: to ask all jobs again and again would be most of the work
+    return BURST / (time.perf_counter() - began)
+
+
+# -------------------------------------------------------------------------------- whole commands
+
+
+def _commands(scratch: Path, setting: list[str], job: Path, driver: DriverInfo, rounds: int) -> Figures:
+    spark_submit, environ = _spark_submit(scratch, job)
+    url = f"sc://localhost:{driver.connect_port}/;token={driver.connect_token}\n"
+    commands = {
+        "cli_finished_s": lambda: _time([sys.executable, "-m", "runtime.cluster", "job", "run", *setting, str(job)]),
+        "spark_submit_s": lambda: _time(spark_submit, environ=environ),
+        "connect_client_s": lambda: _time([sys.executable, "-c", CONNECT], text=url),
+    }
+    samples = [{name: measure() for name, measure in commands.items()} for _ in range(rounds + 1)][1:]
+    return {name: statistics.median(sample[name] for sample in samples) for name in commands}
 
 
 def _spark_submit(scratch: Path, job: Path) -> tuple[list[str], dict[str, str]]:
@@ -68,10 +187,49 @@ def _spark_submit(scratch: Path, job: Path) -> tuple[list[str], dict[str, str]]:
     return [str(home / "bin" / "spark-submit"), "--master", "local[*]", str(job)], environ
 
 
-def _time(command: list[str], environ: dict[str, str] | None) -> float:
+def _time(command: list[str], *, environ: dict[str, str] | None = None, text: str = "") -> float:
     began = time.perf_counter()
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environ, input=text, capture_output=True, text=True, check=False)
     took = time.perf_counter() - began
     if done.returncode != 0 or "499500" not in done.stdout:
-        raise RuntimeError(f"{' '.join(command)} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{command[:4]} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
     return took
+
+
+# ------------------------------------------------------------------------------------ the main job
+
+
+def _overhead(scratch: Path, client: ClusterClient, driver: DriverInfo, rounds: int) -> float:
+    file, out = Path(flight_delays.__file__), scratch / "delays"
+    command = [sys.executable, "-m", "tests.bench.bare_flights", str(driver.file)]
+    times: list[tuple[float, float]] = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as bare:
+        assert bare.stdin is not None
+        assert bare.stdout is not None
+        for _ in range(rounds + 1):
+            graph = read_job_file(file, ("--out", str(out)))
+            began = time.perf_counter()
+            _await_end(client, client.submit(graph, file))
+            ours = time.perf_counter() - began
+            bare.stdin.write(f"{out}\n")
+            bare.stdin.flush()
+            answer = bare.stdout.readline()
+            if not answer:
+                raise RuntimeError("the bare run of the main job failed; its traceback is above")
+            times.append((ours, float(answer)))
+        bare.stdin.close()
+    return statistics.median(ours for ours, _ in times[1:]) / statistics.median(theirs for _, theirs in times[1:])
+
+
+def _table(figures: Figures) -> list[tuple[str, str]]:
+    goals = {
+        "running_s": "at most 0.05",
+        "finished_s": "at most 0.3",
+        "cli_finished_s": "under 1.2",
+        "burst_50_jobs_per_s": "at least 5",
+        "overhead_ratio": "at most 1.03",
+    }
+    return [
+        (name, f"{value:7.3f}" + (f"    (to reach: {goals[name]})" if name in goals else ""))
+        for name, value in figures.items()
+    ]

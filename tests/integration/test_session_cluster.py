@@ -12,7 +12,7 @@ import psutil
 from runtime.client import ClusterClient
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
-from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
+from tests.cluster_harness import Cluster, WaitingJob, await_full_task_pool, await_value, paths_below
 from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job
 
 
@@ -124,6 +124,7 @@ def test_twenty_jobs_in_a_row_leave_no_growth(cluster: Cluster, tmp_path: Path) 
 def _footprint_after_a_job(cluster: Cluster, file: Path) -> dict[str, int]:
     cluster.run("job", "run", str(file))
     await_value(lambda: not _job_masters(cluster))
+    await_full_task_pool(cluster)
     return _footprint(cluster)
 
 
