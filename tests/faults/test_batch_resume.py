@@ -13,7 +13,7 @@ from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.flights import expected_tables, written_tables
 from tests.job_files import write_job
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 # The main job with one blocking result, that of its join. Each vertex says that its function has returned, and waits
 # there until it may go on.
@@ -116,7 +116,7 @@ class Interrupted:
         return next((int(item["pid"]) for item in processes if item["name"] == name), 0)
 
 
-@pytest.mark.timeout(900)  # eleven restarts, one of them of the whole cluster
+@pytest.mark.timeout(1800)  # eleven restarts, one of them of the whole cluster
 def test_a_job_that_is_killed_at_every_vertex_boundary_comes_to_the_same(own_cluster: Cluster, tmp_path: Path) -> None:
     settings = ("restart-strategy.fixed-delay.attempts=100", "restart-strategy.fixed-delay.delay=0s")
     cluster = Cluster(own_cluster.directory, (*settings, "high-availability.lease=1s"))

@@ -162,7 +162,7 @@ def test_a_task_over_its_limit_fails_and_says_why(
 def test_a_task_that_ignores_its_cancellation_is_ended_by_force(limited: Cluster, tmp_path: Path) -> None:
     gate = tmp_path / "never"
     job_id = limited.submit(write_job(tmp_path, STUBBORN), str(gate))
-    await_value(Path(f"{gate}.began").exists)
+    await_value(Path(f"{gate}.began").exists, 120)
     (task,) = limited.tasks_of(job_id)
     limited.run("job", "cancel", job_id)
     assert not Path(f"/proc/{task}").exists()
@@ -174,7 +174,7 @@ def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tm
     began = tmp_path / "began"
     spark = await_value(lambda: limited.json("status")["task_managers"])[0]["registration"]["spark_pid"]
     job_id = limited.submit(write_job(tmp_path, ENDLESS_IN_THE_JVM), str(began))
-    await_value(began.exists)
+    await_value(began.exists, 120)
     limited.run("job", "cancel", job_id)
     assert limited.job(job_id)["status"] == "CANCELED"
     assert not _runs(spark), "nothing of it runs any more"
