@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.errors import FencingError
 from actors.receptionist import Listing, Receptionist, receptionist_of
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync
@@ -159,3 +160,8 @@ async def test_a_thousand_jobs_are_recovered_a_few_at_a_time_and_starve_no_call(
     assert guardian.most == AT_ONCE
     assert len(await gateway.list_jobs()) == JOBS + 1
     assert dispatcher.fencing_token == token, "it led all the time"
+    connection = RedisConnection(redis_server.url)
+    await connection.command("DEL", ClusterKeys("c").leader(DISPATCHER))  # it leads no more, and does not know yet
+    with pytest.raises(FencingError):  # a client follows the leader then, and submits again
+        await gateway.submit_job(Inline(encode(graph(JOBS + 1))))
+    await connection.close()
