@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, WireError
+from actors.errors import ActorError, FencingError, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
@@ -186,6 +186,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             await self._run(graph, JobStatus.INITIALIZING)
         except JobAlreadyDoneError:
             return job_id
+        except LeadershipLostError as error:
+            # No refusal of the job: whoever asks finds the next leader.
+            raise FencingError(f"job {job_id} was not accepted here: {error}") from error
         except (HaError, OSError) as error:
             raise JobSubmissionError(f"job {graph.name!r} ({job_id}) was not accepted: {error}") from error
         finally:

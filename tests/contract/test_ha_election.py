@@ -10,7 +10,10 @@ import pytest
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.election import DefaultLeaderElectionService
-from runtime.ha.errors import LeadershipLostError
+from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.latch import RedisLeaderLatch
+from runtime.ha.latch_reader import LatchReader
 from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm, boottime
 from runtime.ha.services import LatchedHaServices, RedisHaServices
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
@@ -334,3 +337,25 @@ async def test_nothing_is_left_behind(redis_server: RedisServer, open_ha: Open, 
             pass
     await connection.close()
     assert {task for task in asyncio.all_tasks() if task.get_name().startswith("ha-")} == set()
+
+
+async def test_a_thousand_followers_ask_together(redis_server: RedisServer) -> None:
+    connection, keys = RedisConnection(redis_server.url, timeout=10.0), ClusterKeys("c1")
+    reader = LatchReader(connection, keys)
+    latch = RedisLeaderLatch(connection, keys, "jobmaster-7", 600.0)
+    reply = await latch.acquire("s", 0)
+    assert await reader.leader("jobmaster-7") is None, "it has not confirmed its leadership"
+    await latch.confirm(LeaderTerm("jobmaster-7", reply.epoch, "s"), "akka.tcp://u@a:1/user/j")
+    await connection.command("CONFIG", "RESETSTAT")
+    found = await asyncio.gather(*(reader.leader(f"jobmaster-{number}") for number in range(1000)))
+    assert found[7] == LeaderInformation("jobmaster-7", "akka.tcp://u@a:1/user/j", reply.epoch, "s")
+    assert found[:7] + found[8:] == [None] * 999
+    statistics = await connection.command("INFO", "commandstats")
+    assert statistics["cmdstat_evalsha"]["calls"] <= 20
+    redis_server.kill()
+    for outcome in await asyncio.gather(*(reader.leader("x") for _ in range(3)), return_exceptions=True):
+        assert isinstance(outcome, RedisUnreachableError)
+    redis_server.start()
+    assert await reader.leader("jobmaster-8") is None
+    await reader.close()
+    await connection.close()

@@ -40,7 +40,7 @@ async def direct(redis_server: RedisServer) -> AsyncIterator[RedisConnection]:
 
 @pytest.fixture
 async def proxied(redis_proxy: RedisProxy) -> AsyncIterator[RedisConnection]:
-    connection = RedisConnection(redis_proxy.url, timeout=0.3)
+    connection = RedisConnection(redis_proxy.url, timeout=1.0)
     yield connection
     await connection.close()
 

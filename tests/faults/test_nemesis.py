@@ -16,8 +16,8 @@ def test_what_clients_were_told_stays_true_whatever_is_harmed(tmp_path: Path) ->
     result = nemesis.run(tmp_path, nemesis.SHORT_S, seed=5)
     summary = json.dumps(result.summary(), indent=2)
     assert not result.problems, summary
-    assert sum(result.deeds.values()) >= 8, summary
-    assert len(result.history.last) >= 10, summary
+    assert sum(result.deeds.values()) >= 5, summary
+    assert len(result.history.last) >= 5, summary
     assert result.history.reigns, summary
 
 
