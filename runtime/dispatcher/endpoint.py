@@ -36,7 +36,7 @@ from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
 from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.ha.errors import HaError, JobAlreadyDoneError
+from runtime.ha.errors import HaError, JobAlreadyDoneError, LeadershipLostError
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices

@@ -70,6 +70,14 @@ class Guardian(RpcEndpoint, MasterGateway):
         raise NotImplementedError
 
     @rpc_sync
+    def stop_worker(self, name: str) -> bool:
+        raise NotImplementedError
+
+    @rpc_sync
+    def start_worker(self) -> str:
+        raise NotImplementedError
+
+    @rpc_sync
     def request_status(self) -> ClusterStatus:
         raise NotImplementedError
 
