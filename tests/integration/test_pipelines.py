@@ -19,8 +19,6 @@ PAGE = ROOT / "docs" / "pipelines.md"
 EDGES = '''
 """Says which partition each row is in, by each kind of edge, and what plain Spark makes of the same."""
 
-from functools import reduce
-
 from pyspark.sql import functions as F
 
 from runtime.api import Pipeline
@@ -50,9 +48,8 @@ def join(ctx, frame, names):
 
 def write(ctx, *placed):
     plain = rows(ctx).repartition(4, "k").withColumn("partition", F.spark_partition_id())
-    tables = [plain.withColumn("vertex", F.lit("plain")), *placed]
-    columns = [table.select("id", "k", "partition", "vertex") for table in tables]
-    reduce(lambda one, other: one.unionAll(other), columns).write.parquet(ctx.parameters["out"])
+    for table in (plain.withColumn("vertex", F.lit("plain")), *placed):
+        table.select("id", "k", "partition", "vertex").write.mode("append").parquet(ctx.parameters["out"])
 
 
 def pipeline(argv):
