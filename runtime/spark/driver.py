@@ -41,6 +41,7 @@ _DISCONNECT_TIMEOUT = 2.0
 _RELEASE_TRIES = 20
 _RELEASE_PAUSE = 0.1
 _REMAINS_PAUSE = 0.005
+_RESET_PATIENCE = 60.0
 _NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
 
 
@@ -185,11 +186,18 @@ class SparkDriver:
         self._process.close()
 
     async def reset(self) -> None:
-        """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs."""
-        for name in await self._call(self._gateway.classic_names):
-            await self._close_classic(name, True, math.inf)
-        for user_id, session_id in await self._call(self._gateway.connect_sessions):
-            await self.release_session(self.new_session(session_id, user_id))
+        """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs.
+
+        A driver in which something of it does not end is killed: `DriverLostError` is raised.
+        """
+        try:
+            for name in await self._call(self._gateway.classic_names):
+                await self._close_classic(name, True, _RESET_PATIENCE)
+            for user_id, session_id in await self._call(self._gateway.connect_sessions):
+                await self.release_session(self.new_session(session_id, user_id), patience=_RESET_PATIENCE)
+        except StillRunningError as error:
+            self.kill()
+            raise DriverLostError(f"the Spark driver (process {self.info.pid}) was killed: {error}") from error
         await self._call(self._gateway.stop_queries)
         await self._call(self._gateway.cancel_all)
 
