@@ -31,13 +31,13 @@ def _open(spec: PreparedSpec) -> Any:
         from .pipeline import open_session
 
         session = open_session(spec.connect)
-        session.range(1).selectExpr("sum(id)").collect()
+        session.sql("VALUES (1)").collect()  # runs no Spark job, so it needs none of the cores that tasks may hold
         return session
     if spec.classic is None:
         raise ValueError("a process is to be made ready for neither way into Spark")
     from .classic import connect
 
     gateway = connect(spec.classic)
-    # Without a Spark job: one would be counted among the task's.
-    gateway.entry_point.get(0).sql("SELECT 1").collect()
+    # No Spark job: it would wait for cores that tasks hold, and be counted among the task's.
+    gateway.entry_point.get(0).sql("VALUES (1)").collect()
     return gateway
