@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from actors.errors import RecipientUnreachable
+from actors.errors import FencingError, RecipientUnreachable
 from runtime.dispatcher import resource_cleaner as module
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
@@ -32,7 +32,9 @@ class World:
         self.entries = {JOB: JobEntry(JobSchedulingStatus.DONE, {}, dirty=True)}
         self.leads = True
         itself = cast(Any, self)
-        self.cleaner = ResourceCleaner(itself, itself, itself, log_dir, lambda term: self.leads and term == TERM)
+        self.refusals: list[FencingError] = []
+        leads = lambda term: self.leads and term == TERM  # noqa: E731
+        self.cleaner = ResourceCleaner(itself, itself, itself, log_dir, leads, self.refusals.append)
 
     def step(self, name: str) -> None:
         if self.fails.get(name):
@@ -44,6 +46,9 @@ class World:
 
     def execution_store(self) -> Any:
         return _Remover(lambda: self.step("execution"))
+
+    def checkpoint_recovery_factory(self) -> Any:
+        return _Cleaner(lambda: self.step("checkpoints"))
 
     def running_jobs_registry(self) -> World:
         return self
@@ -74,6 +79,14 @@ class _Remover:
         self._step()
 
 
+class _Cleaner:
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+
+    async def clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
+        self._step()
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
@@ -83,8 +96,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 async def test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_failed(world: World) -> None:
     world.fails = {"JobMaster": [RecipientUnreachable("the master is away")], "clean": [AWAY]}
     await world.cleaner.clean_up(JOB, TERM)
-    whole = ["graph", "JobMaster", "execution", "blobs", "clean"]
+    whole = ["graph", "JobMaster", "execution", "checkpoints", "blobs", "clean"]
     assert world.done == ["graph", *whole[:-1], *whole]
+    assert world.refusals == []
 
 
 async def test_a_job_is_forgotten_after_it_was_cleaned_up_and_its_log_with_it(world: World, tmp_path: Path) -> None:

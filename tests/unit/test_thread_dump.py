@@ -7,14 +7,13 @@ import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.spark import TaskKind, TaskProcess, TaskSpec, ZygoteError
+from runtime.spark import TaskProcess, ZygoteError
 from runtime.spark.control import Cancellation, TaskControl
-from runtime.spark.wire import encode
+from runtime.spark.wire import BlockingChannel, encode
 from runtime.taskexecutor.diagnostics import DUMP_LIMIT, MetricsSampler, bounded_threads
 from runtime.threads import thread_stacks
 
@@ -59,11 +58,10 @@ class _Control(TaskControl):
 
 
 @pytest.fixture
-async def process(tmp_path: Path) -> AsyncIterator[tuple[TaskProcess, socket.socket]]:
+async def process() -> AsyncIterator[tuple[TaskProcess, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    spec = TaskSpec("1" * 32, "job", "2" * 32, "task", TaskKind.SCRIPT, str(tmp_path / "job.py"), str(tmp_path), ())
-    yield TaskProcess(spec, ours), theirs
+    yield TaskProcess(ours), theirs
     ours.close()
     theirs.close()
 
@@ -87,7 +85,7 @@ async def test_a_task_process_tells_its_threads_while_its_main_thread_is_busy(
     process: tuple[TaskProcess, socket.socket], standing: str
 ) -> None:
     task, theirs = process
-    _Control(theirs, Cancellation()).start()
+    _Control(BlockingChannel(theirs), Cancellation()).start()
     async with following(task) as told:
         first, second = await asyncio.wait_for(asyncio.gather(task.thread_dump(), task.thread_dump()), 60)
         assert "in stand_still" in dict(first)[standing]
