@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from actors.errors import ActorError, FencingError
@@ -36,6 +37,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
         self._election = election
         self._receptionist = receptionist
         self._term: LeaderTerm | None = None
+        self._stepping_back: asyncio.Task[None] | None = None
 
     @property
     def term(self) -> LeaderTerm:
@@ -85,13 +87,18 @@ class LeaderEndpoint(FencedRpcEndpoint):
         self._withdraw()
         if was_leading:
             self.log.warning("%s lost its leadership", self.path)
-            self.spawn(self.step_back(), "stepping back")
+            self._stepping_back = self.spawn(self.step_back(), "stepping back")
 
     def handle_error(self, error: Exception) -> None:
         """Called by the election when it cannot go on."""
         self.on_error("the leader election", error)
 
     async def _take_over(self, term: LeaderTerm) -> None:
+        if self._stepping_back is not None:
+            # Who leads again at once must not have what it begins ended by its own stepping back.
+            await asyncio.gather(self._stepping_back, return_exceptions=True)
+            if self._term != term:
+                return
         try:
             await self.lead(term)
         except Exception:
