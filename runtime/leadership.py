@@ -109,6 +109,8 @@ class LeaderEndpoint(FencedRpcEndpoint):
         self.fencing_token = FencingToken(term.epoch, term.session)
         if not await self._election.confirm_leadership(term, str(self.address)):
             self.log.warning("%s was elected and lost its leadership before it could serve", self.path)
+            # A renewal that was under way may have saved the term meanwhile: nobody would lead, and nobody contend.
+            self._election.step_down(term, "it was not confirmed as the leader")
             return
         self.log.info("%s leads at %s, epoch %d", self.path, self.address, term.epoch)
         await self._list(term)

@@ -43,3 +43,18 @@ async def test_a_call_after_the_lease_is_refused_though_nobody_has_said_that_it_
         component.check_token(TOKEN)
     component.revoke_leadership()
     await service.close()
+
+
+async def test_a_term_that_was_not_confirmed_is_given_up() -> None:
+    """A renewal may have saved it after all; then it would be nobody's, and nobody could contend."""
+    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
+    election = create_autospec(LeaderElectionService, instance=True)
+    election.confirm_leadership.return_value = False
+    given_up: asyncio.Future[LeaderTerm] = asyncio.get_running_loop().create_future()
+    election.step_down.side_effect = lambda term, _: given_up.set_result(term)
+    component = Component(service, "dispatcher", election, create_autospec(ReceptionistGateway, instance=True))
+    component.running = True
+    component.grant_leadership(TERM)
+    assert await asyncio.wait_for(given_up, 30) == TERM
+    component.revoke_leadership()
+    await service.close()
