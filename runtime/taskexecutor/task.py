@@ -84,7 +84,7 @@ class Task:
         services: see `TaskServices`.
         on_state: told each state that the attempt enters, the last one when nothing of it runs any more.
         on_progress: told Spark's counts.
-        keep_logs: puts the logs of the attempt, which ends in the given state, where they outlive this TaskExecutor.
+        keep_logs: puts the logs of the attempt, which has ended, where they outlive this TaskExecutor.
     """
 
     def __init__(
