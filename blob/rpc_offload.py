@@ -23,7 +23,7 @@ Location = tuple[str, int]
 
 
 class BlobOffloader:
-    """The large values of one RPC service.
+    """The large values of one RPC service, or of one client of plain threads.
 
     Args:
         connect: makes a client of the BlobServer at a host and port.
@@ -69,7 +69,7 @@ class BlobOffloader:
             use = uses.pop()
             if not uses:
                 del self._uses[key]
-        self._threads.submit(use.close)
+            self._threads.submit(use.close)  # under the lock: whoever closes sees to it that there are threads
 
     async def close(self) -> None:
         """Delete what is left, and close the connections."""

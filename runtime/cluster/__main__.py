@@ -7,7 +7,7 @@ import sys
 import click
 
 from conf.errors import ConfigurationError
-from runtime.cluster.options import configured, json_option
+from runtime.cluster.options import configured, files_option, json_option
 from runtime.environment.errors import ClusterError
 
 
@@ -90,39 +90,13 @@ def job() -> None:
 @configured
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
 @click.option("--job-id", help="32 hexadecimal digits; submitting twice with one id is submitting once.")
-@click.option(
-    "--py-files",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Python module or archive for the job's path; repeatable.",
+@files_option("--py-files", "py_files", "Python module or archive for the job's path; repeatable.")
+@files_option("--package", "packages", "Wheel or source distribution to install for the job; repeatable.")
+@files_option("--requirements", "requirements", "Requirements file to install for the job; repeatable.")
+@files_option(
+    "--py-archive", "archives", "Packed virtual environment, or archive of modules, to unpack for the job; repeatable."
 )
-@click.option(
-    "--package",
-    "packages",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Wheel or source distribution to install for the job; repeatable.",
-)
-@click.option(
-    "--requirements",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Requirements file to install for the job; repeatable.",
-)
-@click.option(
-    "--py-archive",
-    "archives",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Packed virtual environment, or archive of modules, to unpack for the job; repeatable.",
-)
-@click.option(
-    "--jar",
-    "jars",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Jar for the session of a pipeline; repeatable.",
-)
+@files_option("--jar", "jars", "Jar for the session of a pipeline; repeatable.")
 @click.option(
     "--priority",
     type=click.IntRange(-1000, 1000),

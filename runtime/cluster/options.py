@@ -1,4 +1,4 @@
-"""Options that all commands share."""
+"""The options of more than one command, or of one kind."""
 
 from __future__ import annotations
 
@@ -33,3 +33,8 @@ def configured(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def files_option(flag: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that names a file of a job's, and may be given again and again."""
+    return click.option(flag, name, multiple=True, type=click.Path(exists=True, dir_okay=False), help=text)
