@@ -22,7 +22,7 @@ from blob.gateway import BlobAddress
 from blob.offload import Inline
 from blob.server import BlobServer
 from blob.settings import BlobServerOptions
-from runtime.dispatcher.archive import ArchivedExecutionGraphStore
+from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.master import MasterGateway
@@ -140,7 +140,7 @@ async def test_a_thousand_jobs_are_recovered_a_few_at_a_time_and_starve_no_call(
         master=service.gateway(guardian.address, MasterGateway, timeout_s=300.0),
         blob=BlobAddress(*blob_server.address),
         blobs=BlobClient(blob_server.address, SECRET),
-        archive=ArchivedExecutionGraphStore(tmp_path / "archive", 1000, 3600.0),
+        archive=MemoryArchivedExecutionGraphStore(Retention(1000, 1 << 20, 3600.0)),
         log_dir=tmp_path,
         sweep_interval_s=3600.0,
         starts_at_once=AT_ONCE,

@@ -11,7 +11,7 @@ import pytest
 from actors.rpc.gateway import FencingToken
 from actors.rpc.service import RpcConfig, RpcService
 from blob.gateway import BlobAddress
-from runtime.dispatcher.archive import ArchivedExecutionGraphStore
+from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.gateways.errors import JobNotFoundError, JobNotReachableError
 from runtime.ids import JobID
@@ -30,9 +30,10 @@ async def test_only_a_leader_says_that_there_is_no_such_job(tmp_path: Path) -> N
         master=MagicMock(),
         blob=BlobAddress("127.0.0.1", 1),
         blobs=MagicMock(),
-        archive=ArchivedExecutionGraphStore(tmp_path, 10, 60.0),
+        archive=MemoryArchivedExecutionGraphStore(Retention(10, 1 << 20, 60.0)),
         log_dir=tmp_path,
         sweep_interval_s=60.0,
+        starts_at_once=1,
     )
     for ask in (dispatcher.request_job, dispatcher.request_job_status, dispatcher.cancel_job):
         dispatcher.fencing_token = FencingToken(1, "s")
