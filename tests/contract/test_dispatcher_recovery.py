@@ -153,8 +153,8 @@ async def test_a_thousand_jobs_are_recovered_a_few_at_a_time_and_starve_no_call(
     gateway = service.gateway(dispatcher.address, DispatcherGateway, FencingToken(token.epoch, token.session), 120.0)
     await until(lambda: len(guardian.under_way) == AT_ONCE - 1, 120)
     # The first starts hang. Meanwhile:
-    listed = await gateway.list_jobs()
-    assert Counter(job.status for job in listed) == {JobStatus.RECONCILING: JOBS}
+    listed = await gateway.request_multiple_job_details()
+    assert Counter(job.status for job in listed.jobs) == {JobStatus.RECONCILING: JOBS}
     assert guardian.most == AT_ONCE - 1, "recovered jobs leave one start to those that are submitted"
     new = graph(JOBS)
     guardian.let_one.add(new.job_id)
