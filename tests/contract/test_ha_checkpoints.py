@@ -72,7 +72,7 @@ def factory(connection: RedisConnection, tmp_path: Path) -> DefaultCheckpointRec
 
 
 @pytest.fixture
-def setting(keeper: Keeper) -> Setting:
+async def setting(keeper: Keeper) -> Setting:
     held: dict[str, LeaderTerm] = {}
 
     async def lead_at_keeper(component: str) -> LeaderTerm:

@@ -218,8 +218,11 @@ def test_a_listing_of_an_older_leadership_does_not_replace_a_newer(
 ) -> None:
     directory = client.gateway(server.address.with_path(PATH), ReceptionistGateway)
     newer, older = listing(server, "a", FencingToken(2, "n"), 2), listing(server, "a", FencingToken(1, "o"), 1)
-    for entered in (newer, older, listing(server, "a", None, 3)):
-        directory.register(entered).result()
+    directory.register(newer).result()
+    for late in (older, listing(server, "a", None, 3)):
+        with pytest.raises(FencingError, match="a later leadership of /user/a") as refused:
+            directory.register(late).result()
+        assert refused.value.epoch == 2
     assert directory.find("/user/a").result() == newer
     newest = listing(server, "a", FencingToken(3, "x"), 4)
     directory.register(newest).result()
