@@ -68,6 +68,8 @@ class ResourceCleaner:
         """First the handle, then everything that it points to."""
         await self._ha.job_graph_store().remove(job_id, term)
         await self._master.stop_job_master(job_id)
+        # A write of the JobMaster's may still be on its way; it must not come after the removals.
+        await self._ha.depose(job_master(job_id), term)
         await self._ha.execution_store().remove(job_id, term)
         await self._ha.checkpoint_recovery_factory().clean_up(job_id, term)
         await self._blobs.clean_up(job_id, term)

@@ -57,6 +57,14 @@ class HighAvailabilityGateway(RpcGateway):
         """Publish the leader's address; False where the latch is not the term's any more."""
         raise NotImplementedError
 
+    def depose(self, component: str, term: LeaderTerm) -> Ask[None]:
+        """End the term of a component, whosever it is, in the name of *term*.
+
+        Raises:
+            LeadershipLostError: that is over itself.
+        """
+        raise NotImplementedError
+
     def find_leader(self, component: str) -> Ask[LeaderInformation | None]:
         """The confirmed leader of a component; None while there is none."""
         raise NotImplementedError

@@ -59,6 +59,9 @@ class FencedMaps(Protocol):
     async def hdel(self, key: str, field: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
         """Delete ``field`` of the map ``key``, if it is as demanded (a str: if it equals that)."""
 
+    async def depose(self, component: str, term: LeaderTerm) -> None:
+        """End the term of ``component``, whosever it is, in the name of ``term``: nothing that it wrote comes later."""
+
 
 class FencedWriter:
     """`FencedMaps` in the hashes of Redis, and conditional writes of plain keys, for one cluster.
@@ -97,6 +100,9 @@ class FencedWriter:
     async def hdel(self, key: str, field: str, term: LeaderTerm, *, demand: Demand | str) -> HashWrite:
         reply = await self._run(FENCED_HDEL, key, term, field, *in_words(demand))
         return _hash_write(reply)
+
+    async def depose(self, component: str, term: LeaderTerm) -> None:
+        await self.delete(self._keys.leader(component), term)
 
     async def _run(self, script: Script, key: str, term: LeaderTerm, *arguments: Argument) -> list[Any]:
         latch = self._keys.leader(term.component)

@@ -22,6 +22,7 @@ from runtime.ha.job_graph_store import DefaultJobGraphStore, JobGraphStore
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
 from runtime.ha.latch_reader import LatchReader
+from runtime.ha.model import LeaderTerm
 from runtime.ha.retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
 from runtime.ha.running_jobs import DefaultRunningJobsRegistry, RunningJobsRegistry
 from runtime.ha.standalone_client import (
@@ -48,6 +49,18 @@ class HighAvailabilityServices(Protocol):
 
     def leader_retrieval(self, component: str) -> LeaderRetrievalService:
         """A new retrieval service for one listener on ``component``."""
+
+    async def depose(self, component: str, term: LeaderTerm) -> None:
+        """End the term of a component that has ended itself, so that nothing of what it wrote can still arrive.
+
+        Args:
+            component: whose term; ``job_master(job_id)``.
+            term: in whose name.
+
+        Raises:
+            LeadershipLostError: ``term`` is over.
+            HaUnreachableError: the outcome is unknown.
+        """
 
     def job_graph_store(self) -> JobGraphStore:
         """The graphs of accepted jobs."""
@@ -120,6 +133,9 @@ class LatchedHaServices:
         service = DefaultLeaderRetrievalService(component, self._reader, self._feed, self._timing)
         self._opened.add(service)
         return service
+
+    async def depose(self, component: str, term: LeaderTerm) -> None:
+        await self._maps.depose(component, term)
 
     def job_graph_store(self) -> DefaultJobGraphStore:
         return self._graphs

@@ -76,6 +76,12 @@ class HaMemory:
         self._on_change(term.component)
         return True
 
+    def depose(self, component: str, term: LeaderTerm) -> None:
+        """End the term of ``component`` in the name of ``term``; raises `LeadershipLostError` where that is over."""
+        self._demand_leadership(term)
+        if self._latches.pop(component, None) is not None:
+            self._on_change(component)
+
     def confirm(self, term: LeaderTerm, address: str) -> bool:
         """Publish the leader's address; False where the latch is not the term's any more."""
         held = self._of(term)
@@ -136,10 +142,13 @@ class HaMemory:
         self._latches.clear()
         self._maps.clear()
 
-    def _compare(self, key: str, field: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
+    def _demand_leadership(self, term: LeaderTerm) -> None:
         if self._of(term) is None:
             held = self._held(term.component)
             raise refusal("a write", term, None if held is None else held.epoch)
+
+    def _compare(self, key: str, field: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
+        self._demand_leadership(term)
         found = self.get(key, field)
         kind, expected = in_words(demand)
         if (kind == Demand.ABSENT.value and found is not None) or (kind == "equals" and found != expected):

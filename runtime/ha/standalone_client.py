@@ -116,6 +116,9 @@ class MasterMaps:
         wanted = Wanted(*in_words(demand))
         return await self._connection.ask(self._connection.gateway.delete_field(key, field, term, wanted))
 
+    async def depose(self, component: str, term: LeaderTerm) -> None:
+        await self._connection.ask(self._connection.gateway.depose(component, term))
+
 
 class MasterChangeSource:
     """A `ChangeSource`: one ask to the master is always open, and answered when a leader changes."""

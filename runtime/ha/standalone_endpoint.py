@@ -82,6 +82,10 @@ class StandaloneHa(RpcEndpoint, HighAvailabilityGateway):
         return self._memory.confirm(term, address)
 
     @rpc_sync
+    def depose(self, component: str, term: LeaderTerm) -> None:
+        self._memory.depose(component, term)
+
+    @rpc_sync
     def find_leader(self, component: str) -> LeaderInformation | None:
         return self._memory.leader(component)
 

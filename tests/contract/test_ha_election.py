@@ -14,7 +14,7 @@ from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.latch_reader import LatchReader
-from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm, boottime
+from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm, boottime, job_master
 from runtime.ha.services import LatchedHaServices, RedisHaServices
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
@@ -359,3 +359,27 @@ async def test_a_thousand_followers_ask_together(redis_server: RedisServer) -> N
     assert await reader.leader("jobmaster-8") is None
     await reader.close()
     await connection.close()
+
+
+async def test_a_component_that_has_ended_is_deposed_and_what_it_wrote_comes_too_late(keeper: Keeper) -> None:
+    """A JobMaster's last write may still be on its way when the Dispatcher removes all that is left of the job."""
+    services = keeper.open()
+    leader = await contend(services)
+    await until(lambda: leader.term)
+    term = leader.terms[0]
+    component = job_master("a" * 32)
+    latch = keeper.latch(component, 60.0)
+    reply = await latch.acquire("killed", 0)
+    ended = LeaderTerm(component, reply.epoch, "killed")
+    executions = services.execution_store()
+    await executions.put("a" * 32, b"running", ended)
+    with pytest.raises(LeadershipLostError):
+        await services.depose(component, LeaderTerm(DISPATCHER, term.epoch, "forged"))
+    await executions.put("a" * 32, b"still running", ended)
+    await services.depose(component, term)
+    await services.depose(component, term)
+    with pytest.raises(LeadershipLostError):
+        await executions.put("a" * 32, b"late", ended)
+    await executions.remove("a" * 32, term)
+    assert await executions.find("a" * 32) is None
+    assert not await latch.renew(ended, 1.0)

@@ -13,7 +13,7 @@ from actors.errors import FencingError, RecipientUnreachable
 from runtime.dispatcher import resource_cleaner as module
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
-from runtime.ha.model import LeaderTerm
+from runtime.ha.model import LeaderTerm, job_master
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
@@ -56,6 +56,10 @@ class World:
     async def stop_job_master(self, job_id: JobID) -> None:
         self.step("JobMaster")
 
+    async def depose(self, component: str, term: LeaderTerm) -> None:
+        assert (component, term) == (job_master(JOB), TERM)
+        self.step("term")
+
     async def clean_up(self, job_id: str, term: LeaderTerm) -> None:
         self.step("logs" if job_id == logs_owner(JOB) else "blobs")
 
@@ -96,7 +100,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 async def test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_failed(world: World) -> None:
     world.fails = {"JobMaster": [RecipientUnreachable("the master is away")], "clean": [AWAY]}
     await world.cleaner.clean_up(JOB, TERM)
-    whole = ["graph", "JobMaster", "execution", "checkpoints", "blobs", "clean"]
+    whole = ["graph", "JobMaster", "term", "execution", "checkpoints", "blobs", "clean"]
     assert world.done == ["graph", *whole[:-1], *whole]
     assert world.refusals == []
 
