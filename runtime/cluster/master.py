@@ -30,6 +30,7 @@ from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from conf.options import ClusterOptions, TaskManagerOptions
 from runtime.cluster.leader_board import LeaderBoard
+from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
 from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
 from runtime.environment.claims import Claim
@@ -116,6 +117,7 @@ class Master(RpcEndpoint, MasterGateway):
         for index in range(self._context.configuration.get(TaskManagerOptions.COUNT)):
             await self._look_after(f"taskmanager-{index}", functools.partial(self._worker_child, index))
         self._describe()
+        self.spawn(collect_orphans(), "collecting orphans")
         self.spawn(self._keep_describing(), "describing the cluster")
         self.spawn(self._stop_idle_job_masters(), "stopping the JobMasters of ended jobs")
         self._keep_spare()
