@@ -134,15 +134,20 @@ def _job_masters(cluster: Cluster) -> list[str]:
 
 
 def _footprint(cluster: Cluster) -> dict[str, int]:
-    """Processes, and descriptors of each long-lived one, and keys in Redis."""
+    """Processes, the descriptors of all that bear one name, and keys in Redis.
+
+    Not of each process: those that are kept ready for the next task and the next job are others after every job.
+    """
     # A second java is the one that makes the class-data-sharing archive: it comes and goes beside the jobs.
     processes = [name for name in cluster.processes().values() if name != "java"]
     figures = {"processes": len(processes), "redis keys": len(_redis_keys(cluster))}
     for pid, name in cluster.processes().items():
         try:
-            figures[f"descriptors of {name} {pid}"] = psutil.Process(pid).num_fds()
+            descriptors = psutil.Process(pid).num_fds()
         except psutil.Error:
             continue  # it has ended
+        key = f"descriptors of {name}"
+        figures[key] = figures.get(key, 0) + descriptors
     return figures
 
 
