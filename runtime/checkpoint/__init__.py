@@ -1,1 +1,1 @@
-"""Checkpoints and savepoints of Structured Streaming queries: what is kept of a query's files, and how it comes back."""
+"""Checkpoints and savepoints of Structured Streaming queries: what is kept of their files, and how it comes back."""
