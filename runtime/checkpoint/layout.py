@@ -161,18 +161,16 @@ def _grouped(paths: Iterable[str], depth: int) -> Mapping[str, list[str]]:
 
 
 def _sources(tree: _Tree, offsets: BatchOffsets, previous: BatchOffsets) -> list[str]:
+    by_directory = dict(_grouped(tree.below("sources"), 2))
+    lasts = [log_offset(offset) if offsets.is_positional else None for offset in offsets.sources]
     found: list[str] = []
-    for directory, names in _grouped(tree.below("sources"), 2).items():
-        source = directory.removeprefix("sources/")
-        place = int(source) if offsets.is_positional and source.isdigit() else -1
-        last = log_offset(offsets.sources[place]) if 0 <= place < len(offsets.sources) else None
-        if last is None:
-            kept = names
-        else:
+    for place, last in enumerate(lasts):
+        if last is not None:
+            directory = f"sources/{place}"
             first = log_offset(previous.sources[place]) if place < len(previous.sources) else None
-            kept = source_chain(names, -1 if first is None else first, last)
-        found += [f"{directory}/{name}" for name in kept]
-    return found
+            names = source_chain(by_directory.pop(directory, ()), -1 if first is None else first, last)
+            found += [f"{directory}/{name}" for name in names]
+    return found + [f"{directory}/{name}" for directory, names in by_directory.items() for name in names]
 
 
 def _states(tree: _Tree, batch_id: int) -> tuple[list[str], tuple[OperatorInfo, ...]]:
