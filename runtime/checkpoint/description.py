@@ -94,7 +94,7 @@ def _operator(operator: OperatorInfo, files: Collection[str], read: Callable[[st
 
 
 def _schema_file(operator: OperatorInfo, store: StoreInfo, files: Collection[str]) -> str | None:
-    """Newer operators' metadata name it by an absolute path, of which the end counts; others' have a place of its own."""
+    """Newer operators' metadata name it by an absolute path, of which the end counts; others' is in a known place."""
     if store.schemas:
         path = "/".join(("state", *store.schemas[-1].split("/")[-4:]))
     else:
