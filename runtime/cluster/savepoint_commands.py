@@ -1,4 +1,4 @@
-"""The commands on savepoints, ``savepoint list | info | verify | dispose``: they need only the directories, no cluster."""
+"""The commands ``savepoint list | info | verify | dispose``: they need only the directories, and no cluster."""
 
 from __future__ import annotations
 
