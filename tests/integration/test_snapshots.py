@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -26,17 +27,19 @@ from runtime.checkpoint.errors import SnapshotLostError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.model import QueryLocation
-from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, write_savepoint
+from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
+from runtime.cluster.__main__ import cli
 from runtime.spark import DriverOptions, SparkDriver
+from runtime.spark.state_reader import read_state
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DEADLINE = 120.0
 """Seconds to wait for a condition."""
 
-FILES = 8
+FILES = 6
 _EPOCH = 1_700_000_000
 _PREFIX = "spark.sql.streaming.stateStore."
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -132,7 +135,7 @@ async def spark(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spark
         master="local[2]",
         archive_dir=None,
         die_with_parent=True,
-        conf={"spark.sql.shuffle.partitions": "2"},
+        conf={"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.noDataMicroBatches.enabled": "false"},
     )
     driver = await SparkDriver.start(options)
     endpoint = await driver.open_session(isolated=False)
@@ -201,6 +204,11 @@ def _rolled_back(spark: SparkSession, undisturbed: Rows, tmp_path: Path, provide
     assert (operator.name, operator.stores[0].partitions) == ("stateStoreSave", 2)
     assert dict(schema_fields(operator.stores[0].families[0].value)) == {"count": "long"}
 
+    state = read_state(spark, tmp_path / "taken along", tmp_path / "state", query=stream.query.name)
+    open_windows = {(row.key["k"], row.value["count"]) for row in state.collect()}
+    assert open_windows
+    assert verify_savepoint(tmp_path / "taken along") == []
+
 
 class Total(StatefulProcessor):
     """How many rows of a key there were so far."""
@@ -248,3 +256,11 @@ def _processor_moved(spark: SparkSession, tmp_path: Path) -> None:
     for key in (row["k"] for row in map(json.loads, (moved.input / "001.json").read_text().splitlines())):
         totals[key] = totals.get(key, 0) + 1
     assert sorted(set(moved.rows()) - set(before)) == sorted(totals.items())
+    job = SavepointJob("ab" * 16, "totals")
+    savepoint = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(moved.query, tmp_path / "chk-2")])
+    state = read_state(spark, savepoint.path, tmp_path / "state", variable="total")
+    assert {row.key["k"]: row.value["n"] for row in state.collect()} == totals
+    done = CliRunner().invoke(cli, ["savepoint", "state", "--json", savepoint.path], catch_exceptions=False)
+    shown = json.loads(done.stdout)
+    assert (shown["query"], shown["operator"], shown["store"]) == ("counts", 0, "default")
+    assert {row["key"]["k"]: row["value"]["n"] for row in shown["rows"]} == totals
