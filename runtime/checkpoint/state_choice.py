@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.savepoint import Savepoint, SavepointQuery
+from runtime.checkpoint.manifest import Savepoint, SavepointQuery
 
 T = TypeVar("T")
 
@@ -27,6 +27,15 @@ class StateChoice:
     operator: int
     store: str
     variable: str | None
+
+
+def choose_query(savepoint: Savepoint, query: str | None = None) -> SavepointQuery:
+    """A query of a savepoint by its name, or the only one.
+
+    Raises:
+        SavepointError: there is none such, or several; the remedy names them.
+    """
+    return _one("query", {one.snapshot.name: one for one in savepoint.queries}, query, "--query")
 
 
 def choose_state(

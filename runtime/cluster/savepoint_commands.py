@@ -1,4 +1,4 @@
-"""``savepoint list | info | verify | dispose | state``: they need no cluster, only the directories."""
+"""``savepoint list | info | verify | dispose | check | state``: they need no cluster, only the directories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from conf.configuration import Configuration
 from runtime.cluster.options import configured, json_option
 
 if TYPE_CHECKING:
-    from runtime.checkpoint.savepoint import ListedSavepoint, Savepoint, SavepointQuery
+    from runtime.checkpoint.description import QueryDescription
+    from runtime.checkpoint.manifest import Savepoint, SavepointQuery
+    from runtime.checkpoint.savepoint import ListedSavepoint
 
 _directory = click.Path(file_okay=False, path_type=Path)
 
@@ -105,6 +107,44 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
         print_line(clean(f"{path} is disposed"))
 
 
+@savepoint.command(name="check")
+@json_option
+@click.option("--query", help="Name of the query that OTHER is of, if that is a checkpointLocation.")
+@click.argument("path", type=_directory)
+@click.argument("other", type=_directory)
+def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -> None:
+    """Say whether a changed job could go on from the savepoint in PATH.
+
+    OTHER tells what the job's queries are now: a savepoint of it, or the checkpointLocation of one query, from a trial
+    run.
+
+    Exit status: 0 all queries fit, if with loss; 1 one does not.
+    """
+    from runtime.checkpoint.compatibility import Fit, check_job, check_query
+    from runtime.checkpoint.model import QueryLocation
+    from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
+    from runtime.checkpoint.snapshot import describe_query
+    from runtime.checkpoint.state_choice import choose_query
+    from runtime.cluster.formatting import clean
+    from runtime.cluster.render import print_json, print_line
+
+    kept = open_savepoint(path)
+    if (other / MANIFEST).exists():
+        verdicts = check_job(_descriptions(kept), _descriptions(open_savepoint(other)))
+    else:
+        old = choose_query(kept, query).description
+        verdicts = [check_query(old, describe_query(QueryLocation(old.name, str(other.absolute()))))]
+    if as_json:
+        print_json(verdicts)
+    else:
+        for verdict in verdicts:
+            print_line(clean(f"{verdict.query}: {verdict.fit.value}"))
+            for line in (*verdict.reasons, *verdict.losses, *verdict.notes):
+                print_line(clean(f"  {line}"))
+    if any(verdict.fit is Fit.DOES_NOT_FIT for verdict in verdicts):
+        sys.exit(1)
+
+
 @savepoint.command(name="state")
 @configured
 @json_option
@@ -162,6 +202,10 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _descriptions(found: Savepoint) -> list[QueryDescription]:
+    return [query.description for query in found.queries]
 
 
 def _listed(one: ListedSavepoint) -> dict[str, object]:

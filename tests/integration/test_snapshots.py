@@ -26,8 +26,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from runtime.checkpoint.errors import SnapshotLostError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.model import QueryLocation
-from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, verify_savepoint, write_savepoint
+from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
 from runtime.cluster.__main__ import cli

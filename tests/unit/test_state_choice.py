@@ -4,8 +4,8 @@ import pytest
 
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
 from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.manifest import Savepoint, SavepointJob, SavepointQuery
 from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.savepoint import Savepoint, SavepointJob, SavepointQuery
 from runtime.checkpoint.state_choice import choose_state
 from runtime.checkpoint.state_schema import ColumnFamily
 
