@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,7 +17,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import pytest_asyncio
-from click.testing import CliRunner
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -31,7 +31,6 @@ from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
-from runtime.cluster.__main__ import cli
 from runtime.spark import DriverOptions, SparkDriver
 from runtime.spark.state_reader import read_state
 
@@ -261,7 +260,9 @@ def _processor_moved(spark: SparkSession, tmp_path: Path) -> None:
     savepoint = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(moved.query, tmp_path / "chk-2")])
     state = read_state(spark, savepoint.path, tmp_path / "state", variable="total")
     assert {row.key["k"]: row.value["n"] for row in state.collect()} == totals
-    done = CliRunner().invoke(cli, ["savepoint", "state", "--json", savepoint.path], catch_exceptions=False)
+    command = [sys.executable, "-m", "runtime.cluster", "savepoint", "state", "--json", savepoint.path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert (shown["query"], shown["operator"], shown["store"]) == ("counts", 0, "default")
     assert {row["key"]["k"]: row["value"]["n"] for row in shown["rows"]} == totals
