@@ -1,0 +1,268 @@
+"""Snapshots, rollbacks and savepoints of real queries: what comes out equals an undisturbed run, whatever was done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import pytest_asyncio
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from runtime.checkpoint.errors import SnapshotLostError
+from runtime.checkpoint.files import list_names
+from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.manifest import SavepointJob
+from runtime.checkpoint.model import QueryLocation
+from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
+from runtime.checkpoint.snapshot import inspect_location, restore_snapshot, take_snapshot
+from runtime.checkpoint.state_schema import schema_fields
+from runtime.spark import DriverOptions, SparkDriver
+from runtime.spark.state_reader import read_state
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DEADLINE = 120.0
+"""Seconds to wait for a condition."""
+
+FILES = 6
+_EPOCH = 1_700_000_000
+_PREFIX = "spark.sql.streaming.stateStore."
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHANGELOG = f"{_PREFIX}rocksdb.changelogCheckpointing.enabled"
+PROVIDERS = {
+    "hdfs": {},
+    "rocksdb": {f"{_PREFIX}providerClass": _ROCKSDB},
+    "changelog": {f"{_PREFIX}providerClass": _ROCKSDB, _CHANGELOG: "true"},
+}
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass
+class Stream:
+    """One query over a directory of files, and its files."""
+
+    spark: SparkSession
+    root: Path
+    input: Path
+    provider: str = "hdfs"
+
+    @property
+    def location(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def sink(self) -> Path:
+        return self.root / "out"
+
+    @property
+    def query(self) -> QueryLocation:
+        return QueryLocation("counts", str(self.location), str(self.sink))
+
+    def feed(self, *numbers: int) -> None:
+        self.input.mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            rows = [{"k": (number * 7 + n) % 11, "at": f"2024-01-01T00:{number:02}:{n:02}"} for n in range(20)]
+            part = self.input / f".{number:03}.json"
+            part.write_text("\n".join(map(json.dumps, rows)))
+            os.utime(part, (_EPOCH + number, _EPOCH + number))  # Spark takes the oldest first
+            part.rename(self.input / f"{number:03}.json")
+
+    def frame(self) -> DataFrame:
+        files = self.spark.readStream.schema("k INT, at TIMESTAMP").option("maxFilesPerTrigger", 1)
+        rows = files.json(str(self.input)).withWatermark("at", "1 minute")
+        return rows.groupBy(sf.window("at", "2 minutes"), "k").count()
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        for name, value in PROVIDERS[self.provider].items():
+            self.spark.conf.set(name, value)
+        try:
+            return (
+                self.frame()
+                .writeStream.format("parquet")
+                .option("path", str(self.sink))
+                .option("checkpointLocation", str(self.location))
+                .queryName(self.root.name)
+                .trigger(**(trigger or {"processingTime": "0 seconds"}))
+                .start()
+            )
+        finally:
+            for name in PROVIDERS[self.provider]:
+                self.spark.conf.unset(name)
+
+    def run(self) -> None:
+        """Take in all that there is."""
+        self.start(availableNow=True).awaitTermination()
+
+    @property
+    def committed(self) -> int:
+        return last_commit(f"commits/{name}" for name in list_names(self.location / "commits"))
+
+    def rows(self) -> Rows:
+        frame = self.spark.read.parquet(str(self.sink))
+        return sorted(tuple(row) for row in frame.selectExpr("string(window)", "k", "count").collect())
+
+
+def until(condition: Callable[[], bool], query: StreamingQuery, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE:.0f} s"
+        time.sleep(0.02)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def spark(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SparkSession]:
+    directory = tmp_path_factory.mktemp("driver")
+    options = DriverOptions(
+        work_dir=directory / "driver",
+        log_file=directory / "log" / "spark-driver.log",
+        master="local[2]",
+        archive_dir=None,
+        die_with_parent=True,
+        conf={"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.noDataMicroBatches.enabled": "false"},
+    )
+    driver = await SparkDriver.start(options)
+    endpoint = await driver.open_session(isolated=False)
+    session = await asyncio.to_thread(SparkSession.builder.remote(endpoint.url).getOrCreate)
+    try:
+        yield session
+    finally:
+        await asyncio.to_thread(session.stop)
+        await driver.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    root = tmp_path_factory.mktemp("undisturbed")
+    stream = Stream(spark, root, root / "in")
+    stream.feed(*range(FILES))
+    await asyncio.to_thread(stream.run)
+    rows = await asyncio.to_thread(stream.rows)
+    assert len(rows) > FILES
+    return rows
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_taken_while_it_runs_and_rolled_back(
+    spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: str
+) -> None:
+    await asyncio.to_thread(_rolled_back, spark, undisturbed, tmp_path, provider)
+
+
+def _rolled_back(spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: str) -> None:
+    stream = Stream(spark, tmp_path / f"live-{provider}", tmp_path / "in", provider)
+    stream.feed(*range(FILES - 3))
+    query = stream.start()
+    until(lambda: stream.committed >= 2, query, "the third batch")
+    first = take_snapshot(stream.query, tmp_path / "chk-1")
+    stream.feed(FILES - 3, FILES - 2)
+    until(lambda: stream.committed >= FILES - 2, query, "all batches")
+    abandoned = take_snapshot(stream.query, tmp_path / "chk-2", first)
+    query.stop()
+    assert 2 <= first.batch_id < abandoned.batch_id
+    assert first.offsets == [json.dumps({"logOffset": first.batch_id}, separators=(",", ":"))]
+    assert abandoned.new_bytes < abandoned.bytes
+
+    # In place: the batches since are done again, and what they had written is gone.
+    restore_snapshot(first, stream.location, stream.sink)
+    assert inspect_location(stream.query) == first.batch_id
+    named = {path.name for path in stream.sink.glob("part-*")}
+    stream.run()
+    assert named < {path.name for path in stream.sink.glob("part-*")}
+    with pytest.raises(SnapshotLostError, match="abandoned by a rollback"):
+        restore_snapshot(abandoned, stream.location, stream.sink)
+
+    # As a savepoint in another place, which knows nothing of the first; the sink's files were moved there as well.
+    job = SavepointJob("ab" * 16, "counts")
+    savepoint = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(stream.query, tmp_path / "chk-3")])
+    moved = Stream(spark, tmp_path / f"moved-{provider}", stream.input, provider)
+    shutil.copytree(stream.sink, moved.sink, ignore=shutil.ignore_patterns("_spark_metadata"))
+    shutil.rmtree(stream.root)
+    [query_of_it] = open_savepoint(Path(savepoint.path).rename(tmp_path / "taken along")).queries
+    restore_snapshot(query_of_it.snapshot, moved.location, moved.sink, copy=True, new_query_id=True)
+    moved.feed(FILES - 1)
+    moved.run()
+    assert moved.rows() == undisturbed
+    assert query_of_it.description.sources == ("file",)
+    [operator] = query_of_it.description.operators
+    assert (operator.name, operator.stores[0].partitions) == ("stateStoreSave", 2)
+    assert dict(schema_fields(operator.stores[0].families[0].value)) == {"count": "long"}
+
+    state = read_state(spark, tmp_path / "taken along", tmp_path / "state", query=stream.query.name)
+    open_windows = {(row.key["k"], row.value["count"]) for row in state.collect()}
+    assert open_windows
+    assert verify_savepoint(tmp_path / "taken along") == []
+
+
+class Total(StatefulProcessor):
+    """How many rows of a key there were so far."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.total = handle.getValueState("total", "n LONG")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer_values: Any) -> Iterator[Any]:  # noqa: N802
+        total = (self.total.get()[0] if self.total.exists() else 0) + sum(len(part) for part in rows)
+        self.total.update((total,))
+        yield pd.DataFrame({"k": [key[0]], "n": [total]})
+
+    def close(self) -> None:
+        pass
+
+
+class Totals(Stream):
+    def frame(self) -> DataFrame:
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's Python workers do not have the tests
+        rows = self.spark.readStream.schema("k INT, at TIMESTAMP").json(str(self.input)).groupBy("k")
+        return rows.transformWithStateInPandas(Total(), "k INT, n LONG", "append", "none")
+
+    def rows(self) -> Rows:
+        return sorted(tuple(row) for row in self.spark.read.parquet(str(self.sink)).collect())
+
+
+async def test_state_of_a_processor_in_another_place(spark: SparkSession, tmp_path: Path) -> None:
+    """Its metadata name their schemas by absolute paths, of the place where it began."""
+    await asyncio.to_thread(_processor_moved, spark, tmp_path)
+
+
+def _processor_moved(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Totals(spark, tmp_path / "first", tmp_path / "in", "changelog")
+    stream.feed(0)
+    stream.run()
+    before = stream.rows()
+    snapshot = take_snapshot(stream.query, tmp_path / "chk")
+    moved = Totals(spark, tmp_path / "second", stream.input, "changelog")
+    shutil.copytree(stream.sink, moved.sink)
+    shutil.rmtree(stream.root)
+    restore_snapshot(snapshot, moved.location, moved.sink)
+    moved.feed(1)
+    moved.run()
+    totals = dict(before)
+    for key in (row["k"] for row in map(json.loads, (moved.input / "001.json").read_text().splitlines())):
+        totals[key] = totals.get(key, 0) + 1
+    assert sorted(set(moved.rows()) - set(before)) == sorted(totals.items())
+    job = SavepointJob("ab" * 16, "totals")
+    savepoint = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(moved.query, tmp_path / "chk-2")])
+    state = read_state(spark, savepoint.path, tmp_path / "state", variable="total")
+    assert {row.key["k"]: row.value["n"] for row in state.collect()} == totals
+    command = [sys.executable, "-m", "runtime.cluster", "savepoint", "state", "--json", savepoint.path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["query"], shown["operator"], shown["store"]) == ("counts", 0, "default")
+    assert {row["key"]["k"]: row["value"]["n"] for row in shown["rows"]} == totals
