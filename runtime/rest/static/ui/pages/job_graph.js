@@ -1,0 +1,57 @@
+// The job's graph, and its tasks as a table.
+
+import { getJson, at } from "../api.js";
+import { h } from "../dom.js";
+import { jobGraph } from "../graph.js";
+import { badge, card, empty, lasting, notice, table } from "../parts.js";
+import { jobHref } from "./job_tables.js";
+
+export async function load(job) {
+  if (job.state !== "FAILED" && job.state !== "FAILING") return null;
+  const { exceptionHistory } = await getJson(`jobs/${at(job.jid)}/exceptions?maxExceptions=1`);
+  return exceptionHistory.entries[0] ?? null;
+}
+
+/** The line of a traceback that says what happened: its last that is not indented. */
+export function lastLine(entry) {
+  const lines = entry.stacktrace.trimEnd().split("\n");
+  const said = lines.filter((line) => line && !/^\s|^(Caused by|Traceback|During|The above)/.test(line));
+  return (entry.stacktrace.startsWith("Traceback") ? said.at(-1) : said[0]) ?? entry.exceptionName;
+}
+
+export function view(failure, job) {
+  const href = (id) => jobHref(job.jid, "tasks", id);
+  const waiting = job["waiting-for"] ?? {};
+  return [
+    failure &&
+      notice(
+        "bad",
+        h("strong", {}, failure.taskName ? `${failure.taskName} failed` : "The job failed"),
+        h("p", { class: "mono wrap" }, lastLine(failure)),
+        h("a", { href: jobHref(job.jid, "exceptions") }, "The whole traceback"),
+      ),
+    job.vertices.length === 0
+      ? empty("The job has no tasks yet.")
+      : [
+          h(
+            "div",
+            { class: "scroller graph-scroller", key: "graph", tabindex: "0", role: "region", "aria-label": "Job graph" },
+            jobGraph(job, href),
+          ),
+          card(
+            "Tasks",
+            table(
+              "Tasks",
+              [
+                { title: "Task", kind: "name", cell: (v) => h("a", { href: href(v.id), title: v.name }, v.name) },
+                { title: "State", cell: (v) => badge(v.status) },
+                { title: "Duration", kind: "number", cell: (v) => lasting(v["start-time"], v["end-time"], job.now - Date.now()) },
+                { title: "Waits for", kind: "wide", cell: (v) => waiting[v.id] ?? "–" },
+              ],
+              job.vertices,
+              { key: (v) => v.id },
+            ),
+          ),
+        ],
+  ];
+}
