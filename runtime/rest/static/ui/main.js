@@ -82,14 +82,13 @@ function find(hash) {
 async function navigate() {
   const route = location.hash || "#/";
   const found = find(route);
-  const samePage = current?.page === found?.page && found?.page !== undefined;
   current = { route, ...found, data: null, error: null };
   showNav();
   if (!found) {
     show([h("h1", { tabindex: "-1" }, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "To the overview"))]);
     return;
   }
-  if (!samePage) main.setAttribute("aria-busy", "true");
+  main.setAttribute("aria-busy", "true");
   asking = false;
   await refresh();
   if (current.route !== route) return;
@@ -147,6 +146,7 @@ function redraw() {
 
 function show(nodes) {
   main.removeAttribute("aria-busy");
+  main.dataset.route = current.route;
   render(main, nodes);
   const title = main.querySelector("h1")?.textContent;
   document.title = title ? `${title} – Understudy` : "Understudy";
