@@ -267,6 +267,7 @@ def graph(status: JobStatus = JobStatus.RUNNING, **changes: Any) -> ArchivedExec
     return ArchivedExecutionGraph(**{**given, **changes})
 
 
+MACHINE = task_managers.Machine(1 << 34, 8)
 REGISTRATION = TaskExecutorRegistration(
     ResourceID("tm-0"), "akka.tcp://u@127.0.0.1:1/user/tm-0", 10, 2, "4.0", "21", "local[3]", 11, 1 << 30
 )
@@ -389,14 +390,14 @@ def test_the_cluster_has_the_form_of_flinks() -> None:
 
 def test_a_task_executor_has_the_form_of_flinks() -> None:
     view = TaskManagerView(REGISTRATION, InstanceID("1" * 32), 1, 10, 4000)
-    (told,) = task_managers.overview([view], 1 << 34)["taskmanagers"]
+    (told,) = task_managers.overview([view], MACHINE)["taskmanagers"]
     fits(told, WORKER)
     assert (told["freeSlots"], told["assignedTasks"], told["hardware"]["cpuCores"]) == (1, 1, 3)
     assert told["freeResource"]["cpuCores"] == 1.5
     slots = (SlotStatus(SlotID(ResourceID("tm-0"), 0), ID), SlotStatus(SlotID(ResourceID("tm-0"), 1)))
     for metrics in (None, TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7)):
         info = TaskManagerInfo(REGISTRATION, InstanceID("1" * 32), SlotCounts(2, 1), slots, 10, 4000, metrics)
-        whole = task_managers.details(info, 1 << 34)
+        whole = task_managers.details(info, MACHINE)
         slot = {"jobId": str, "resource": RESOURCE, "assignedTasks": int}
         fits(whole, {**WORKER, "metrics": WORKER_METRICS, "allocatedSlots": [slot]})
         assert [slot["jobId"] for slot in whole["allocatedSlots"]] == [ID]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
@@ -13,13 +14,21 @@ _MB = 1 << 20
 _LOCAL = re.compile(r"local\[(\d+)")
 
 
-def _cores(registration: TaskExecutorRegistration) -> int:
-    """The cores of its Spark driver, as its master URL says; 1 where that does not."""
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a TaskExecutor's machine has: bytes of memory, and cores."""
+
+    memory: int
+    cores: int
+
+
+def _cores(registration: TaskExecutorRegistration, machine: Machine) -> int:
+    """The cores of its Spark driver, as its master URL says: all of the machine's where that gives no number."""
     match = _LOCAL.match(registration.spark_master)
-    return int(match.group(1)) if match else 1
+    return int(match.group(1)) if match else machine.cores
 
 
-def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, memory: int) -> Json:
+def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, machine: Machine) -> Json:
     return {
         "id": registration.resource_id,
         "path": registration.address,
@@ -29,11 +38,11 @@ def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, memo
         "slotsNumber": registration.slots,
         "freeSlots": free,
         "assignedTasks": registration.slots - free,
-        "totalResource": _resource(registration, registration.slots),
-        "freeResource": _resource(registration, free),
+        "totalResource": _resource(registration, registration.slots, machine),
+        "freeResource": _resource(registration, free, machine),
         "hardware": {
-            "cpuCores": _cores(registration),
-            "physicalMemory": memory,
+            "cpuCores": _cores(registration, machine),
+            "physicalMemory": machine.memory,
             "freeMemory": registration.memory_bytes,
             "managedMemory": 0,
         },
@@ -41,11 +50,11 @@ def _line(registration: TaskExecutorRegistration, free: int, heard_ms: int, memo
     }
 
 
-def _resource(registration: TaskExecutorRegistration, slots: int) -> Json:
+def _resource(registration: TaskExecutorRegistration, slots: int, machine: Machine) -> Json:
     """The share of *slots*: all of them have the Spark driver's cores and heap together."""
     share = slots / registration.slots
     return {
-        "cpuCores": _cores(registration) * share,
+        "cpuCores": _cores(registration, machine) * share,
         "taskHeapMemory": int(registration.memory_bytes * share) // _MB,
         "taskOffHeapMemory": 0,
         "managedMemory": 0,
@@ -67,24 +76,24 @@ def _memory(registration: TaskExecutorRegistration) -> Json:
     }
 
 
-def overview(views: Iterable[TaskManagerView], memory: int) -> Json:
-    """GET /taskmanagers; *memory* are the bytes that the machine has."""
+def overview(views: Iterable[TaskManagerView], machine: Machine) -> Json:
+    """GET /taskmanagers."""
     return {
-        "taskmanagers": [_line(view.registration, view.free_slots, view.last_heartbeat_ms, memory) for view in views]
+        "taskmanagers": [_line(view.registration, view.free_slots, view.last_heartbeat_ms, machine) for view in views]
     }
 
 
-def details(info: TaskManagerInfo, memory: int) -> Json:
-    """GET /taskmanagers/:taskmanagerid; *memory* are the bytes that the machine has."""
+def details(info: TaskManagerInfo, machine: Machine) -> Json:
+    """GET /taskmanagers/:taskmanagerid."""
     registration = info.registration
     tasks = 0 if info.metrics is None else info.metrics.tasks
-    line = _line(registration, info.slots.free, info.last_heartbeat_ms, memory)
+    line = _line(registration, info.slots.free, info.last_heartbeat_ms, machine)
     taken = [status.job_id for status in info.allocations if status.job_id is not None]
     return {
         **line,
         "assignedTasks": tasks,
         "allocatedSlots": [
-            {"jobId": job_id, "resource": _resource(registration, 1), "assignedTasks": 1} for job_id in taken
+            {"jobId": job_id, "resource": _resource(registration, 1, machine), "assignedTasks": 1} for job_id in taken
         ],
         "metrics": _metrics(registration, info.metrics),
         "process": {
