@@ -14,9 +14,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from runtime.rest.access import AccessPolicy
 from runtime.rest.errors import RestError, error_body, status_of
-from runtime.rest.handlers import ROUTES, cluster, jobs
+from runtime.rest.handlers import ROUTES, cluster, events, jobs
 from runtime.rest.openapi import PREFIX, openapi
 from runtime.rest.routing import JSON, Rest, RestRoute, answer
+from runtime.rest.static_files import StaticFiles
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +54,22 @@ class RestApplication:
         self._rest = rest
         self._policy = policy
         self._max_content = max_content
+        self._page = StaticFiles()
         self.routes = (*ROUTES, RestRoute("GET", "/openapi.json", self._openapi, "This document"))
         self._document = openapi(self.routes, with_token=with_token)
         self._table = [
-            (Route(route.path, _never, methods=[route.method], name=route.path), route) for route in self.routes
+            (Route(route.path, _never, methods=[route.method], name=route.path), route)
+            for route in (*self.routes, *events.ROUTES)  # a stream without an end is not for the document
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
+        file = self._page.find(scope)
+        if file is not None:
+            await file(scope, receive, send)
+            return
         refusal = self._policy.check(method, path, scope["headers"])
         if refusal is not None:
             await _send_error(send, refusal.status, refusal.message, close=True)

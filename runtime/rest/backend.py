@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from actors.errors import AskTimeout, FencingError, RecipientUnreachable, UnknownActor
+from actors.address import ActorAddress
+from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
 from actors.rpc.endpoint import RpcEndpoint
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
@@ -19,16 +20,18 @@ from conf.options import BlobOptions, RpcOptions
 from runtime.environment.context import blob_client
 from runtime.gateways.diagnostics import LogInfo, ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
-from runtime.gateways.messages import ClusterOverview, TaskManagerInfo, TaskManagerView
+from runtime.gateways.errors import JobNotReachableError, NoSuchLogError, UnknownTaskExecutorError
+from runtime.gateways.master import MasterGateway
+from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerInfo, TaskManagerView
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER
+from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderInformation
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID, ResourceID
+from runtime.job_logs import KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.leaders import G, LeaderFollower
 from runtime.rest.errors import RestError
 
@@ -37,6 +40,9 @@ T = TypeVar("T")
 PATIENCE_S = 10.0
 RETRY_S = 0.1
 SLOW_ASK_S = 60.0
+MOST_OF_A_LOG = 1024 * 1024
+"""Most bytes of a log that is still written which one answer brings; whoever wants more asks on."""
+
 # A leader that changes, or is not there yet: look it up again. What is asked for is idempotent, so a lost reply too.
 _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, JobNotReachableError)
 
@@ -83,6 +89,15 @@ class Backend(Protocol):
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         """Where the threads of a TaskExecutor are."""
 
+    async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
+        """A log of an attempt from a byte on, and whether that is all there will be."""
+
+    async def status(self) -> ClusterStatus:
+        """The processes of all masters that answer."""
+
+    def leaders(self) -> list[LeaderInformation]:
+        """Who leads at present, of the components that are followed."""
+
     async def shut_down(self) -> None:
         """Begin to stop the cluster."""
 
@@ -94,11 +109,15 @@ class ClusterBackend:
         endpoint: whose RPC service and I/O threads are used.
         ha: says who leads.
         configuration: the cluster's.
+        system: address of the endpoint's own system.
     """
 
-    def __init__(self, endpoint: RpcEndpoint, ha: HighAvailabilityServices, configuration: Configuration) -> None:
+    def __init__(
+        self, endpoint: RpcEndpoint, ha: HighAvailabilityServices, configuration: Configuration, system: ActorAddress
+    ) -> None:
         service = endpoint.service
         self._endpoint = endpoint
+        self._system = system
         self._configuration = configuration
         self._dispatcher = LeaderFollower(service, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
         self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
@@ -147,6 +166,27 @@ class ClusterBackend:
     async def task_managers(self) -> list[TaskManagerView]:
         return await self._ask_dispatcher(lambda dispatcher: dispatcher.request_task_managers())
 
+    async def status(self) -> ClusterStatus:
+        first = await self._master(self._system).request_status()
+        others = [ActorAddress.parse(text) for text in first.masters]
+        own = (self._system.host, self._system.port)
+        asked = [self._master(other).request_status() for other in others if (other.host, other.port) != own]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        processes = list(first.processes)
+        for answered in found:
+            if isinstance(answered, ClusterStatus):
+                processes += answered.processes
+            elif not isinstance(answered, ActorError):  # it is gone, or stands still: the living ones say so soon
+                raise answered
+        return replace(first, processes=tuple(processes))
+
+    def _master(self, system: ActorAddress) -> MasterGateway:
+        return self._endpoint.service.gateway(system.with_path("/user/master"), MasterGateway)
+
+    def leaders(self) -> list[LeaderInformation]:
+        found = (self._dispatcher.leader, self._resource_manager.leader)
+        return [leader for leader in found if leader is not None]
+
     async def shut_down(self) -> None:
         await self._ask_dispatcher(lambda dispatcher: dispatcher.shut_down_cluster())
 
@@ -173,6 +213,33 @@ class ClusterBackend:
         gateway, address = await self._task_executor(resource_id), await self._blob_server()
         log = await gateway.request_file_upload(name, address)
         return await self._endpoint.run_blocking(self._fetch_once, address, log.blob_key)
+
+    async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
+        kept = next((log for log in attempt.logs if log.name == name), None)
+        if kept is None or not kept.is_whole:
+            try:
+                data, at_end = await self._read_on(job_id, attempt, name, offset)
+                return data, at_end and attempt.state.is_terminal
+            except (ActorError, UnknownTaskExecutorError, NoSuchLogError):
+                if kept is None:
+                    raise
+        if offset >= kept.kept:
+            return b"", True
+        address = await self._blob_server()
+        return (await self._endpoint.run_blocking(self._fetch_kept, address, kept, job_id))[offset:], True
+
+    async def _read_on(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
+        gateway, data = await self._task_executor(ResourceID(attempt.task_executor)), bytearray()
+        while len(data) < MOST_OF_A_LOG:
+            piece = (await gateway.read_task_log(job_id, attempt.attempt_id, name, offset + len(data))).data
+            if not piece:
+                return bytes(data), True
+            data += piece
+        return bytes(data), False
+
+    def _fetch_kept(self, address: BlobAddress, log: KeptLog, job_id: JobID) -> bytes:
+        with self._blobs(address) as blobs:
+            return blobs.get_bytes(PermanentBlobKey(log.blob_key), logs_owner(job_id)) if log.blob_key else b""
 
     async def _blob_server(self) -> BlobAddress:
         return await self._ask_dispatcher(lambda dispatcher: dispatcher.get_blob_server())

@@ -56,8 +56,9 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         self._context = context
         self._wanted = port
         self._others_serve = others_serve
-        self._backend = ClusterBackend(self, ha, context.configuration)
+        self._backend = ClusterBackend(self, ha, context.configuration, context.system)
         self._server: RestServer | None = None
+        self._closing = asyncio.Event()
         self._where: RestAddress | None = None
 
     async def on_start(self) -> None:
@@ -89,11 +90,12 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
         max_content = get(RestOptions.MAX_CONTENT_LENGTH)
         snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
-        rest = Rest(self._backend, snapshots, configuration, self._context.directory.log, url)
+        rest = Rest(self._backend, snapshots, configuration, self._context.directory.log, url, self._closing)
         policy = AccessPolicy(token, hosts, scheme, max_content)
         return RestApplication(rest, policy, max_content, with_token=token is not None)
 
     async def on_stop(self) -> None:
+        self._closing.set()
         if self._server is not None:
             await self._server.stop()
         await super().on_stop()

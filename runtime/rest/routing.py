@@ -38,6 +38,7 @@ class Rest:
         configuration: the cluster's.
         log_dir: where the logs of this machine's control plane are.
         url: the endpoint's own address.
+        closing: set when the endpoint stops, for streams that have no end of their own.
         fetching: held while a log of a TaskExecutor is in memory.
     """
 
@@ -46,6 +47,7 @@ class Rest:
     configuration: Configuration
     log_dir: Path
     url: str
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_AT_ONCE))
 
     async def job(self, request: Request) -> ArchivedExecutionGraph:

@@ -115,6 +115,7 @@ class Visitor:
     def go(self, hash_route: str) -> None:
         """Open a page, and wait until it is shown."""
         self.page.goto(self.stage.url + hash_route)
+        hash_route = self.page.evaluate("location.hash")
         playwright.expect(self.page.locator("main:not([aria-busy])")).to_have_attribute("data-route", hash_route)
 
     def log_in(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +16,15 @@ from runtime.gateways.errors import (
     NoSuchLogError,
     UnknownTaskExecutorError,
 )
-from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
+from runtime.gateways.messages import (
+    ClusterOverview,
+    ClusterStatus,
+    ProcessView,
+    TaskExecutorRegistration,
+    TaskManagerInfo,
+    TaskManagerView,
+)
+from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobmaster.archived_execution_graph import (
@@ -40,6 +50,7 @@ ValueError: carrier 'ZZ' has no name
 """
 RUNNING, STREAMING, WAITING, FAILED, FINISHED, CANCELED = (JobID(f"{n}" * 32) for n in range(1, 7))
 _SLOTS = 4
+_SYSTEM = "akka.tcp://understudy@127.0.0.1:6123"
 _S = ExecutionState
 
 
@@ -62,7 +73,11 @@ def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = Fal
             times |= {"DEPLOYING": at + 400, "RUNNING": at + 900}
         if here.is_terminal:
             times[here.value] = at + 2900
-        error = None if is_last else ErrorInfo(FailureKind.TASK_PROCESS_LOST, "ProcessDied", "killed by SIGKILL", "", name, at + 2900)
+        error = (
+            None
+            if is_last
+            else ErrorInfo(FailureKind.TASK_PROCESS_LOST, "ProcessDied", "killed by SIGKILL", "", name, at + 2900)
+        )
         executor = "" if here is _S.SCHEDULED else "tm-1"
         identity = ExecutionAttemptID.from_name("made up", name, str(number))
         attempts.append(AttemptInfo(identity, number, here, executor, times, error, None))
@@ -70,7 +85,9 @@ def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = Fal
     return TaskInfo(vertex_id(name), name, (vertex_id(name),), tuple(attempts), waits)
 
 
-def _job(job_id: JobID, name: str, status: JobStatus, began: int, **tasks: tuple[ExecutionState, tuple[str, ...]]) -> Any:
+def _job(
+    job_id: JobID, name: str, status: JobStatus, began: int, **tasks: tuple[ExecutionState, tuple[str, ...]]
+) -> Any:
     times = {"INITIALIZING": began, "CREATED": began + 10, "RUNNING": began + 200}
     if status is not JobStatus.RUNNING:
         times[status.value] = began + 6000
@@ -82,9 +99,7 @@ def _job(job_id: JobID, name: str, status: JobStatus, began: int, **tasks: tuple
         kind=JobKind.PIPELINE,
         status=status,
         timestamps=times,
-        tasks=tuple(
-            _task(names[key], state, began, restarted=key == "join") for key, (state, _) in tasks.items()
-        ),
+        tasks=tuple(_task(names[key], state, began, restarted=key == "join") for key, (state, _) in tasks.items()),
         vertices=tuple(
             VertexInfo(
                 vertex_id(names[key]),
@@ -123,13 +138,18 @@ class MadeUpCluster:
             ),
             _job(STREAMING, HOSTILE, JobStatus.RUNNING, began - 8_000_000, main=(_S.RUNNING, ())),
             _job(WAITING, LONG, JobStatus.RESTARTING, began, main=(_S.SCHEDULED, ())),
-            _job(FAILED, "nightly-report", JobStatus.FAILED, began, read=(_S.FINISHED, ()), join=(_S.FAILED, ("read",))),
+            _job(
+                FAILED, "nightly-report", JobStatus.FAILED, began, read=(_S.FINISHED, ()), join=(_S.FAILED, ("read",))
+            ),
             _job(FINISHED, "pi", JobStatus.FINISHED, began, main=(_S.FINISHED, ())),
             _job(CANCELED, "abandoned", JobStatus.CANCELED, began, main=(_S.CANCELED, ())),
         ]
         self.graphs: dict[JobID, ArchivedExecutionGraph] = {graph.job_id: graph for graph in made}
         self.log = "counted 1 flight\n"
         self.cancelled: list[JobID] = []
+        self.failure: Exception | None = None
+        self.answers = threading.Event()
+        self.answers.set()
         self.cancel_failure: Exception | None = None
         self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
 
@@ -139,6 +159,9 @@ class MadeUpCluster:
         self.graphs[job_id] = replace(graph, status=status, timestamps={**graph.timestamps, status.value: _now()})
 
     async def jobs(self) -> tuple[JobDetails, ...]:
+        await asyncio.to_thread(self.answers.wait)
+        if self.failure is not None:
+            raise self.failure
         return tuple(graph.details() for graph in self.graphs.values())
 
     async def job(self, job_id: JobID) -> ArchivedExecutionGraph:
@@ -184,7 +207,13 @@ class MadeUpCluster:
         metrics = TaskManagerMetrics(60 << 20, 12.5, 9, 40, 900 << 20, 80.0, 3)
         heard = _now() - 900
         return TaskManagerInfo(
-            self._registration(resource_id), InstanceID("1" * 32), SlotCounts(_SLOTS, 1), (), heard - 60_000, heard, metrics
+            self._registration(resource_id),
+            InstanceID("1" * 32),
+            SlotCounts(_SLOTS, 1),
+            (),
+            heard - 60_000,
+            heard,
+            metrics,
         )
 
     async def task_manager_logs(self, resource_id: ResourceID) -> list[LogInfo]:
@@ -201,6 +230,17 @@ class MadeUpCluster:
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         return self.log.encode()[offset:], attempt.state.is_terminal
+
+    async def status(self) -> ClusterStatus:
+        processes = (
+            ProcessView("dispatcher", "dispatcher", 4101, f"{_SYSTEM}/user/dispatcher", 1, "leader"),
+            ProcessView("resourcemanager", "resourcemanager", 4102, f"{_SYSTEM}/user/resourcemanager", 0, "standby"),
+            ProcessView("worker-2", "worker", 0, "", is_stopped=True),
+        )
+        return ClusterStatus("made-up", "0.1.0", _SYSTEM, _now() - 90_000, processes)
+
+    def leaders(self) -> list[LeaderInformation]:
+        return [LeaderInformation(DISPATCHER, f"{_SYSTEM}/user/dispatcher", 1795233261917, "s")]
 
     async def shut_down(self) -> None:
         raise AssertionError("no page may ask for that")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from actors.errors import RecipientUnreachable
 from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import ExecutionAttemptID
 from runtime.jobmaster.execution_state import JobStatus
@@ -69,6 +70,23 @@ def test_a_dead_server_is_said_and_what_it_told_is_grey(visitor: Visitor) -> Non
     expect(page.locator("tr", has=page.get_by_role("link", name="count-flights"))).to_contain_text("FAILING")
     expect(page.get_by_text("No answer from the server since")).to_have_count(0)
     expect(page.locator("main")).not_to_have_class(re.compile("stale"))
+
+
+def test_what_is_old_because_nobody_leads_is_grey_too(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go("#/")
+    expect(page.get_by_role("link", name="count-flights")).to_be_visible()
+    cluster.failure = RecipientUnreachable("nobody leads at present")
+    expect(page.get_by_text("This is not the present state: nobody leads at present")).to_be_visible()
+    expect(page.locator("main")).to_have_class("stale")
+    cluster.failure = None
+    expect(page.locator("main")).not_to_have_class("stale")
+    cluster.answers.clear()
+    expect(page.get_by_text("Waiting for the cluster's answer since")).to_be_visible()
+    expect(page.locator("main")).to_have_class("stale")
+    cluster.answers.set()
+    expect(page.locator("main")).not_to_have_class("stale")
+    expect(page.get_by_text("Waiting for the cluster's answer since")).to_have_count(0)
 
 
 def test_a_job_is_cancelled_after_a_question(visitor: Visitor) -> None:

@@ -56,7 +56,9 @@ def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Vis
     assert visitor.problems == []
 
 
-@pytest.mark.parametrize("address", ["#/", "#/jobs", JOB, f"#/jobs/{FAILED}/exceptions", "#/taskmanagers/tm-1", "#/submit"])
+@pytest.mark.parametrize(
+    "address", ["#/", "#/jobs", JOB, f"#/jobs/{FAILED}/exceptions", "#/taskmanagers/tm-1", "#/submit"]
+)
 def test_the_keyboard_reaches_every_control_and_shows_where_it_is(visitor: Visitor, address: str) -> None:
     visitor.go(address)
     page = visitor.page
@@ -109,7 +111,9 @@ def test_a_page_allows_no_script_of_others(visitor: Visitor) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
-    blocked = visitor.page.evaluate("() => { try { document.body.innerHTML = '<b></b>'; } catch (e) { return e.name; } }")
+    blocked = visitor.page.evaluate(
+        "() => { try { document.body.innerHTML = '<b></b>'; } catch (e) { return e.name; } }"
+    )
     assert blocked == "TypeError"  # trusted types: text never becomes markup
 
 

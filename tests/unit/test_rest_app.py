@@ -21,10 +21,11 @@ from runtime.gateways.errors import (
     NoSuchLogError,
     UnknownTaskExecutorError,
 )
-from runtime.gateways.messages import ClusterOverview, TaskManagerInfo, TaskManagerView
+from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
+from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import InstanceID, JobID, ResourceID
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.access import AccessPolicy
@@ -104,6 +105,17 @@ class MadeUpCluster:
         await self.task_manager(resource_id)
         return ThreadDump(1, (ThreadInfo("main", "at x"),))
 
+    async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
+        return b"0123456789"[offset:], attempt.state.is_terminal
+
+    async def status(self) -> ClusterStatus:
+        self._fail()
+        processes = (ProcessView("dispatcher", "actor", 7, "akka.tcp://u@h:1/user/dispatcher", 2, "leader"),)
+        return ClusterStatus("made-up", "0.1.0", "akka.tcp://u@h:1", 100, processes)
+
+    def leaders(self) -> list[LeaderInformation]:
+        return [LeaderInformation(DISPATCHER, "akka.tcp://u@h:1/user/dispatcher", 12, "s")]
+
     async def shut_down(self) -> None:
         self.stopped = True
 
@@ -182,6 +194,8 @@ def filled(path: str) -> str:
         "vertexid": READ,
         "subtaskindex": "0",
         "attempt": "1",
+        "attemptid": "1" * 32,
+        "log": "stdout",
         "taskmanagerid": "tm-0",
         "filename": "taskexecutor" if "taskmanagers" in path else "master.log",
         "checkpointid": "1",
@@ -236,7 +250,7 @@ async def test_the_document_describes_the_routes_and_nothing_else(site: Site) ->
     ("method", "target", "status"),
     [
         ("GET", "/nothing", 404),
-        ("GET", "/", 404),
+        ("POST", "/", 404),
         ("GET", "/v1", 404),
         ("GET", "/v1/v1/overview", 404),
         ("GET", "/overview/", 404),

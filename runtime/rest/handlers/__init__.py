@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from runtime.rest.handlers import applications, checkpoints, cluster, jobs, submission, task_managers, vertices
+from runtime.rest.handlers import (
+    applications,
+    checkpoints,
+    cluster,
+    job_logs,
+    jobs,
+    submission,
+    task_managers,
+    vertices,
+)
 from runtime.rest.routing import RestRoute
 
 ROUTES: tuple[RestRoute, ...] = (
     *cluster.ROUTES,
     *jobs.ROUTES,
+    *job_logs.ROUTES,
     *vertices.ROUTES,
     *checkpoints.ROUTES,
     *applications.ROUTES,

@@ -35,6 +35,11 @@ async def get_overview(rest: Rest, request: Request) -> Response:
     return Response(await encoded_overview(rest), media_type=JSON)
 
 
+async def get_processes(rest: Rest, request: Request) -> Response:
+    status = await rest.snapshots.get("/processes", rest.backend.status)
+    return answer(messages.processes(status, rest.backend.leaders()))
+
+
 async def get_configuration(rest: Rest, request: Request) -> Response:
     return answer(messages.configuration(rest.configuration.to_dict(redacted=True)))
 
@@ -97,6 +102,7 @@ async def shut_down(rest: Rest, request: Request) -> Response:
 ROUTES = (
     RestRoute("GET", "/config", get_dashboard_configuration, "What a web page needs to know first"),
     RestRoute("GET", "/overview", get_overview, "Counts of TaskExecutors, slots and jobs"),
+    RestRoute("GET", "/processes", get_processes, "The processes of the cluster, and which of them lead"),
     RestRoute("DELETE", "/cluster", shut_down, "Begin to stop the cluster"),
     RestRoute("GET", "/datasets", get_data_sets, "Cached data sets: none"),
     RestRoute("GET", "/jobmanager/config", get_configuration, "The cluster's configuration, secrets masked"),

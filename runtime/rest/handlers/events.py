@@ -1,7 +1,8 @@
 """Server-sent events: a page that follows them learns at once what changed, and that the server is gone.
 
 An event says that there is something new, not what: the page asks for what it shows, and so there is one form of
-each answer. ``changed`` comes when the lists of jobs and TaskExecutors differ, ``tick`` when nothing of theirs does.
+each answer. ``changed`` comes when the lists of jobs and TaskExecutors differ, ``tick`` when nothing of theirs does, and
+``waiting`` while the cluster does not answer the endpoint.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from runtime.rest.routing import Rest, RestRoute
 MEDIA = "text/event-stream"
 _CHANGED = b"event: changed\ndata: {}\n\n"
 _TICK = b"event: tick\ndata: {}\n\n"
+_WAITING = b"event: waiting\ndata: {}\n\n"
 
 
 async def _seen(rest: Rest) -> Any:
@@ -36,22 +38,32 @@ async def _seen(rest: Rest) -> Any:
     return jobs, counts, [(view.registration.resource_id, view.free_slots) for view in views]
 
 
-async def _events(rest: Rest) -> AsyncIterator[bytes]:
+async def stream(rest: Rest) -> AsyncIterator[bytes]:
+    """The events, until the endpoint stops."""
     interval_s = rest.configuration.get(RestOptions.REFRESH_INTERVAL)
-    yield _TICK  # before anything is asked: the stream is open
-    last = await _seen(rest)
-    while not rest.closing.is_set():
-        try:
-            async with asyncio.timeout(interval_s):
-                await rest.closing.wait()
-        except TimeoutError:
-            seen = await _seen(rest)
-            yield _TICK if seen == last else _CHANGED
-            last = seen
+    closing = asyncio.ensure_future(rest.closing.wait())
+    last = None
+    try:
+        while not closing.done():
+            asked = asyncio.ensure_future(_seen(rest))
+            try:
+                while not asked.done() and not closing.done():
+                    await asyncio.wait((asked, closing), timeout=interval_s, return_when=asyncio.FIRST_COMPLETED)
+                    if not asked.done():
+                        yield _WAITING
+            finally:
+                asked.cancel()
+            if closing.done():
+                return
+            yield _TICK if asked.result() == last else _CHANGED
+            last = asked.result()
+            await asyncio.wait((closing,), timeout=interval_s)
+    finally:
+        closing.cancel()
 
 
 async def get_events(rest: Rest, request: Request) -> Response:
-    return StreamingResponse(_events(rest), media_type=MEDIA)
+    return StreamingResponse(stream(rest), media_type=MEDIA)
 
 
 ROUTES = (RestRoute("GET", "/events", get_events, "Server-sent events: something has changed", media=MEDIA),)

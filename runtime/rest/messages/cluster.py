@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import runtime
-from runtime.gateways.messages import ClusterOverview
-from runtime.rest.messages.common import Json
+from runtime.gateways.messages import ClusterOverview, ClusterStatus
+from runtime.ha.model import LeaderInformation
+from runtime.rest.messages.common import NO_TIME, Json
 
 VERSION = f"understudy {runtime.__version__}"
 API_VERSION = "2.3.0"
@@ -43,6 +44,30 @@ def overview(counts: ClusterOverview) -> Json:
         "flink-version": API_VERSION,
         "flink-commit": VERSION,
         "pending-slot-requests": counts.pending_requests,
+    }
+
+
+def processes(status: ClusterStatus, leaders: Iterable[LeaderInformation]) -> Json:
+    """GET /processes: what the masters look after; a leader has its ``epoch``, which is -1 where it is not known."""
+    epochs = {leader.address: leader.epoch for leader in leaders}
+    return {
+        "cluster-id": status.cluster_id,
+        "version": status.version,
+        "start-time": status.started_ms,
+        "processes": [
+            {
+                "name": process.name,
+                "role": process.role,
+                "pid": process.pid,
+                "address": process.address,
+                "restarts": process.restarts,
+                "leadership": process.leadership,
+                "epoch": epochs.get(process.address, NO_TIME),
+                "stopped": process.is_stopped,
+                "url": process.url,
+            }
+            for process in status.processes
+        ],
     }
 
 

@@ -34,6 +34,8 @@ const ROUTES = [
   [/^\/submit$/, submit, []],
 ];
 
+const PATIENCE_MS = 3000;
+
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
 const announcer = document.getElementById("announcer");
@@ -41,10 +43,14 @@ const announcer = document.getElementById("announcer");
 let current = null; // what is shown: {route, page, parameters, data, error}
 let turn = 0; // only the last of several answers counts
 let asking = false;
+let askedAt = 0;
 let config = null;
 const states = new Map(); // of the jobs that were seen, to tell what changed
 
-const connection = new Connection(showConnection, refresh);
+const connection = new Connection(() => {
+  showConnection();
+  if (connection.state !== "lost") announce("Connected to the server");
+}, refresh);
 
 /** What pages may do besides showing. */
 const shell = { refresh, redraw, announce, tellStates, submitToken, goTo: (hash) => (location.hash = hash) };
@@ -101,6 +107,7 @@ async function refresh() {
   const mine = ++turn;
   const asked = current;
   asking = true;
+  askedAt = Date.now();
   try {
     if (config === null) await begin();
     if (current !== asked) return;
@@ -117,6 +124,7 @@ async function refresh() {
     if (mine === turn) asking = false;
   }
   redraw();
+  showConnection();
 }
 
 async function begin() {
@@ -152,8 +160,13 @@ function show(nodes) {
   document.title = title ? `${title} – Understudy` : "Understudy";
 }
 
+/** The server is there and yet does not answer, as when nobody leads. */
+function isLate() {
+  return asking && Date.now() - askedAt > Math.max(PATIENCE_MS, 3 * connection.interval);
+}
+
 function showStale() {
-  const stale = connection.state === "lost" || Boolean(current?.error && current.data);
+  const stale = connection.state === "lost" || isLate() || Boolean(current?.error && current.data);
   main.classList.toggle("stale", stale);
 }
 
@@ -178,10 +191,11 @@ function showConnection() {
   const line = document.getElementById("connection");
   line.dataset.state = state;
   line.lastElementChild.textContent = WORDS[state];
-  const since = () => `No answer from the server since ${time(lastHeard)} (${duration(Date.now() - lastHeard)}).`;
+  const since = () => `No answer from the server since ${time(lastHeard)}.`;
   const words = " What is shown is how it was then. Asking again every second.";
-  render(banner, state === "lost" ? h("p", {}, h("strong", {}, since()), words) : []);
-  if (state === "live" || state === "polling") announce("Connected to the server");
+  if (state === "lost") render(banner, h("p", {}, h("strong", {}, since()), words));
+  else if (isLate()) render(banner, h("p", {}, `Waiting for the cluster's answer since ${time(askedAt)}.`));
+  else render(banner, []);
   showStale();
 }
 
@@ -219,7 +233,8 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 setInterval(() => {
-  if (connection.state === "lost") return; // time does not go on in what is not known
+  showConnection();
+  if (main.classList.contains("stale")) return; // time does not go on in what is not known
   for (const element of document.querySelectorAll(".lasting")) {
     element.textContent = duration(Date.now() - Number(element.dataset.start));
   }

@@ -2,10 +2,11 @@
 
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
+import { count } from "../format.js";
 import { card, configuration, facts, heading, loadLog, logList, logText, moment, table, tabs, threadDump } from "../parts.js";
 
 const PARTS = [
-  ["", "Leaders"],
+  ["", "Processes"],
   ["logs", "Logs"],
   ["configuration", "Configuration"],
   ["thread-dump", "Thread dump"],
@@ -15,35 +16,42 @@ export async function load({ tab, file }) {
   if (tab === "logs") return file ? loadLog(`jobmanager/logs/${at(file)}`) : (await getJson("jobmanager/logs")).logs;
   if (tab === "configuration") return getJson("jobmanager/config");
   if (tab === "thread-dump") return getOptional("jobmanager/thread-dump");
-  const [leaders, config, environment] = await Promise.all([
-    getOptional("leaders"),
-    getJson("config"),
-    getJson("jobmanager/environment"),
-  ]);
-  return { leaders, config, environment };
+  const [cluster, config, environment] = await Promise.all(
+    ["processes", "config", "jobmanager/environment"].map((path) => getJson(path)),
+  );
+  return { cluster, config, environment };
 }
 
-function leaderTable(leaders) {
+function leadership(process) {
+  if (!process.leadership) return "–";
+  const epoch = process.epoch > 0 && h("span", { class: "small muted" }, ` epoch ${process.epoch}`);
+  return [h("span", { class: `badge ${process.leadership === "leader" ? "tone-good" : ""}` }, process.leadership), epoch];
+}
+
+function processTable(processes) {
   return table(
-    "Leaders",
+    "Processes",
     [
-      { title: "Component", cell: (leader) => leader.component },
-      { title: "Epoch", kind: "number", cell: (leader) => String(leader.epoch ?? "–") },
-      { title: "Since", kind: "wide", cell: (leader) => moment(leader.since ?? -1) },
-      { title: "Address", kind: "mono wrap", cell: (leader) => leader.address || "nobody leads" },
+      { title: "Process", kind: "name", cell: (process) => process.name },
+      { title: "Leads", cell: leadership },
+      { title: "Pid", kind: "number", cell: (process) => (process.stopped ? "stopped" : process.pid) },
+      { title: "Restarts", kind: "number", cell: (process) => count(process.restarts) },
+      { title: "Address", kind: "wide mono wrap", cell: (process) => process.url || process.address || "–" },
     ],
-    leaders,
-    { key: (leader) => leader.component },
+    processes,
+    { key: (process) => `${process.address} ${process.name}` },
   );
 }
 
-function state({ leaders, config, environment }) {
+function state({ cluster, config, environment }) {
   return [
-    leaders && card("Who leads", leaderTable(leaders.leaders)),
+    card("Processes", processTable(cluster.processes)),
     card(
-      "Software",
+      "Cluster",
       facts([
-        ["Understudy", config["flink-revision"]],
+        ["Id", cluster["cluster-id"]],
+        ["Started", moment(cluster["start-time"])],
+        ["Understudy", cluster.version],
         ["REST API", `Flink ${config["flink-version"]}`],
         ["Python", environment.jvm.version],
         ["Machine", environment.jvm.arch],
