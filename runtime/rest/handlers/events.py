@@ -1,8 +1,8 @@
 """Server-sent events: a page that follows them learns at once what changed, and that the server is gone.
 
 An event says that there is something new, not what: the page asks for what it shows, and so there is one form of
-each answer. ``changed`` comes when the lists of jobs and TaskExecutors differ, ``tick`` when nothing of theirs does, and
-``waiting`` while the cluster does not answer the endpoint.
+each answer. ``changed`` comes when the lists of jobs and TaskExecutors differ, ``tick`` when they do not,
+and ``waiting`` while the cluster does not answer the endpoint.
 """
 
 from __future__ import annotations
