@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from actors.errors import RecipientUnreachable
 from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import ExecutionAttemptID
 from runtime.jobmaster.execution_state import JobStatus
-from tests.browser.conftest import TOKEN, Visitor, playwright
 from tests.browser.made_up_cluster import FAILED, RUNNING, TRACEBACK
+from tests.browser.stage import TOKEN
 
-expect = playwright.expect
+if TYPE_CHECKING:
+    from tests.browser.visitor import Visitor
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`").expect
 
 
 def test_the_token_is_asked_for_and_goes_into_no_address(open_window: Callable[..., Visitor]) -> None:

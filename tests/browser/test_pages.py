@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import Visitor, playwright
 from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, WAITING, vertex_id
 
-expect = playwright.expect
+if TYPE_CHECKING:
+    from tests.browser.visitor import Visitor
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`").expect
 
 JOB = f"#/jobs/{RUNNING}"
 PAGES = {
