@@ -99,7 +99,7 @@ async function navigate() {
   await refresh();
   if (current.route !== route) return;
   scrollTo(0, 0);
-  main.querySelector("h1")?.focus({ preventScroll: true });
+  (main.querySelector("#token") ?? main.querySelector("h1"))?.focus({ preventScroll: true });
 }
 
 async function refresh() {
@@ -205,7 +205,6 @@ function askForToken() {
   current.data = null;
   show(login.view(shell, hasToken()));
   main.classList.remove("stale");
-  main.querySelector("input")?.focus();
 }
 
 /** Try a token; false when the server refuses it. */

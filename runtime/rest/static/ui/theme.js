@@ -17,7 +17,7 @@
     if (name === "auto") root.removeAttribute("data-theme");
     else root.setAttribute("data-theme", name);
     const button = document.getElementById("theme");
-    if (button) button.textContent = `Theme: ${name}`;
+    if (button) button.lastElementChild.textContent = name;
   }
 
   apply(chosen());

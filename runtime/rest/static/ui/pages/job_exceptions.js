@@ -23,7 +23,7 @@ function failure(entry, isNewest) {
         "span",
         { class: "small muted" },
         [entry.taskName, entry.taskManagerId && `on ${entry.taskManagerId}`].filter(Boolean).join(" "),
-        " ",
+        entry.taskName && " · ",
         moment(entry.timestamp),
       ),
     ),

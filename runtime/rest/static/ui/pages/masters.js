@@ -23,6 +23,7 @@ export async function load({ tab, file }) {
 }
 
 function leadership(process) {
+  if (process.stopped) return h("span", { class: "badge" }, "stopped");
   if (!process.leadership) return "–";
   const epoch = process.epoch > 0 && h("span", { class: "small muted" }, ` epoch ${process.epoch}`);
   return [h("span", { class: `badge ${process.leadership === "leader" ? "tone-good" : ""}` }, process.leadership), epoch];
@@ -32,10 +33,10 @@ function processTable(processes) {
   return table(
     "Processes",
     [
-      { title: "Process", kind: "name", cell: (process) => process.name },
-      { title: "Leads", cell: leadership },
-      { title: "Pid", kind: "number", cell: (process) => (process.stopped ? "stopped" : process.pid) },
-      { title: "Restarts", kind: "number", cell: (process) => count(process.restarts) },
+      { title: "Process", cell: (process) => process.name },
+      { title: "Leadership", cell: leadership },
+      { title: "Pid", kind: "number wide", cell: (process) => (process.pid > 0 ? process.pid : "–") },
+      { title: "Restarts", kind: "number wide", cell: (process) => count(process.restarts) },
       { title: "Address", kind: "wide mono wrap", cell: (process) => process.url || process.address || "–" },
     ],
     processes,
