@@ -1,7 +1,7 @@
 """The REST API: GET /jobs/overview on one connection, and requests per second on sixteen, with 5 jobs and with 100.
 
-The jobs are real, and over. The asker is one process with sixteen sockets on the same machine, so what it takes is in the
-figures.
+The jobs are real, and over. The asker is one process with sixteen sockets on the same machine, so what it takes is in
+the figures.
 """
 
 from __future__ import annotations
