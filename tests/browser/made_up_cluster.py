@@ -34,7 +34,7 @@ from runtime.jobmaster.archived_execution_graph import (
     TaskInfo,
     VertexInfo,
 )
-from runtime.jobmaster.descriptor import VertexProgress
+from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
@@ -50,6 +50,7 @@ ValueError: carrier 'ZZ' has no name
 """
 RUNNING, STREAMING, WAITING, FAILED, FINISHED, CANCELED = (JobID(f"{n}" * 32) for n in range(1, 7))
 _SLOTS = 4
+_DONE = {ExecutionState.RUNNING: 13, ExecutionState.FINISHED: 40}
 _SYSTEM = "akka.tcp://understudy@127.0.0.1:6123"
 _S = ExecutionState
 
@@ -80,7 +81,8 @@ def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = Fal
         )
         executor = "" if here is _S.SCHEDULED else "tm-1"
         identity = ExecutionAttemptID.from_name("made up", name, str(number))
-        attempts.append(AttemptInfo(identity, number, here, executor, times, error, None))
+        queries = (StreamingQuery("0f1e2d", "3c4b5a", HOSTILE, 41),) if name == "main" else ()
+        attempts.append(AttemptInfo(identity, number, here, executor, times, error, None, queries=queries))
     waits = "the results of join" if state is _S.SCHEDULED else ""
     return TaskInfo(vertex_id(name), name, (vertex_id(name),), tuple(attempts), waits)
 
@@ -108,7 +110,7 @@ def _job(
                 vertex_id(names[key]),
                 state,
                 tuple(vertex_id(names[source]) for source in inputs),
-                VertexProgress(vertex_id(names[key])),
+                VertexProgress(vertex_id(names[key]), 2, 1, 40, _DONE.get(state, 0), 2),
             )
             for key, (state, inputs) in tasks.items()
         ),

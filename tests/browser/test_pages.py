@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,16 @@ def test_names_are_text_whatever_they_are(visitor: Visitor) -> None:
     visitor.go("#/jobs/<img src=x onerror=alert(1)>/x/y")
     visitor.go("#/taskmanagers/..%2F..%2Fconfig")
     assert visitor.page.locator("main img").count() == 0
+
+
+def test_a_graph_tells_states_and_progress_in_words(visitor: Visitor) -> None:
+    visitor.go(JOB)
+    graph = visitor.page.get_by_role("group", name="Graph of 5 tasks")
+    expect(graph.get_by_role("link", name=re.compile(r"^join: RUNNING, .*, 13 of 40 Spark tasks$"))).to_be_visible()
+    expect(graph.get_by_role("link", name=re.compile(r"^write: SCHEDULED"))).to_be_visible()
+    assert graph.locator(".edge").count() == 5
+    visitor.go(f"#/jobs/{STREAMING}")
+    expect(visitor.page.get_by_role("region", name="Streaming queries")).to_contain_text("41")
 
 
 def test_a_page_allows_no_script_of_others(visitor: Visitor) -> None:

@@ -279,6 +279,9 @@ def test_a_job_has_the_form_of_flinks(status: JobStatus) -> None:
     fits(told, JOB)
     assert told["state"] == status.value
     assert [node["id"] for node in told["plan"]["nodes"]] == [vertex["id"] for vertex in told["vertices"]]
+    counts = dict.fromkeys(("stages", "stages-completed", "tasks", "tasks-completed", "tasks-active"), int)
+    fits(told["spark"], {key: {**counts, "queries": [dict]} for key in (READ, WRITE)})
+    assert told["spark"][READ]["queries"] == [{"id": "q", "run-id": "r", "name": "", "batch": 3}]
     fits(told["plan"]["nodes"], [NODE])
     fits(jobs.plan(graph(status)), {"plan": PLAN})
     fits(jobs.overview([graph(status).details()], NOW), {"jobs": [LINE]})

@@ -73,6 +73,28 @@ def job(graph: ArchivedExecutionGraph, now: int) -> Json:
         "plan": _plan(graph),
         "pending-operators": 0,
         "waiting-for": {task.key: task.waiting_for for task in graph.tasks if task.waiting_for},
+        "spark": {task.key: _spark(graph, task) for task in graph.tasks},
+    }
+
+
+def _spark(graph: ArchivedExecutionGraph, task: TaskInfo) -> Json:
+    """Spark's own counts for a task, and its streaming queries; ``batch`` is -1 before the first."""
+    counts = [vertex.progress for vertex in graph.vertices if vertex.task == task.key]
+    return {
+        "stages": sum(count.stages for count in counts),
+        "stages-completed": sum(count.stages_completed for count in counts),
+        "tasks": sum(count.tasks_total for count in counts),
+        "tasks-completed": sum(count.tasks_completed for count in counts),
+        "tasks-active": sum(count.tasks_active for count in counts),
+        "queries": [
+            {
+                "id": query.id,
+                "run-id": query.run_id,
+                "name": query.name,
+                "batch": -1 if query.batch is None else query.batch,
+            }
+            for query in task.attempts[-1].queries
+        ],
     }
 
 

@@ -27,7 +27,7 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-/** The answer to a request; `path` is relative, without a slash in front. Throws ApiError, Unreachable, or AbortError. */
+/** The answer to a request of a relative path, without a slash in front. Throws ApiError, Unreachable, AbortError. */
 export async function request(path, { method = "GET", body, headers = {}, signal } = {}) {
   const token = sessionStorage.getItem(KEY);
   const sent = { ...headers };

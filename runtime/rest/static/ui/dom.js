@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element. Attributes: `key` (its identity among its siblings), `on` ({event: handler}), the rest as in HTML. */
+/** An HTML element. Attributes: `key` (which of its siblings it is), `on` ({event: handler}), the rest as in HTML. */
 export function h(tag, attributes, ...children) {
   return build(document.createElement(tag), attributes, children);
 }
@@ -62,7 +62,7 @@ function patch(live, fresh) {
 }
 
 // What is open, chosen or typed belongs to the user, not to the next rendering.
-const USERS_OWN = { DETAILS: ["open"], DIALOG: ["open"], INPUT: ["value", "checked"], SELECT: ["value"], OPTION: ["selected"] };
+const USERS_OWN = { DETAILS: ["open"], DIALOG: ["open"], INPUT: ["value", "checked"] };
 
 function patchAttributes(live, fresh) {
   const own = USERS_OWN[live.nodeName] ?? [];

@@ -1,6 +1,7 @@
 // Times, durations, sizes and counts as people read them.
 
-const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const TWO = "2-digit";
+const TIME = new Intl.DateTimeFormat(undefined, { hour: TWO, minute: TWO, second: TWO, hourCycle: "h23" });
 const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
 /** A point in time (epoch milliseconds); the day is said when it is not today's. -1 and 0 are none. */

@@ -7,7 +7,7 @@ import { tone } from "./parts.js";
 const HEIGHT = 92;
 const WIDTH = { least: 128, most: 216 };
 const NARROW = 640;
-const CHARACTER = { name: 8.8, what: 7.2 }; // about the widest that a system's font draws
+const CHARACTER = { name: 9.4, what: 7.2 }; // about the widest that a system's font draws
 
 /** The layer of each node: one behind the furthest of its inputs. A cycle, which no job has, would end the search. */
 export function layersOf(nodes) {
@@ -17,7 +17,8 @@ export function layersOf(nodes) {
     if (depths.has(node.id)) return depths.get(node.id);
     if (path.has(node.id)) return 0;
     path.add(node.id);
-    const before = (node.inputs ?? []).filter((input) => byId.has(input.id)).map((input) => visit(byId.get(input.id), path));
+    const inputs = (node.inputs ?? []).map((input) => byId.get(input.id)).filter(Boolean);
+    const before = inputs.map((input) => visit(input, path));
     path.delete(node.id);
     const depth = before.length ? Math.max(...before) + 1 : 0;
     depths.set(node.id, depth);
@@ -39,7 +40,7 @@ export function layersOf(nodes) {
   return layers;
 }
 
-/** Names of what a node does, from its description, which is HTML by Flink's custom. Only breaks and entities are read. */
+/** What a node does, line by line: its description is HTML by Flink's custom, of which breaks and entities are read. */
 export function describe(description) {
   const entities = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&#39;": "'", "&amp;": "&" };
   return description
@@ -82,7 +83,9 @@ export function jobGraph(job, href) {
   const edges = nodes.flatMap((node) =>
     (node.inputs ?? [])
       .filter((input) => places.has(input.id))
-      .map((input) => edge(places.get(input.id), places.get(node.id), nodeWidth, down, input, `${input.id} ${node.id}`)),
+      .map((input) =>
+        edge(places.get(input.id), places.get(node.id), nodeWidth, down, input, `${input.id} ${node.id}`),
+      ),
   );
   const m = 4; // room for focus rings
   return s(
@@ -96,7 +99,10 @@ export function jobGraph(job, href) {
       "aria-label": `Graph of ${plural(nodes.length, "task")}`,
     },
     edges,
-    nodes.map((node) => box(node, vertices.get(node.id), places.get(node.id), nodeWidth, href(node.id))),
+    nodes.map((node) => {
+      const place = { ...places.get(node.id), width: nodeWidth };
+      return box(node, vertices.get(node.id), job.spark?.[node.id], place, href(node.id));
+    }),
   );
 }
 
@@ -108,7 +114,9 @@ function edge(from, to, width, down, input, key) {
   const path = down
     ? `M${x1},${y1} C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2 - 5}`
     : `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2 - 5},${y2}`;
-  const tip = down ? `M${x2 - 4},${y2 - 7} L${x2},${y2} L${x2 + 4},${y2 - 7} Z` : `M${x2 - 7},${y2 - 4} L${x2},${y2} L${x2 - 7},${y2 + 4} Z`;
+  const tip = down
+    ? `M${x2 - 4},${y2 - 7} L${x2},${y2} L${x2 + 4},${y2 - 7} Z`
+    : `M${x2 - 7},${y2 - 4} L${x2},${y2} L${x2 - 7},${y2 + 4} Z`;
   return s(
     "g",
     { class: `edge ${input.exchange === "blocking" ? "blocking" : ""}`, key },
@@ -118,20 +126,41 @@ function edge(from, to, width, down, input, key) {
   );
 }
 
-function box(node, vertex, place, width, href) {
+/** How many of the tasks that Spark made of a vertex are done, in words; empty where Spark has made none. */
+export function progressOf(spark) {
+  return spark?.tasks > 0 ? `${spark["tasks-completed"]} of ${plural(spark.tasks, "Spark task")}` : "";
+}
+
+function box(node, vertex, spark, place, href) {
+  const { x, y, width } = place;
   const steps = describe(node.description ?? "");
-  const what = steps.length > 1 ? plural(steps.length, "step") : (steps[0] ?? "");
+  const done = progressOf(spark);
+  const isWide = width > 190;
+  const short = isWide ? done : done.replace(/ Spark tasks?$/, "");
+  const what = short || (steps.length > 1 ? plural(steps.length, "step") : (steps[0] ?? ""));
   const lasts = vertex.duration > 0 ? duration(vertex.duration) : "";
   const kind = tone(vertex.status);
+  const inner = width - 28;
+  const fitting = (text, character) => cut(text, Math.floor(inner / character));
+  const bar = { x: x + 14, y: y + 81, height: 3, rx: 1.5 };
   return s(
     "a",
-    { href, key: node.id, class: "node", "aria-label": `${vertex.name}: ${vertex.status}${lasts && `, ${lasts}`}` },
+    {
+      href,
+      key: node.id,
+      class: "node",
+      "aria-label": [`${vertex.name}: ${vertex.status}`, lasts, done].filter(Boolean).join(", "),
+    },
     s("title", {}, `${vertex.name}\n${steps.join("\n")}`),
-    s("rect", { class: "box", x: place.x, y: place.y, width, height: HEIGHT, rx: 8 }),
-    s("rect", { class: `fill-${kind}`, x: place.x + 14, y: place.y + 17, width: 8, height: 8, rx: 4 }),
-    s("text", { class: `node-state text-${kind}`, x: place.x + 28, y: place.y + 25 }, vertex.status),
-    s("text", { class: "node-time", x: place.x + width - 14, y: place.y + 25, "text-anchor": "end" }, width > 190 && lasts),
-    s("text", { class: "node-name", x: place.x + 14, y: place.y + 52 }, cut(vertex.name, Math.floor((width - 28) / CHARACTER.name))),
-    s("text", { class: "node-what", x: place.x + 14, y: place.y + 74 }, cut(what, Math.floor((width - 28) / CHARACTER.what))),
+    s("rect", { class: "box", x, y, width, height: HEIGHT, rx: 8 }),
+    s("rect", { class: `fill-${kind}`, x: x + 14, y: y + 17, width: 8, height: 8, rx: 4 }),
+    s("text", { class: `node-state text-${kind}`, x: x + 28, y: y + 25 }, vertex.status),
+    s("text", { class: "node-time", x: x + width - 14, y: y + 25, "text-anchor": "end" }, isWide && lasts),
+    s("text", { class: "node-name", x: x + 14, y: y + 52 }, fitting(vertex.name, CHARACTER.name)),
+    s("text", { class: "node-what", x: x + 14, y: y + 72 }, fitting(what, CHARACTER.what)),
+    done && [
+      s("rect", { class: "meter-all", ...bar, width: inner }),
+      s("rect", { class: `fill-${kind}`, ...bar, width: (inner * spark["tasks-completed"]) / spark.tasks }),
+    ],
   );
 }

@@ -1,8 +1,7 @@
 // The parts that several pages are made of.
 
-import { ApiError, getText } from "./api.js";
 import { h, s } from "./dom.js";
-import { bytes, duration, time } from "./format.js";
+import { duration, time } from "./format.js";
 
 const TONES = {
   RUNNING: "good-going",
@@ -56,17 +55,19 @@ export function trail(...steps) {
   );
 }
 
-/** Links between the parts of one thing; `entries` are [text, href]. */
-export function tabs(label, entries, current) {
+/** Links between the parts of one thing. `parts` are [path, title, ...], at `base`/path; the first path is empty. */
+export function tabs(label, parts, base, tab) {
+  const address = (path) => (path ? `${base}/${path}` : base);
   return h(
     "nav",
     { class: "tabs", "aria-label": label },
     h(
       "ul",
       {},
-      entries.map(([text, href]) =>
-        h("li", { key: href }, h("a", { href, "aria-current": href === current ? "page" : undefined }, text)),
-      ),
+      parts.map(([path, title]) => {
+        const current = path === (tab ?? "") ? "page" : undefined;
+        return h("li", { key: path }, h("a", { href: address(path), "aria-current": current }, title));
+      }),
     ),
   );
 }
@@ -89,7 +90,8 @@ export function empty(text, ...more) {
 }
 
 /**
- * A table. `columns` are {title, cell(row), kind}; kind: "number" | "wide" (left out on narrow screens) | "mono", or several.
+ * A table. `columns` are {title, cell(row), kind}; kind: "number", "name", "mono", "wrap", "wide" (left out on narrow
+ * screens), or several of them.
  * The first column names the row. It scrolls by itself when it is too wide, and may then be focused.
  */
 export function table(caption, columns, rows, { key, none = "None." } = {}) {
@@ -130,6 +132,11 @@ export function meter(used, total, label) {
   );
 }
 
+/** The same with words below it. */
+export function gauge(used, total, words) {
+  return h("span", { class: "counts" }, meter(used, total, words), h("span", { class: "small" }, words));
+}
+
 /** How many of the tasks are in which state, as one bar and in words. */
 export function taskCounts(tasks) {
   const entries = Object.entries(tasks).filter(([name, n]) => name !== "total" && n > 0);
@@ -159,44 +166,6 @@ export function notice(kind, ...children) {
   return h("div", { class: `notice ${kind}`, role: kind === "bad" ? "alert" : "note" }, children);
 }
 
-/** Text as it is, in a region of its own that scrolls and can be focused. */
-export function verbatim(label, text, { log = false } = {}) {
-  const kind = log ? "verbatim log" : "verbatim";
-  return h("pre", { class: kind, "data-follow": log, tabindex: "0", role: "region", "aria-label": label }, text);
-}
-
-const SHOWN_BYTES = 400_000;
-
-/** A log's text; null where there is none. Of a long one the end is kept. */
-export async function loadLog(path) {
-  try {
-    const text = await getText(path);
-    return text.length > SHOWN_BYTES ? `… (the end of ${bytes(text.length)})\n${text.slice(-SHOWN_BYTES)}` : text;
-  } catch (error) {
-    if (error instanceof ApiError && error.status === 404) return null;
-    throw error;
-  }
-}
-
-export function logText(label, text) {
-  if (text === null) return empty("There is no such log.");
-  return text === "" ? empty("The log is empty.") : verbatim(label, text, { log: true });
-}
-
-/** A list of log files with links. */
-export function logList(files, href) {
-  return table(
-    "Logs",
-    [
-      { title: "Name", cell: (file) => h("a", { href: href(file.name) }, file.name) },
-      { title: "Size", kind: "number", cell: (file) => bytes(file.size) },
-      { title: "Changed", kind: "wide", cell: (file) => moment(file.mtime) },
-    ],
-    files,
-    { key: (file) => file.name, none: "There are no logs." },
-  );
-}
-
 /** What a list of {key, value} says, as a table. */
 export function configuration(entries) {
   return table(
@@ -207,22 +176,5 @@ export function configuration(entries) {
     ],
     entries,
     { key: (entry) => entry.key },
-  );
-}
-
-/** Threads, each to be opened. */
-export function threadDump(dump) {
-  if (dump === null) return empty("This server offers no thread dump.");
-  return h(
-    "div",
-    { class: "threads" },
-    dump.threadInfos.map((thread) =>
-      h(
-        "details",
-        { key: thread.threadName },
-        h("summary", {}, thread.threadName),
-        verbatim(thread.threadName, thread.stringifiedThreadInfo),
-      ),
-    ),
   );
 }

@@ -62,7 +62,11 @@ export function timeline(rows, now) {
       "div",
       { class: "axis small muted", "aria-hidden": "true" },
       h("span", {}),
-      h("span", { class: "ends" }, h("span", {}, time(start)), h("span", {}, duration(end - start)), h("span", {}, running ? "now" : time(end))),
+      h(
+        "span",
+        { class: "ends" },
+        [time(start), duration(end - start), running ? "now" : time(end)].map((text) => h("span", {}, text)),
+      ),
       h("span", {}),
     ),
   );

@@ -65,11 +65,7 @@ export function view({ job, part }, parameters, shell) {
       ended && ["Ended", moment(job["end-time"])],
       ["Duration", lasting(job["start-time"], job["end-time"], job.now - Date.now())],
     ]),
-    tabs(
-      "Parts of the job",
-      PARTS.map(([path, title]) => [title, path ? jobHref(job.jid, path) : jobHref(job.jid)]),
-      name ? jobHref(job.jid, name) : jobHref(job.jid),
-    ),
+    tabs("Parts of the job", PARTS, jobHref(job.jid), name),
     // A key of its own: nothing of one part is taken over by another.
     h("div", { class: "part", key: `part ${name}` }, page.view(part, job, parameters)),
   ];

@@ -9,5 +9,6 @@ export async function load(job) {
 
 export function view(config) {
   const { "user-config": own = {}, ...rest } = config;
-  return card("", configuration(Object.entries({ ...rest, ...own }).map(([key, value]) => ({ key, value: String(value) }))));
+  const entries = Object.entries({ ...rest, ...own });
+  return card("", configuration(entries.map(([key, value]) => ({ key, value: String(value) }))));
 }

@@ -2,7 +2,8 @@
 
 import { at, getJson } from "../api.js";
 import { h } from "../dom.js";
-import { empty, moment, verbatim } from "../parts.js";
+import { empty, moment } from "../parts.js";
+import { verbatim } from "../texts.js";
 import { lastLine } from "./job_graph.js";
 
 const SHOWN = 20;

@@ -2,8 +2,9 @@
 
 import { getJson, at } from "../api.js";
 import { h } from "../dom.js";
-import { jobGraph } from "../graph.js";
-import { badge, card, empty, lasting, notice, table } from "../parts.js";
+import { count } from "../format.js";
+import { jobGraph, progressOf } from "../graph.js";
+import { badge, card, empty, gauge, lasting, notice, table } from "../parts.js";
 import { jobHref } from "./job_tables.js";
 
 export async function load(job) {
@@ -19,9 +20,37 @@ export function lastLine(entry) {
   return (entry.stacktrace.startsWith("Traceback") ? said.at(-1) : said[0]) ?? entry.exceptionName;
 }
 
+function progress(spark) {
+  const words = progressOf(spark);
+  return words ? gauge(spark["tasks-completed"], spark.tasks, words) : "–";
+}
+
+function queries(job) {
+  const of = (vertex) => job.spark?.[vertex.id]?.queries ?? [];
+  const rows = job.vertices.flatMap((v) => of(v).map((query) => ({ ...query, task: v.name })));
+  return (
+    rows.length > 0 &&
+    card(
+      "Streaming queries",
+      table(
+        "Streaming queries",
+        [
+          { title: "Query", kind: "name", cell: (query) => query.name || "without a name" },
+          { title: "Last batch", kind: "number", cell: (query) => (query.batch < 0 ? "none yet" : count(query.batch)) },
+          { title: "Task", kind: "wide name", cell: (query) => query.task },
+          { title: "Id", kind: "wide mono", cell: (query) => query.id },
+        ],
+        rows,
+        { key: (query) => query["run-id"] },
+      ),
+    )
+  );
+}
+
 export function view(failure, job) {
   const href = (id) => jobHref(job.jid, "tasks", id);
   const waiting = job["waiting-for"] ?? {};
+  const ahead = job.now - Date.now();
   return [
     failure &&
       notice(
@@ -35,7 +64,7 @@ export function view(failure, job) {
       : [
           h(
             "div",
-            { class: "scroller graph-scroller", key: "graph", tabindex: "0", role: "region", "aria-label": "Job graph" },
+            { class: "graph-scroller", key: "graph", tabindex: "0", role: "region", "aria-label": "Job graph" },
             jobGraph(job, href),
           ),
           card(
@@ -45,13 +74,15 @@ export function view(failure, job) {
               [
                 { title: "Task", kind: "name", cell: (v) => h("a", { href: href(v.id), title: v.name }, v.name) },
                 { title: "State", cell: (v) => badge(v.status) },
-                { title: "Duration", kind: "number", cell: (v) => lasting(v["start-time"], v["end-time"], job.now - Date.now()) },
+                { title: "Duration", kind: "number", cell: (v) => lasting(v["start-time"], v["end-time"], ahead) },
+                { title: "Progress", kind: "wide", cell: (v) => progress(job.spark?.[v.id]) },
                 { title: "Waits for", kind: "wide", cell: (v) => waiting[v.id] ?? "–" },
               ],
               job.vertices,
               { key: (v) => v.id },
             ),
           ),
+          queries(job),
         ],
   ];
 }

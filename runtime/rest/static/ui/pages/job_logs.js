@@ -2,7 +2,8 @@
 
 import { ApiError, at, getOptional, request } from "../api.js";
 import { h } from "../dom.js";
-import { badge, card, empty, logText, table } from "../parts.js";
+import { badge, card, empty, table } from "../parts.js";
+import { logText } from "../texts.js";
 import { jobHref } from "./job_tables.js";
 
 const SHOWN_CHARACTERS = 400_000;
@@ -33,7 +34,7 @@ async function readOn(path) {
 }
 
 export function view(data, job, { attempt, log }) {
-  if (data === null) return empty("This server offers no logs of jobs; ", h("code", {}, `understudy job logs ${job.jid}`), " shows them.");
+  if (data === null) return empty("This server offers no logs of jobs.");
   if (attempt && log) {
     return [
       h("p", {}, h("a", { href: jobHref(job.jid, "logs") }, "All logs of the job")),

@@ -15,11 +15,15 @@ export function split(jobs) {
   return { running, ended };
 }
 
+function link(job) {
+  return h("a", { href: jobHref(job.jid), title: job.name }, job.name || job.jid);
+}
+
 export function jobTable(caption, jobs, none) {
   return table(
     caption,
     [
-      { title: "Job", kind: "name", cell: (job) => h("a", { href: jobHref(job.jid), title: job.name }, job.name || job.jid) },
+      { title: "Job", kind: "name", cell: link },
       { title: "State", cell: (job) => badge(job.state) },
       { title: "Started", kind: "wide", cell: (job) => moment(job["start-time"]) },
       { title: "Duration", kind: "number", cell: (job) => lasting(job["start-time"], job["end-time"]) },

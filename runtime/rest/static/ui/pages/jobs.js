@@ -16,7 +16,7 @@ export function view(jobs, _parameters, shell) {
   const sought = words.trim().toLowerCase();
   const found = jobs.filter((job) => `${job.name}\n${job.jid}\n${job.state}`.toLowerCase().includes(sought));
   const { running, ended } = split(found);
-  const none = (what) => (sought ? `No ${what} job has “${words.trim()}” in its name, id or state.` : `No job ${what === "running" ? "is running" : "has ended"}.`);
+  const missed = `No job here has “${words.trim()}” in its name, id or state.`;
   return [
     heading(
       "Jobs",
@@ -37,8 +37,8 @@ export function view(jobs, _parameters, shell) {
         }),
       ),
     ),
-    card(`Running (${running.length})`, jobTable("Running jobs", running, none("running"))),
-    card(`Ended (${ended.length})`, jobTable("Ended jobs", ended, none("ended"))),
+    card(`Running (${running.length})`, jobTable("Running jobs", running, sought ? missed : "No job is running.")),
+    card(`Ended (${ended.length})`, jobTable("Ended jobs", ended, sought ? missed : "No job has ended.")),
   ].map((node, i) => {
     node.key = `part ${i}`; // the titles count, and so are no identity
     return node;

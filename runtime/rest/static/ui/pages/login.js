@@ -4,7 +4,8 @@ import { h } from "../dom.js";
 
 /** @param refused whether a token was shown that is no longer good. */
 export function view(shell, refused) {
-  const problem = h("p", { class: "problem", role: "alert", id: "login-problem" }, refused ? "The token is not good any more." : "");
+  const said = refused ? "The token is not good any more." : "";
+  const problem = h("p", { class: "problem", role: "alert", id: "login-problem" }, said);
   const field = h("input", {
     id: "token",
     type: "password",
@@ -32,7 +33,13 @@ export function view(shell, refused) {
     "form",
     { class: "card login", key: "login", on: { submit: go } },
     h("h1", { tabindex: "-1" }, "Log in"),
-    h("p", { id: "login-help" }, "The token is in the file that ", h("code", {}, "rest.authentication.token-file"), " names. It is kept for this tab only."),
+    h(
+      "p",
+      { id: "login-help" },
+      "The token is in the file that ",
+      h("code", { class: "wrap" }, "rest.authentication.token-file"),
+      " names. It is kept for this tab only.",
+    ),
     h("label", { for: "token" }, "Token"),
     field,
     problem,

@@ -3,7 +3,8 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
-import { card, configuration, facts, heading, loadLog, logList, logText, moment, table, tabs, threadDump } from "../parts.js";
+import { card, configuration, facts, heading, moment, table, tabs } from "../parts.js";
+import { loadLog, logList, logText, threadDump } from "../texts.js";
 
 const PARTS = [
   ["", "Processes"],
@@ -26,7 +27,8 @@ function leadership(process) {
   if (process.stopped) return h("span", { class: "badge" }, "stopped");
   if (!process.leadership) return "–";
   const epoch = process.epoch > 0 && h("span", { class: "small muted" }, ` epoch ${process.epoch}`);
-  return [h("span", { class: `badge ${process.leadership === "leader" ? "tone-good" : ""}` }, process.leadership), epoch];
+  const kind = process.leadership === "leader" ? "badge tone-good" : "badge";
+  return [h("span", { class: kind }, process.leadership), epoch];
 }
 
 function processTable(processes) {
@@ -71,7 +73,7 @@ export function view(data, { tab, file }) {
   };
   return [
     heading("Masters"),
-    tabs("Parts of the masters", PARTS.map(([path, title]) => [title, path ? `${base}/${path}` : base]), tab ? `${base}/${tab}` : base),
+    tabs("Parts of the masters", PARTS, base, tab),
     h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(data)),
   ];
 }

@@ -17,7 +17,8 @@ export async function load() {
 }
 
 function figure(name, value, ...more) {
-  return h("div", { class: "figure", key: name }, h("dt", {}, name), h("dd", {}, h("span", { class: "big" }, value), more));
+  const shown = h("dd", {}, h("span", { class: "big" }, value), more);
+  return h("div", { class: "figure", key: name }, h("dt", {}, name), shown);
 }
 
 export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
@@ -25,6 +26,7 @@ export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
   const { running, ended } = split(jobs);
   const total = overview["slots-total"];
   const used = total - overview["slots-available"];
+  const failed = overview["jobs-failed"];
   const waiting = overview["pending-slot-requests"] ?? 0;
   return [
     heading("Overview"),
@@ -40,7 +42,7 @@ export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
       figure("Task executors", count(overview.taskmanagers)),
       figure("Running", count(overview["jobs-running"])),
       figure("Finished", count(overview["jobs-finished"])),
-      figure("Failed", h("span", { class: overview["jobs-failed"] > 0 ? "text-bad" : "" }, count(overview["jobs-failed"]))),
+      figure("Failed", h("span", { class: failed > 0 ? "text-bad" : "" }, count(failed))),
       figure("Canceled", count(overview["jobs-cancelled"])),
     ),
     card("Running jobs", jobTable("Running jobs", running, "No job is running. Submit one to see it here.")),

@@ -3,6 +3,7 @@
 import { getOptional, request } from "../api.js";
 import { h } from "../dom.js";
 import { card, heading } from "../parts.js";
+import { verbatim } from "../texts.js";
 import { jobHref } from "./job_tables.js";
 
 let problem = "";
@@ -13,15 +14,32 @@ export async function load() {
   return getOptional("config");
 }
 
-function field(id, label, help, input) {
-  return h(
-    "div",
-    { class: "field", key: id },
-    h("label", { for: id }, label),
-    input,
-    help && h("p", { class: "small muted", id: `${id}-help` }, help),
-  );
+function field(id, label, help, tag, attributes) {
+  const input = h(tag, { id, name: id, "aria-describedby": `${id}-help`, ...attributes });
+  const hint = h("p", { class: "small muted", id: `${id}-help` }, help);
+  return h("div", { class: "field", key: id }, h("label", { for: id }, label), input, hint);
 }
+
+const FIELDS = [
+  [
+    "script",
+    "PySpark script",
+    "A Python file. It runs as it is, in a process of its own.",
+    "input",
+    { type: "file", accept: ".py", required: true },
+  ],
+  ["arg", "Arguments", "One a line.", "textarea", { rows: 3, spellcheck: "false" }],
+  ["name", "Name of the job", "The script's name if it is left empty.", "input", { type: "text", maxlength: 200 }],
+  ["py-file", "Python files", "What the script imports (.py, .zip).", "input", { type: "file", multiple: true }],
+  [
+    "requirements",
+    "Requirements",
+    "A file for pip; installed once for each worker.",
+    "input",
+    { type: "file", accept: ".txt" },
+  ],
+];
+const COMMAND = "understudy job run [--py-files FILE] [--package WHEEL] SCRIPT [-- ARGUMENT ...]";
 
 /** The form as the API takes it: empty fields are left out, arguments are one a line. */
 export function formOf(form) {
@@ -62,18 +80,18 @@ export function view(_data, _parameters, shell) {
     h(
       "form",
       { class: "card form", key: "form", on: { submit: go } },
-      field("script", "PySpark script", "A Python file. It runs as it is, in a process of its own.", h("input", { id: "script", name: "script", type: "file", accept: ".py", required: true, "aria-describedby": "script-help" })),
-      field("arg", "Arguments", "One a line.", h("textarea", { id: "arg", name: "arg", rows: 3, spellcheck: "false", "aria-describedby": "arg-help" })),
-      field("name", "Name of the job", "The script's name if it is left empty.", h("input", { id: "name", name: "name", type: "text", maxlength: 200, "aria-describedby": "name-help" })),
-      field("py-file", "Python files", "What the script imports (.py, .zip).", h("input", { id: "py-file", name: "py-file", type: "file", multiple: true, "aria-describedby": "py-file-help" })),
-      field("requirements", "Requirements", "A file for pip; installed once for each worker.", h("input", { id: "requirements", name: "requirements", type: "file", accept: ".txt", "aria-describedby": "requirements-help" })),
+      FIELDS.map((each) => field(...each)),
       h("p", { class: "problem wrap", role: "alert" }, problem),
-      h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary", disabled: busy }, busy ? "Uploading…" : "Submit job")),
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { type: "submit", class: "primary", disabled: busy }, busy ? "Uploading…" : "Submit job"),
+      ),
     ),
     card(
       "From the command line",
       h("p", {}, "Pipelines, packages, archives and jars are submitted there:"),
-      h("pre", { class: "verbatim", tabindex: "0", role: "region", "aria-label": "Command" }, "understudy job run [--py-files FILE] [--package WHEEL] SCRIPT [ARGUMENT ...]"),
+      verbatim("Command", COMMAND),
     ),
   ];
 }

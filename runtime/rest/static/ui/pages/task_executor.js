@@ -3,7 +3,8 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
-import { card, facts, heading, lasting, loadLog, logList, logText, meter, table, tabs, threadDump, trail } from "../parts.js";
+import { card, facts, gauge, heading, lasting, table, tabs, trail } from "../parts.js";
+import { loadLog, logList, logText, threadDump } from "../texts.js";
 import { jobHref } from "./job_tables.js";
 
 const PARTS = [
@@ -24,8 +25,7 @@ export async function load({ id, tab, file }) {
 }
 
 function memory(name, used, most) {
-  const words = most > 0 ? `${bytes(used)} of ${bytes(most)}` : bytes(used);
-  return [name, h("span", { class: "counts" }, most > 0 && meter(used, most, `${words} in use`), h("span", {}, words))];
+  return [name, most > 0 ? gauge(used, most, `${bytes(used)} of ${bytes(most)}`) : bytes(used)];
 }
 
 function state(executor) {
@@ -77,7 +77,7 @@ export function view({ executor, part }, { id, tab, file }) {
   return [
     trail(...steps, ...(file ? [["Logs", `${base}/logs`], [file]] : [])),
     heading(id),
-    tabs("Parts of the task executor", PARTS.map(([path, title]) => [title, path ? `${base}/${path}` : base]), tab ? `${base}/${tab}` : base),
+    tabs("Parts of the task executor", PARTS, base, tab),
     h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(executor)),
   ];
 }

@@ -3,7 +3,7 @@
 import { at, getJson } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
-import { card, heading, lasting, meter, table } from "../parts.js";
+import { card, gauge, heading, lasting, table } from "../parts.js";
 
 export async function load() {
   return (await getJson("taskmanagers")).taskmanagers;
@@ -18,8 +18,7 @@ export function executorTable(executors, href) {
         title: "Slots in use",
         cell: (tm) => {
           const used = tm.slotsNumber - tm.freeSlots;
-          const words = `${count(used)} of ${count(tm.slotsNumber)}`;
-          return h("span", { class: "counts" }, meter(used, tm.slotsNumber, `${words} slots in use`), h("span", { class: "small" }, words));
+          return gauge(used, tm.slotsNumber, `${count(used)} of ${count(tm.slotsNumber)}`);
         },
       },
       { title: "Cores", kind: "number wide", cell: (tm) => count(tm.totalResource.cpuCores) },
