@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
@@ -93,6 +93,8 @@ class RestApplication:
                 await send({"type": "http.response.body", "body": body})
                 return
             await self._serve({**scope, "path": path}, _bounded(receive, self._max_content), watch)
+        except ClientDisconnect:
+            log.debug("who asked for %s %r has gone", method, path[:200])
         except Exception as error:  # whatever it is, a stranger gets one line, and the log the rest
             if started:
                 log.error("the answer to %s %r broke off: %s", method, path[:200], error)

@@ -186,6 +186,20 @@ async def test_who_does_not_go_on_with_a_body_makes_room(tmp_path: Path, monkeyp
         assert await peer.is_closed()
 
 
+async def test_who_goes_away_amid_a_form_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "runtime.rest")
+    async with serving(tmp_path) as (site, connect):
+        peer = await connect()
+        kind = "content-type: multipart/form-data; boundary=b\r\ncontent-length: 5000\r\n"
+        await peer.send(f"POST /scripts HTTP/1.1\r\n{HEAD}{kind}\r\n--b\r\n")
+        peer.writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            while "has gone" not in caplog.text:  # noqa: ASYNC110  # nobody tells of a log line
+                await asyncio.sleep(0.01)
+    assert site.cluster.submitted == []
+    assert "failed" not in caplog.text
+
+
 async def test_who_does_not_read_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
     monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
