@@ -39,7 +39,7 @@ class Cluster:
         """The command line of one command; options follow the command's words."""
         words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] == "job" else 1]
         rest = list(arguments[len(words) :])
-        options = [f"cluster.runtime-dir={self.directory}", "jobmanager.rpc.port=0", *self.settings]
+        options = [f"cluster.runtime-dir={self.directory}", "jobmanager.rpc.port=0", "rest.port=0", *self.settings]
         flags = [part for option in options for part in ("-D", option)]
         return [sys.executable, "-m", "runtime.cluster", *words, *flags, *rest]
 

@@ -25,6 +25,7 @@ from conf.options.job import (
     RestartStrategyType,
 )
 from conf.options.resource_manager import ResourceManagerOptions
+from conf.options.rest import RestOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
 
@@ -43,6 +44,7 @@ __all__ = [
     "JobStoreOptions",
     "JobStoreType",
     "ResourceManagerOptions",
+    "RestOptions",
     "RestartStrategyOptions",
     "RestartStrategyType",
     "RpcOptions",
@@ -87,6 +89,7 @@ AREAS = (
     Area("Restart strategies", RestartStrategyOptions),
     Area("Job store", JobStoreOptions),
     Area("Spark", SparkOptions),
+    Area("REST", RestOptions),
     Area("Client", ClientOptions),
     Area("Security", SecurityOptions),
     Area("Environment", EnvironmentOptions),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from runtime.cluster.views import view_of_details, view_of_job, view_of_task_man
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterError
 from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError
+from runtime.gateways.messages import ProcessView
 from runtime.ha.errors import HaError
 from runtime.ids import JobID
 from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
@@ -72,7 +73,8 @@ def start(configuration: Configuration, masters: int) -> None:
     with _readable_errors():
         with start_cluster(configuration, _say, masters) as client:
             overview = client.overview()
-        _print_where(configuration, client)
+            web = web_addresses(client.status().processes)
+        _print_where(configuration, client, web)
         print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
 
 
@@ -83,12 +85,18 @@ def master(configuration: Configuration) -> None:
     print_line(f"a master of the cluster {configuration.get(ClusterOptions.ID)!r} serves at {address}")
 
 
-def _print_where(configuration: Configuration, client: ClusterClient) -> None:
+def web_addresses(processes: Iterable[ProcessView]) -> str:
+    """Where the web endpoints serve; empty where there are none."""
+    return ", ".join(process.url for process in processes if process.url)
+
+
+def _print_where(configuration: Configuration, client: ClusterClient, web: str = "") -> None:
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     print_facts(
         {
             "cluster": configuration.get(ClusterOptions.ID),
             "address": str(client.system.with_path("/user/dispatcher")),
+            "REST API": web,
             "runtime directory": str(directory.root),
             "logs": str(directory.log),
         }
@@ -128,6 +136,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
             "cluster": cluster.cluster_id,
             "version": cluster.version,
             "address": str(client.system.with_path("/user/dispatcher")),
+            "REST API": web_addresses(cluster.processes),
             "slots": f"{overview.free_slots} of {overview.slots} free",
             "jobs": f"{running} running, {len(jobs) - running} finished",
             "ready tasks": f"{ready}; {hits} of {asked} tasks found one" if pools else "",

@@ -28,7 +28,7 @@ from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
-from conf.options import ClusterOptions, TaskManagerOptions
+from conf.options import ClusterOptions, RestOptions, TaskManagerOptions
 from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
@@ -38,8 +38,9 @@ from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterStatus, ProcessView
+from runtime.gateways.web_monitor import WebMonitorGateway
 from runtime.ha.errors import HaError
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, job_master
+from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 REDIS = "redis"
 DESCRIPTOR = "descriptor"
 JOB_MASTER = job_master("")
+ELECTED = (DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT)
 WORKER_STOP_S = 20.0
 CLAIM_INTERVAL_S = 0.25
 JOB_MASTER_CHECK_S = 2.0
@@ -90,7 +92,7 @@ class Master(RpcEndpoint, MasterGateway):
         number = claim.path.name.removeprefix("master-")
         self._suffix = "" if number == "0" else f"-{number}"
         self._specs = ComponentSpecs(context, self._suffix)
-        self._leaders = LeaderBoard(receptionist, ha, (DISPATCHER, RESOURCE_MANAGER))
+        self._leaders = LeaderBoard(receptionist, ha, ELECTED)
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
         self._supervisor = Supervisor(self._process_ended)
         self._claims: dict[str, Claim] = {}
@@ -116,6 +118,8 @@ class Master(RpcEndpoint, MasterGateway):
         self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
         for index in range(self._context.configuration.get(TaskManagerOptions.COUNT)):
             await self._look_after(f"taskmanager-{index}", functools.partial(self._worker_child, index))
+        if self._context.configuration.get(RestOptions.ENABLED):
+            await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))
         self._describe()
         self.spawn(collect_orphans(), "collecting orphans")
         self.spawn(self._keep_describing(), "describing the cluster")
@@ -198,6 +202,8 @@ class Master(RpcEndpoint, MasterGateway):
         actor = await self.service.loop.run_in_executor(self._system_thread, self._system.start, spec)
         if spec.name == BLOB_SERVER:  # those that are elected list themselves when they lead
             self._receptionist.enter(Listing(actor.address.path, str(actor.address), actor.pid))
+        if spec.name == REST_ENDPOINT:
+            self._specs.rest = await self.service.gateway(actor.address, WebMonitorGateway).request_rest_address()
         return Running(actor.pid, str(actor.address), actor)
 
     async def _stop_actor(self, running: Running) -> None:
@@ -336,10 +342,11 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _view(self, child: Child) -> ProcessView:
         pid, address = (0, "") if child.running is None else (child.running.pid, child.running.address)
-        leader = self._leaders.address_of(child.name) if child.name in (DISPATCHER, RESOURCE_MANAGER) else None
+        leader = self._leaders.address_of(child.name) if child.name in ELECTED else None
         leadership = "" if leader is None else "leader" if leader == address else "standby"
         name = child.name + (self._suffix if child.role == "actor" else "")
-        return ProcessView(name, child.role, pid, address, child.restarts, leadership)
+        url = self._specs.rest.url if child.name == REST_ENDPOINT and pid and self._specs.rest is not None else ""
+        return ProcessView(name, child.role, pid, address, child.restarts, leadership, url=url)
 
     @rpc_sync
     def shut_down_cluster(self) -> None:

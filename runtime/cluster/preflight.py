@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf import Configuration
-from conf.options import BlobOptions, ClusterOptions, JobManagerOptions
+from conf.options import BlobOptions, ClusterOptions, JobManagerOptions, RestOptions
 from runtime.environment.errors import ClusterError, PreflightError
+from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 
 MINIMUM_FILES = 1024
 HEADROOM = 256 << 20  # bytes for logs, Spark's shuffle and Redis, beside what the blob service keeps free
@@ -71,6 +72,8 @@ def standard_checks(
         port, key = configuration.get(option), option.key
         if port != 0:
             checks.append(Check(key, lambda port=port, key=key: check_port_free(bind_host, port, key)))  # type: ignore[misc]
+    if configuration.get(RestOptions.ENABLED):
+        checks.append(Check("web endpoint", lambda: check_web_endpoint(configuration)))
     if find_java is not None:
         checks.append(Check("Java", find_java))
     if check_redis is not None:
@@ -122,6 +125,18 @@ def check_port_free(host: str, port: int, key: str) -> str:
         except OSError as error:
             raise _port_error(error, host, port, key) from error
     return f"{host}:{port} is free"
+
+
+def check_web_endpoint(configuration: Configuration) -> str:
+    """Whether the web endpoint may listen where it is to, and finds a port there."""
+    check_exposure(configuration)
+    host, wanted, key = bind_address(configuration), ports(configuration), ports_key(configuration)
+    try:
+        listener = listen(host, wanted, key)
+    except PreflightError as error:
+        raise PreflightError(f"{error}{port_holder(wanted[0])}", error.remedy) from error
+    with listener:
+        return f"{host}:{listener.getsockname()[1]} is free"
 
 
 def _port_error(error: OSError, host: str, port: int, key: str) -> PreflightError:

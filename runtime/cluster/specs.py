@@ -12,7 +12,8 @@ from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress
 from conf.options import BlobOptions, JobManagerOptions
 from runtime.environment.context import ComponentContext, blob_store_url, log_config
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, job_master
+from runtime.gateways.web_monitor import RestAddress
+from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
 from runtime.ids import JobID
 
 
@@ -25,12 +26,14 @@ class ComponentSpecs:
 
     Attributes:
         blob: where the BlobServer of this master listens, once it has been started.
+        rest: where the web endpoint of this master serves, once it has been started.
     """
 
     def __init__(self, context: ComponentContext, suffix: str) -> None:
         self._context = context
         self._suffix = suffix
         self.blob: BlobAddress | None = None
+        self.rest: RestAddress | None = None
 
     def _spec(self, name: str, factory: str, arguments: dict[str, Any]) -> HostSpec:
         log = log_config(self._context.configuration, self._context.directory, name + self._suffix)
@@ -75,6 +78,11 @@ class ComponentSpecs:
         """The Dispatcher, which has JobMasters started by the master at that address."""
         arguments = {"master_address": master_address, **self._blob_arguments()}
         return self._spec(DISPATCHER, "runtime.dispatcher.endpoint:create", arguments)
+
+    def web_monitor(self) -> HostSpec:
+        """The web endpoint; started again at the port that it had."""
+        arguments = {"port": 0 if self.rest is None else self.rest.port, "others_serve": bool(self._suffix)}
+        return self._spec(REST_ENDPOINT, "runtime.rest.endpoint:create", arguments)
 
     def job_master(self, job_id: JobID) -> HostSpec:
         """The JobMaster of a job."""

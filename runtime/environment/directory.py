@@ -5,7 +5,7 @@ cluster.lock    held while the cluster runs          blob/      blobs of the Blo
 secret          the cluster's secret (0600)          ha/        state whose handles are in Redis
 run/            sockets and process numbers          redis/     files of the embedded redis-server
 archive/        finished jobs                        jobs/      materialised results of running jobs
-claims/         which master looks after what
+claims/         which master looks after what             rest-token the token of the REST API (0600)
 tm-<n>/         a TaskManager's own
 """
 

@@ -205,7 +205,8 @@ class TaskLog:
 class ProcessView:
     """A process of the cluster as `status` shows it; *leadership* is ``leader``, ``standby`` or empty.
 
-    A worker *is_stopped* when nobody has used it for long: it has no process until requests wait for slots.
+    A worker *is_stopped* when nobody has used it for long: it has no process until requests wait for slots. A web
+    endpoint has a *url*.
     """
 
     name: str
@@ -215,6 +216,7 @@ class ProcessView:
     restarts: int = 0
     leadership: str = ""
     is_stopped: bool = False
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

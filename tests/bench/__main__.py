@@ -17,6 +17,7 @@ from pathlib import Path
 BENCHMARKS = {
     "blob": "tests.bench.blob",
     "failover": "tests.bench.failover",
+    "rest": "tests.bench.rest",
     "rpc": "tests.bench.rpc",
     "submit": "tests.bench.submit",
 }

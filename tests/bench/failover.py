@@ -114,7 +114,7 @@ def _measure(rounds: int, lease_s: float) -> Figures:
     figures = Figures()
     with tempfile.TemporaryDirectory(prefix="us-bench-") as scratch:
         directory = Path(scratch) / "c"
-        setting = ["-D", f"cluster.runtime-dir={directory}", "-D", "jobmanager.rpc.port=0"]
+        setting = ["-D", f"cluster.runtime-dir={directory}", "-D", "jobmanager.rpc.port=0", "-D", "rest.port=0"]
         _command("start", "--masters", "2", *setting, "-D", f"high-availability.lease={lease_s:g}s")
         try:
             with connect(Configuration.read(directory / "configuration.json")) as client:

@@ -96,7 +96,7 @@ def run(rounds: int) -> tuple[Figures, list[tuple[str, str]]]:
 
 @contextmanager
 def _cluster(directory: Path) -> Iterator[tuple[list[str], ClusterClient]]:
-    setting = ["-D", f"cluster.runtime-dir={directory}", "-D", "jobmanager.rpc.port=0"]
+    setting = ["-D", f"cluster.runtime-dir={directory}", "-D", "jobmanager.rpc.port=0", "-D", "rest.port=0"]
     understudy = [sys.executable, "-m", "runtime.cluster"]
     subprocess.run([*understudy, "start", *setting], check=True, stdout=subprocess.DEVNULL)
     try:

@@ -71,7 +71,7 @@ def test_the_demo_on_a_machine_without_java(tmp_path: Path) -> None:
     tools = path_without_java(tmp_path / "bin")
     assert shutil.which("java", path=tools) is None
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": tools}
-    settings = ["-D", "jobmanager.rpc.port=0", "-D", f"cluster.runtime-dir={tmp_path / 'demo'}"]
+    settings = ["-D", "jobmanager.rpc.port=0", "-D", "rest.port=0", "-D", f"cluster.runtime-dir={tmp_path / 'demo'}"]
     command = [sys.executable, "-m", "runtime.cluster", "demo", "--out", str(tmp_path / "out"), *settings]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -95,14 +95,21 @@ def test_file_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_standard_checks(tmp_path: Path, listener: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "HEADROOM", 0)
-    base = {"cluster.runtime-dir": tmp_path, "blob.disk-reserve": 1, "jobmanager.rpc.port": 0}
+    base = {"cluster.runtime-dir": tmp_path, "blob.disk-reserve": 1, "jobmanager.rpc.port": 0, "rest.port": 0}
     java, redis = (lambda: "Java 21"), (lambda: "redis-server 7")
     results = require(standard_checks(Configuration.from_dict(base), java, redis))
-    assert [result.name for result in results] == ["runtime directory", "disk space", "open files", "Java", "Redis"]
+    found = [result.name for result in results]
+    assert found == ["runtime directory", "disk space", "open files", "web endpoint", "Java", "Redis"]
     assert all(result.ok for result in results)
     taken = Configuration.from_dict({**base, "blob.server.port": listener})
     with pytest.raises(PreflightError, match=rf"port {listener} is taken"):
         require(standard_checks(taken))
+    web = Configuration.from_dict({**base, "rest.port": listener})
+    with pytest.raises(PreflightError, match=rf"port {listener} of 127\.0\.0\.1") as caught:
+        require(standard_checks(web))
+    assert "rest.port=PORT" in caught.value.remedy
+    without = standard_checks(Configuration.from_dict({**base, "rest.port": listener, "rest.enabled": False}))
+    assert "web endpoint" not in [check.name for check in without]
 
 
 def test_every_finding_at_once() -> None:

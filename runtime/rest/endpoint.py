@@ -1,0 +1,136 @@
+"""The WebMonitorEndpoint: an elected component that serves the REST API (Flink's `WebMonitorEndpoint`).
+
+Each master has one, and every one of them serves, by asking whoever leads; the elected one is the one that is listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from actors.receptionist import ReceptionistGateway, receptionist_of
+from actors.rpc.gateway import FencingToken, rpc_sync
+from actors.rpc.security import load_or_create_secret
+from actors.rpc.service import RpcService
+from conf.configuration import Configuration
+from conf.options import RestOptions
+from runtime.environment.context import ComponentContext
+from runtime.gateways.web_monitor import RestAddress, WebMonitorGateway
+from runtime.ha.model import REST_ENDPOINT, LeaderTerm
+from runtime.ha.services import HighAvailabilityServices
+from runtime.leadership import LeaderEndpoint
+from runtime.rest.access import AccessPolicy
+from runtime.rest.app import RestApplication
+from runtime.rest.backend import ClusterBackend
+from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
+from runtime.rest.routing import Rest
+from runtime.rest.server import RestServer, tls_context
+from runtime.rest.snapshots import Snapshots
+
+
+class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
+    """Serves HTTP from its start to its end.
+
+    Args:
+        service: the RPC service of the process.
+        name: the actor's name.
+        ha: high-availability services; closed with the endpoint.
+        receptionist: the system's directory.
+        context: its surroundings.
+        port: where it served before it was replaced; 0 to choose by the configuration.
+        others_serve: whether this is a further master of the machine, which takes any free port rather than none.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        name: str,
+        ha: HighAvailabilityServices,
+        receptionist: ReceptionistGateway,
+        context: ComponentContext,
+        port: int = 0,
+        *,
+        others_serve: bool = False,
+    ) -> None:
+        super().__init__(service, name, ha.leader_election(REST_ENDPOINT), receptionist)
+        self._ha = ha
+        self._context = context
+        self._wanted = port
+        self._others_serve = others_serve
+        self._backend = ClusterBackend(self, ha, context.configuration, context.system)
+        self._server: RestServer | None = None
+        self._closing = asyncio.Event()
+        self._where: RestAddress | None = None
+
+    async def on_start(self) -> None:
+        await self._backend.start()
+        configuration = self._context.configuration
+        check_exposure(configuration)
+        host = bind_address(configuration)
+        wanted = [self._wanted] if self._wanted else []
+        wanted += [*ports(configuration), *([0] if self._others_serve else [])]
+        listener = listen(host, wanted, ports_key(configuration))
+        port = listener.getsockname()[1]
+        secured = configuration.get(RestOptions.SSL_ENABLED)
+        shown = configuration.get(RestOptions.ADDRESS).strip("[]")
+        scheme = "https" if secured else "http"
+        url = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
+        self._where = RestAddress(url, port)
+        app = self._application(configuration, url, scheme)
+        certificate, private = configuration.get(RestOptions.SSL_CERTIFICATE), configuration.get(RestOptions.SSL_KEY)
+        tls = tls_context(certificate, private) if secured and certificate and private else None
+        self._server = RestServer(app, listener, tls, configuration.get(RestOptions.MAX_CONNECTIONS))
+        await self._server.start()
+        self.log.info("the REST API is served at %s", url)
+        await super().on_start()
+
+    def _application(self, configuration: Configuration, url: str, scheme: str) -> RestApplication:
+        get = configuration.get
+        token = load_or_create_secret(get(RestOptions.TOKEN_FILE)) if get(RestOptions.TOKEN_ENABLED) else None
+        hosts = [get(RestOptions.ADDRESS), bind_address(configuration), *get(RestOptions.ALLOWED_HOSTS)]
+        hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
+        max_content = get(RestOptions.MAX_CONTENT_LENGTH)
+        snapshots = Snapshots(get(RestOptions.REFRESH_INTERVAL), asyncio.get_running_loop().time)
+        rest = Rest(self._backend, snapshots, configuration, self._context.directory.log, url, self._closing)
+        policy = AccessPolicy(token, hosts, scheme, max_content)
+        return RestApplication(rest, policy, max_content, with_token=token is not None)
+
+    async def on_stop(self) -> None:
+        self._closing.set()
+        if self._server is not None:
+            await self._server.stop()
+        await super().on_stop()
+        await self._backend.stop()
+        await self._ha.close()
+
+    async def lead(self, term: LeaderTerm) -> None:
+        """Nothing to prepare: it serves already."""
+
+    async def step_back(self) -> None:
+        """Nothing to let go of: it goes on serving."""
+
+    def check_token(self, token: FencingToken | None) -> None:
+        """Whoever wants the leader says so; its own master does not."""
+        if token is not None:
+            super().check_token(token)
+
+    @rpc_sync
+    def request_rest_address(self) -> RestAddress:
+        if self._where is None:
+            raise RuntimeError(f"{self.path} has not begun to serve")
+        return self._where
+
+
+async def create(
+    service: RpcService, name: str, *, runtime_dir: str, system: str, port: int, others_serve: bool
+) -> WebMonitorEndpoint:
+    """Factory for the actor's host."""
+    context = ComponentContext.read(runtime_dir, system)
+    return WebMonitorEndpoint(
+        service,
+        name,
+        await context.ha_services(service),
+        receptionist_of(service, context.system),
+        context,
+        port,
+        others_serve=others_serve,
+    )

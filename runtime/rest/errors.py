@@ -1,0 +1,57 @@
+"""Errors of the REST API, each with its HTTP status, and how those of the components are told (Flink's
+`RestHandlerException`).
+
+An answer to a stranger is ``{"errors": ["one line"]}``: the thing, the cause, the remedy; never a stack trace.
+"""
+
+from __future__ import annotations
+
+import json
+
+from actors.errors import ActorError
+from blob.errors import BlobError, BlobNotFound
+from runtime.gateways.errors import (
+    JobAlreadyTerminatedError,
+    JobNotFoundError,
+    JobSubmissionError,
+    NoSuchLogError,
+    UnknownTaskExecutorError,
+)
+from runtime.jobgraph.errors import JobGraphError
+
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (JobNotFoundError, 404),
+    (UnknownTaskExecutorError, 404),
+    (NoSuchLogError, 404),
+    (BlobNotFound, 404),
+    (JobAlreadyTerminatedError, 409),
+    (JobGraphError, 400),
+    (JobSubmissionError, 503),
+    (BlobError, 503),
+    (ActorError, 503),
+)
+
+
+class RestError(Exception):
+    """A request that is answered with an error.
+
+    Args:
+        status: the HTTP status.
+        message: one line for the asker.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status that tells of an error; 500 for one that nobody expects."""
+    if isinstance(error, RestError):
+        return error.status
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def error_body(*messages: str) -> bytes:
+    """The body of an answer that is an error."""
+    return json.dumps({"errors": [" ".join(message.split()) for message in messages]}).encode()

@@ -1,0 +1,26 @@
+"""What answers the requests, by area (Flink's `runtime.rest.handler`). `ROUTES` is all that the endpoint serves."""
+
+from __future__ import annotations
+
+from runtime.rest.handlers import (
+    applications,
+    checkpoints,
+    cluster,
+    job_logs,
+    jobs,
+    submission,
+    task_managers,
+    vertices,
+)
+from runtime.rest.routing import RestRoute
+
+ROUTES: tuple[RestRoute, ...] = (
+    *cluster.ROUTES,
+    *jobs.ROUTES,
+    *job_logs.ROUTES,
+    *vertices.ROUTES,
+    *checkpoints.ROUTES,
+    *applications.ROUTES,
+    *task_managers.ROUTES,
+    *submission.ROUTES,
+)

@@ -1,0 +1,69 @@
+"""Server-sent events: a page that follows them learns at once what changed, and that the server is gone.
+
+An event says that there is something new, not what: the page asks for what it shows, and so there is one form of
+each answer. ``changed`` comes when the lists of jobs and TaskExecutors differ, ``tick`` when they do not,
+and ``waiting`` while the cluster does not answer the endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from actors.errors import ActorError
+from conf.options import RestOptions
+from runtime.gateways.messages import ClusterOverview, TaskManagerView
+from runtime.rest.errors import RestError
+from runtime.rest.handlers.jobs import details_of_jobs
+from runtime.rest.routing import Rest, RestRoute
+
+MEDIA = "text/event-stream"
+_CHANGED = b"event: changed\ndata: {}\n\n"
+_TICK = b"event: tick\ndata: {}\n\n"
+_WAITING = b"event: waiting\ndata: {}\n\n"
+
+
+async def _seen(rest: Rest) -> Any:
+    """What the pages' lists depend on; in place of it, why it is not known."""
+    try:
+        jobs = await details_of_jobs(rest)
+        views: list[TaskManagerView] = await rest.snapshots.get("task managers", rest.backend.task_managers)
+        counts: ClusterOverview = await rest.snapshots.get("overview", rest.backend.overview)
+    except (RestError, ActorError) as error:
+        return str(error)
+    return jobs, counts, [(view.registration.resource_id, view.free_slots) for view in views]
+
+
+async def stream(rest: Rest) -> AsyncIterator[bytes]:
+    """The events, until the endpoint stops."""
+    interval_s = rest.configuration.get(RestOptions.REFRESH_INTERVAL)
+    closing = asyncio.ensure_future(rest.closing.wait())
+    last = None
+    try:
+        while not closing.done():
+            asked = asyncio.ensure_future(_seen(rest))
+            try:
+                while not asked.done() and not closing.done():
+                    await asyncio.wait((asked, closing), timeout=interval_s, return_when=asyncio.FIRST_COMPLETED)
+                    if not asked.done():
+                        yield _WAITING
+            finally:
+                asked.cancel()
+            if closing.done():
+                return
+            yield _TICK if asked.result() == last else _CHANGED
+            last = asked.result()
+            await asyncio.wait((closing,), timeout=interval_s)
+    finally:
+        closing.cancel()
+
+
+async def get_events(rest: Rest, request: Request) -> Response:
+    return StreamingResponse(stream(rest), media_type=MEDIA)
+
+
+ROUTES = (RestRoute("GET", "/events", get_events, "Server-sent events: something has changed", media=MEDIA),)

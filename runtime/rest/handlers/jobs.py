@@ -1,0 +1,136 @@
+"""Jobs: lists, details, cancelling."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runtime.jobmaster.archived_execution_graph import JobDetails
+from runtime.rest.errors import RestError
+from runtime.rest.messages import cluster as cluster_messages
+from runtime.rest.messages import jobs as messages
+from runtime.rest.routing import JSON, Parameter, Rest, RestRoute, answer, job_id_of, now_ms, number_of, to_json
+
+MOST_EXCEPTIONS = 1000
+
+
+async def details_of_jobs(rest: Rest) -> tuple[JobDetails, ...]:
+    """The jobs as they were a moment ago."""
+    found: tuple[JobDetails, ...] = await rest.snapshots.get("jobs", rest.backend.jobs)
+    return found
+
+
+async def encoded_overview(rest: Rest) -> bytes:
+    """The answer to GET /jobs/overview, which clients and pages ask for all the time."""
+
+    async def ask() -> bytes:
+        return to_json(messages.overview(await rest.backend.jobs(), now_ms()))
+
+    found: bytes = await rest.snapshots.get("/jobs/overview", ask)
+    return found
+
+
+async def get_overview(rest: Rest, request: Request) -> Response:
+    return Response(await encoded_overview(rest), media_type=JSON)
+
+
+async def get_jobs(rest: Rest, request: Request) -> Response:
+    return answer(messages.ids_with_status(await details_of_jobs(rest)))
+
+
+async def get_job(rest: Rest, request: Request) -> Response:
+    return answer(messages.job(await rest.job(request), now_ms()))
+
+
+async def get_plan(rest: Rest, request: Request) -> Response:
+    return answer(messages.plan(await rest.job(request)))
+
+
+async def get_config(rest: Rest, request: Request) -> Response:
+    return answer(messages.config(await rest.job(request)))
+
+
+async def get_status(rest: Rest, request: Request) -> Response:
+    return answer({"status": (await rest.job(request)).status.value})
+
+
+async def get_exceptions(rest: Rest, request: Request) -> Response:
+    limit = number_of(request, "maxExceptions", messages.MAX_EXCEPTIONS, MOST_EXCEPTIONS)
+    return answer(messages.exceptions(await rest.job(request), limit))
+
+
+async def get_result(rest: Rest, request: Request) -> Response:
+    return answer(messages.execution_result(await rest.job(request)))
+
+
+async def get_accumulators(rest: Rest, request: Request) -> Response:
+    await rest.job(request)
+    return answer(messages.accumulators())
+
+
+async def get_metrics(rest: Rest, request: Request) -> Response:
+    if "jobid" in request.path_params:
+        await rest.job(request)
+    return answer(cluster_messages.no_metrics())
+
+
+async def get_configuration(rest: Rest, request: Request) -> Response:
+    await rest.job(request)
+    return answer(cluster_messages.configuration(rest.configuration.to_dict(redacted=True)))
+
+
+async def get_environment(rest: Rest, request: Request) -> Response:
+    await rest.job(request)
+    return answer(cluster_messages.environment())
+
+
+async def cancel(rest: Rest, request: Request) -> Response:
+    """Begin to cancel; the state is asked for afterwards."""
+    job_id = job_id_of(request)
+    rest.snapshots.forget()
+    try:
+        await rest.backend.cancel(job_id)
+    finally:
+        rest.snapshots.forget()  # also what was asked for while the cancellation was under way
+    return answer({}, 202)
+
+
+async def patch_job(rest: Rest, request: Request) -> Response:
+    mode = request.query_params.get("mode", "cancel")
+    if mode != "cancel":
+        raise RestError(400, f"mode must be cancel, not {mode[:40]!r}")
+    return await cancel(rest, request)
+
+
+_JOB = "/jobs/{jobid}"
+
+ROUTES = (
+    RestRoute("GET", "/jobs", get_jobs, "Ids and states of all jobs"),
+    RestRoute("GET", "/jobs/overview", get_overview, "All jobs in one line each, the newest first"),
+    RestRoute("GET", "/jobs/metrics", get_metrics, "Metrics of all jobs: none yet"),
+    RestRoute("GET", _JOB, get_job, "A job: its tasks, its plan, its states"),
+    RestRoute(
+        "PATCH",
+        _JOB,
+        patch_job,
+        "Begin to cancel a job",
+        status=202,
+        query=(Parameter("mode", "how the job is ended", ("cancel",)),),
+    ),
+    RestRoute("GET", f"{_JOB}/yarn-cancel", cancel, "Begin to cancel a job, as Flink's page does", status=202),
+    RestRoute("GET", f"{_JOB}/plan", get_plan, "The tasks of a job and what they read"),
+    RestRoute("GET", f"{_JOB}/config", get_config, "How a job is executed"),
+    RestRoute("GET", f"{_JOB}/status", get_status, "The state of a job"),
+    RestRoute(
+        "GET",
+        f"{_JOB}/exceptions",
+        get_exceptions,
+        "The last failures of a job, the newest first",
+        query=(Parameter("maxExceptions", "how many of them"),),
+    ),
+    RestRoute("GET", f"{_JOB}/execution-result", get_result, "How a job ended"),
+    RestRoute("GET", f"{_JOB}/accumulators", get_accumulators, "Accumulators of a job: none"),
+    RestRoute("GET", f"{_JOB}/metrics", get_metrics, "Metrics of a job: none yet"),
+    RestRoute("GET", f"{_JOB}/jobmanager/config", get_configuration, "The cluster's configuration"),
+    RestRoute("GET", f"{_JOB}/jobmanager/environment", get_environment, "What the web endpoint runs on"),
+)

@@ -1,0 +1,90 @@
+"""TaskExecutors: lists, details, logs, threads."""
+
+from __future__ import annotations
+
+import os
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runtime.gateways.messages import TaskManagerView
+from runtime.ids import ResourceID
+from runtime.rest.errors import RestError
+from runtime.rest.handlers.cluster import get_metrics
+from runtime.rest.messages import cluster as cluster_messages
+from runtime.rest.messages import task_managers as messages
+from runtime.rest.messages.common import NO_TIME
+from runtime.rest.routing import TEXT, Rest, RestRoute, answer, text
+
+MAIN_LOG = "taskexecutor"
+
+
+def _machine() -> messages.Machine:
+    """This machine, which is that of the TaskExecutors too."""
+    return messages.Machine(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), os.cpu_count() or 1)
+
+
+def _resource_id(request: Request) -> ResourceID:
+    try:
+        return ResourceID(request.path_params["taskmanagerid"])
+    except ValueError as error:
+        raise RestError(400, f"{error}; GET /taskmanagers shows the ids of TaskExecutors") from None
+
+
+async def get_task_managers(rest: Rest, request: Request) -> Response:
+    views: list[TaskManagerView] = await rest.snapshots.get("task managers", rest.backend.task_managers)
+    return answer(messages.overview(views, _machine()))
+
+
+async def get_task_manager(rest: Rest, request: Request) -> Response:
+    return answer(messages.details(await rest.backend.task_manager(_resource_id(request)), _machine()))
+
+
+async def get_logs(rest: Rest, request: Request) -> Response:
+    logs = await rest.backend.task_manager_logs(_resource_id(request))
+    return answer(cluster_messages.logs((log.name, log.size, NO_TIME) for log in logs))
+
+
+async def get_log_file(rest: Rest, request: Request) -> Response:
+    return await _fetch(rest, request, request.path_params["filename"])
+
+
+async def get_log(rest: Rest, request: Request) -> Response:
+    return await _fetch(rest, request, MAIN_LOG)
+
+
+async def get_stdout(rest: Rest, request: Request) -> Response:
+    """A TaskExecutor prints nothing of its own; what tasks print is in their jobs' logs."""
+    await rest.backend.task_manager(_resource_id(request))
+    return text(b"")
+
+
+async def _fetch(rest: Rest, request: Request, name: str) -> Response:
+    async with rest.fetching:
+        return text(await rest.backend.task_manager_log(_resource_id(request), name))
+
+
+async def get_thread_dump(rest: Rest, request: Request) -> Response:
+    dump = await rest.backend.task_manager_threads(_resource_id(request))
+    return answer(cluster_messages.thread_dump((thread.name, thread.stack) for thread in dump.threads))
+
+
+async def get_no_profiles(rest: Rest, request: Request) -> Response:
+    await rest.backend.task_manager(_resource_id(request))
+    return answer({"profilingList": []})
+
+
+_ONE = "/taskmanagers/{taskmanagerid}"
+
+ROUTES = (
+    RestRoute("GET", "/taskmanagers", get_task_managers, "The registered TaskExecutors"),
+    RestRoute("GET", "/taskmanagers/metrics", get_metrics, "Metrics of all TaskExecutors: none yet"),
+    RestRoute("GET", _ONE, get_task_manager, "A TaskExecutor: its slots, its memory, its processes"),
+    RestRoute("GET", f"{_ONE}/metrics", get_metrics, "Metrics of a TaskExecutor: none yet"),
+    RestRoute("GET", f"{_ONE}/logs", get_logs, "The logs of a TaskExecutor and of its Spark driver"),
+    RestRoute("GET", f"{_ONE}/logs/" + "{filename}", get_log_file, "One of these, or its head and tail", media=TEXT),
+    RestRoute("GET", f"{_ONE}/log", get_log, "The log of a TaskExecutor, or its head and tail", media=TEXT),
+    RestRoute("GET", f"{_ONE}/stdout", get_stdout, "What a TaskExecutor printed: nothing", media=TEXT),
+    RestRoute("GET", f"{_ONE}/thread-dump", get_thread_dump, "Where the threads of a TaskExecutor are"),
+    RestRoute("GET", f"{_ONE}/profiler", get_no_profiles, "Profiles: none"),
+)

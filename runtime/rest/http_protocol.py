@@ -1,0 +1,102 @@
+"""uvicorn's HTTP/1.1 protocol with bounds on what a peer may take: its time, and the size of a request's head.
+
+uvicorn itself waits for ever for a head that does not end, and keeps all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from runtime.rest.errors import error_body
+
+HEAD_TIMEOUT_S = 10.0
+STALL_TIMEOUT_S = 60.0
+MAX_HEAD = 64 * 1024
+_REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+_REASONS[503] = b"Service Unavailable"
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One connection. Whoever made it calls `enforce` every now and then.
+
+    Args:
+        config: uvicorn's.
+        state: shared by all connections.
+        max_connections: how many there may be.
+    """
+
+    def __init__(self, config: Config, state: ServerState, max_connections: int) -> None:
+        super().__init__(config, state, {})
+        self._max_connections = max_connections
+        self._head_since: float | None = None
+        self._head_size = 0
+        self._body_since: float | None = None
+        self._stalled_since: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A peer has connected; the first request has to come soon."""
+        super().connection_made(transport)
+        self._head_since = self.loop.time()
+        if len(self.connections) > self._max_connections:
+            self._refuse(503, "too many connections at present (rest.server.max-connections); try again")
+
+    def data_received(self, data: bytes) -> None:
+        """Something has come; a head must not be too long."""
+        if self.transport.is_closing():
+            return
+        if self._body_since is not None:
+            self._body_since = self.loop.time()
+        super().data_received(data)
+        if self._head_since is not None:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEAD and not self.transport.is_closing():
+                self._refuse(431, f"the head of a request has at most {MAX_HEAD} bytes")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        if self._head_since is None:
+            self._head_since, self._head_size = self.loop.time(), 0
+
+    def on_headers_complete(self) -> None:
+        """The head has come, the body may follow."""
+        self._head_since, self._body_since = None, self.loop.time()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request has come wholly."""
+        self._body_since = None
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The peer does not read."""
+        super().pause_writing()
+        self._stalled_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        """The peer reads."""
+        super().resume_writing()
+        self._stalled_since = None
+
+    def enforce(self, now: float) -> None:
+        """Part with a peer that takes too long; *now* is the loop's time."""
+        if self._stalled_since is not None and now - self._stalled_since > STALL_TIMEOUT_S:
+            self.transport.abort()
+        elif self._head_since is not None and now - self._head_since > HEAD_TIMEOUT_S:
+            self._refuse(408, f"the head of a request has to come within {HEAD_TIMEOUT_S:g} s")
+        elif self._body_since is not None and now - self._body_since > STALL_TIMEOUT_S:
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP."""
+        self._refuse(400, "this is no HTTP request that can be read")
+
+    def _refuse(self, status: int, message: str) -> None:
+        body = error_body(message)
+        head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(head % (status, _REASONS[status], len(body)) + body)
+        self.transport.close()

@@ -1,0 +1,109 @@
+"""Where the web endpoint listens: its ports, and whether it may listen there at all."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+
+from conf.configuration import Configuration
+from conf.options import RestOptions
+from runtime.environment.errors import PreflightError
+from runtime.rest.access import is_loopback
+
+BACKLOG = 128
+
+
+def bind_address(configuration: Configuration) -> str:
+    """The address that is listened on."""
+    return (configuration.get(RestOptions.BIND_ADDRESS) or configuration.get(RestOptions.ADDRESS)).strip("[]")
+
+
+def ports(configuration: Configuration) -> range:
+    """The ports to be tried, in their order.
+
+    Raises:
+        PreflightError: the range is none.
+    """
+    text = configuration.get(RestOptions.BIND_PORT)
+    if text is None:
+        port = configuration.get(RestOptions.PORT)
+        return range(port, port + 1)
+    first, _, last = text.partition("-")
+    found = range(int(first), int(last or first) + 1)
+    if not found or found[-1] > 65535:
+        raise PreflightError(
+            f"{RestOptions.BIND_PORT.key} = {text} is no range of ports", "give it as FIRST-LAST, at most 65535"
+        )
+    return found
+
+
+def ports_key(configuration: Configuration) -> str:
+    """The option that gives the ports."""
+    return (RestOptions.BIND_PORT if configuration.is_set(RestOptions.BIND_PORT) else RestOptions.PORT).key
+
+
+def check_exposure(configuration: Configuration) -> None:
+    """Refuses an address that others reach without the token and TLS.
+
+    Raises:
+        PreflightError: with the remedy.
+    """
+    secured = configuration.get(RestOptions.SSL_ENABLED)
+    for file in (RestOptions.SSL_CERTIFICATE, RestOptions.SSL_KEY):
+        if secured and configuration.get(file) is None:
+            raise PreflightError(
+                f"{RestOptions.SSL_ENABLED.key} is true and {file.key} is not set",
+                f"set {file.key} to a PEM file, or {RestOptions.SSL_ENABLED.key} to false",
+            )
+    host = bind_address(configuration)
+    lacks = [] if configuration.get(RestOptions.TOKEN_ENABLED) else ["the token"]
+    lacks += [] if secured else ["TLS"]
+    if lacks and not is_loopback(host) and not configuration.get(RestOptions.ALLOW_INSECURE):
+        raise PreflightError(
+            f"the web endpoint would listen on {host} without {' and '.join(lacks)}: whoever reaches it could run code",
+            "keep rest.authentication.enabled, set security.ssl.rest.*, or say rest.allow-insecure=true",
+        )
+
+
+def listen(host: str, wanted: Iterable[int], key: str) -> socket.socket:
+    """A listening socket on the first of the ports that is free.
+
+    Args:
+        host: the address.
+        wanted: the ports; 0 is any free one.
+        key: the option that gives them, for the remedy.
+
+    Raises:
+        PreflightError: none is free, or the address is not this machine's.
+    """
+    tried: list[int] = []
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise PreflightError(
+            f"cannot resolve the host {host!r}: {error.strerror}", "check rest.address and rest.bind-address"
+        ) from error
+    family, kind, protocol, _, address = found[0]
+    for port in wanted:
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((address[0], port, *address[2:]))
+            made.listen(BACKLOG)
+            made.setblocking(False)
+        except OSError as error:
+            made.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise PreflightError(
+                    f"the web endpoint cannot listen on {host}:{port}: {error.strerror}",
+                    f"change rest.address or {key}",
+                ) from error
+            tried.append(port)
+        else:
+            return made
+    shown = f"port {tried[0]}" if len(tried) == 1 else f"all of the ports {tried[0]}-{tried[-1]}"
+    raise PreflightError(
+        f"{shown} of {host} cannot be had for the web endpoint: taken, or only root's",
+        f"choose another with -D {key}=PORT (0: a free one), or leave the endpoint out with -D rest.enabled=false",
+    )

@@ -1,0 +1,109 @@
+"""The cluster: what the page is told of itself, counts, configuration, environment, logs, threads."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import runtime
+from runtime.gateways.messages import ClusterOverview, ClusterStatus
+from runtime.ha.model import LeaderInformation
+from runtime.rest.messages.common import NO_TIME, Json
+
+VERSION = f"understudy {runtime.__version__}"
+API_VERSION = "2.3.0"
+"""The release of Flink whose API this is."""
+
+
+def dashboard_configuration(refresh_ms: int, at: time.struct_time) -> Json:
+    """GET /config; *at* is the present local time, for the zone."""
+    return {
+        "refresh-interval": refresh_ms,
+        "timezone-name": at.tm_zone,
+        "timezone-offset": at.tm_gmtoff * 1000,
+        "flink-version": API_VERSION,
+        "flink-revision": VERSION,
+        # What the page would upload are jars of Flink's.
+        "features": {"web-submit": False, "web-cancel": True, "web-rescale": False, "web-history": False},
+    }
+
+
+def overview(counts: ClusterOverview) -> Json:
+    """GET /overview."""
+    return {
+        "taskmanagers": counts.task_managers,
+        "slots-total": counts.slots,
+        "slots-available": counts.free_slots,
+        "jobs-running": counts.jobs_running,
+        "jobs-finished": counts.jobs_finished,
+        "jobs-cancelled": counts.jobs_cancelled,
+        "jobs-failed": counts.jobs_failed,
+        "flink-version": API_VERSION,
+        "flink-commit": VERSION,
+        "pending-slot-requests": counts.pending_requests,
+    }
+
+
+def processes(status: ClusterStatus, leaders: Iterable[LeaderInformation]) -> Json:
+    """GET /processes: what the masters look after; a leader has its ``epoch``, which is -1 where it is not known."""
+    epochs = {leader.address: leader.epoch for leader in leaders}
+    return {
+        "cluster-id": status.cluster_id,
+        "version": status.version,
+        "start-time": status.started_ms,
+        "processes": [
+            {
+                "name": process.name,
+                "role": process.role,
+                "pid": process.pid,
+                "address": process.address,
+                "restarts": process.restarts,
+                "leadership": process.leadership,
+                "epoch": epochs.get(process.address, NO_TIME),
+                "stopped": process.is_stopped,
+                "url": process.url,
+            }
+            for process in status.processes
+        ],
+    }
+
+
+def configuration(values: Mapping[str, str]) -> list[Json]:
+    """GET /jobmanager/config; *values* have their secrets masked."""
+    return [{"key": key, "value": value} for key, value in sorted(values.items())]
+
+
+def environment() -> Json:
+    """GET /jobmanager/environment: of this process, whose virtual machine is Python's."""
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    return {
+        "jvm": {"version": version, "arch": platform.machine(), "options": [f"-X{name}" for name in sys._xoptions]},
+        "classpath": [entry for entry in sys.path if entry],
+    }
+
+
+def logs(files: Iterable[tuple[str, int, int]]) -> Json:
+    """GET .../logs; each file's name, size in bytes and time of the last change in milliseconds (-1: not known)."""
+    return {"logs": [{"name": name, "size": size, "mtime": mtime} for name, size, mtime in files]}
+
+
+def thread_dump(threads: Iterable[tuple[str, str]]) -> Json:
+    """GET .../thread-dump; each thread's name and where it is."""
+    return {
+        "threadInfos": [
+            {"threadName": name, "stringifiedThreadInfo": f'"{name}"\n{stack}\n'} for name, stack in threads
+        ]
+    }
+
+
+def jars(address: str) -> Json:
+    """GET /jars: there are none."""
+    return {"address": address, "files": []}
+
+
+def no_metrics() -> list[Any]:
+    """GET .../metrics: there is no metric service yet."""
+    return []

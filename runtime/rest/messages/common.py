@@ -1,0 +1,115 @@
+"""What several messages share: times, counts of states, an attempt as Flink's subtask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runtime.jobmaster.archived_execution_graph import AttemptInfo, TaskInfo
+from runtime.jobmaster.execution_state import ExecutionState
+
+Json = dict[str, Any]
+
+NO_TIME = -1
+"""In place of a time that there is not (yet)."""
+
+IO_METRICS: Mapping[str, Any] = {
+    "read-bytes": 0,
+    "read-bytes-complete": False,
+    "write-bytes": 0,
+    "write-bytes-complete": False,
+    "read-records": 0,
+    "read-records-complete": False,
+    "write-records": 0,
+    "write-records-complete": False,
+    "accumulated-backpressured-time": 0,
+    "accumulated-idle-time": 0,
+    "accumulated-busy-time": 0.0,
+}
+"""Flink's `IOMetricsInfo`: Spark's rows are not counted for a task, which the flags say."""
+
+COUNTED = (
+    "read-bytes",
+    "write-bytes",
+    "read-records",
+    "write-records",
+    "accumulated-backpressured-time",
+    "accumulated-idle-time",
+    "accumulated-busy-time",
+)
+
+
+def count_states(states: Iterable[ExecutionState]) -> dict[str, int]:
+    """How often each state occurs, by its upper-case name; those that do not occur too."""
+    counts = {state.value: 0 for state in ExecutionState}
+    for state in states:
+        counts[state.value] += 1
+    return counts
+
+
+def duration(start: int, end: int, now: int) -> int:
+    """Milliseconds from *start* to *end*, or to *now* while there is no end; 0 before the start. Clocks may differ."""
+    if start == NO_TIME:
+        return 0
+    return max((now if end == NO_TIME else end) - start, 0)
+
+
+def started(attempt: AttemptInfo) -> int:
+    """When the attempt was deployed."""
+    return attempt.timestamps.get(ExecutionState.DEPLOYING.value, NO_TIME)
+
+
+def ended(attempt: AttemptInfo) -> int:
+    """When the attempt ended."""
+    end = attempt.end_ms
+    return NO_TIME if end is None else end
+
+
+def place(attempt: AttemptInfo) -> str:
+    """Where the attempt runs or ran."""
+    return attempt.task_executor or "(unassigned)"
+
+
+def status_durations(attempt: AttemptInfo, now: int) -> dict[str, int]:
+    """How long the attempt was in each of the states that it entered and that are no end."""
+    entered = sorted(attempt.timestamps.items(), key=lambda item: item[1])
+    leaves = [at for _, at in entered[1:]] + [now]
+    return {
+        state: max(left - at, 0)
+        for (state, at), left in zip(entered, leaves, strict=True)
+        if not ExecutionState(state).is_terminal
+    }
+
+
+def subtask(attempt: AttemptInfo, now: int) -> Json:
+    """Flink's `SubtaskExecutionAttemptDetailsInfo`: a task here is one subtask."""
+    start, end = started(attempt), ended(attempt)
+    return {
+        "subtask": 0,
+        "status": attempt.state.value,
+        "attempt": attempt.number,
+        "endpoint": place(attempt),
+        "start-time": start,
+        "end-time": end,
+        "duration": duration(start, end, now),
+        "metrics": dict(IO_METRICS),
+        "taskmanager-id": place(attempt),
+        "status-duration": status_durations(attempt, now),
+        "start_time": start,
+    }
+
+
+def aggregated(task: TaskInfo, now: int) -> Json:
+    """Flink's `AggregatedTaskDetailsInfo`, whole: the web page stands still when a part of it is missing."""
+    durations = status_durations(task.attempts[-1], now)
+    return {
+        "metrics": {name: _summary(0) for name in COUNTED},
+        "status-duration": {
+            state.value: _summary(durations.get(state.value, 0)) for state in ExecutionState if not state.is_terminal
+        },
+    }
+
+
+def _summary(value: int) -> dict[str, int]:
+    """The statistics of one value."""
+    return dict.fromkeys(("min", "max", "avg", "sum", "median", "p25", "p75", "p95"), value)

@@ -1,0 +1,166 @@
+// A job's graph as SVG: layers from sources to sinks, left to right, or downwards where there is little room.
+
+import { s } from "./dom.js";
+import { duration, plural } from "./format.js";
+import { tone } from "./parts.js";
+
+const HEIGHT = 92;
+const WIDTH = { least: 128, most: 216 };
+const NARROW = 640;
+const CHARACTER = { name: 9.4, what: 7.2 }; // about the widest that a system's font draws
+
+/** The layer of each node: one behind the furthest of its inputs. A cycle, which no job has, would end the search. */
+export function layersOf(nodes) {
+  const byId = new Map(nodes.map((node) => [node.id, node]));
+  const depths = new Map();
+  const visit = (node, path) => {
+    if (depths.has(node.id)) return depths.get(node.id);
+    if (path.has(node.id)) return 0;
+    path.add(node.id);
+    const inputs = (node.inputs ?? []).map((input) => byId.get(input.id)).filter(Boolean);
+    const before = inputs.map((input) => visit(input, path));
+    path.delete(node.id);
+    const depth = before.length ? Math.max(...before) + 1 : 0;
+    depths.set(node.id, depth);
+    return depth;
+  };
+  nodes.forEach((node) => visit(node, new Set()));
+  const layers = [];
+  for (const node of nodes) (layers[depths.get(node.id)] ??= []).push(node);
+  // Each layer in the order of its inputs' middle, so that few edges cross.
+  const rank = new Map();
+  for (const layer of layers) {
+    const middle = (node) => {
+      const ranks = (node.inputs ?? []).map((input) => rank.get(input.id)).filter((r) => r !== undefined);
+      return ranks.length ? ranks.reduce((a, b) => a + b, 0) / ranks.length : 0;
+    };
+    layer.sort((a, b) => middle(a) - middle(b));
+    layer.forEach((node, i) => rank.set(node.id, i - (layer.length - 1) / 2));
+  }
+  return layers;
+}
+
+/** What a node does, line by line: its description is HTML by Flink's custom, of which breaks and entities are read. */
+export function describe(description) {
+  const entities = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&#39;": "'", "&amp;": "&" };
+  return description
+    .split(/<br\s*\/?>/)
+    .map((line) => line.replace(/&(lt|gt|quot|#x27|#39|amp);/g, (entity) => entities[entity]).trim())
+    .filter(Boolean);
+}
+
+function cut(text, length) {
+  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+}
+
+/**
+ * The graph of a job's details.
+ * @param href of a vertex, by its id.
+ */
+export function jobGraph(job, href) {
+  const vertices = new Map(job.vertices.map((vertex) => [vertex.id, vertex]));
+  const nodes = job.plan.nodes.filter((node) => vertices.has(node.id));
+  const down = window.innerWidth < NARROW;
+  const layers = layersOf(nodes);
+  const most = Math.max(...layers.map((layer) => layer.length));
+  const gap = down ? { along: 44, across: 14 } : { along: 56, across: 28 };
+  const room = (window.innerWidth - 86) / most - gap.across;
+  const nodeWidth = down ? Math.round(Math.min(Math.max(room, WIDTH.least), WIDTH.most)) : WIDTH.most;
+  const size = down ? { along: HEIGHT, across: nodeWidth } : { along: nodeWidth, across: HEIGHT };
+  const span = (n, one, between) => n * one + (n - 1) * between;
+  const whole = span(most, size.across, gap.across);
+  const places = new Map();
+  layers.forEach((layer, i) => {
+    const first = (whole - span(layer.length, size.across, gap.across)) / 2;
+    layer.forEach((node, j) => {
+      const along = i * (size.along + gap.along);
+      const across = first + j * (size.across + gap.across);
+      places.set(node.id, down ? { x: across, y: along } : { x: along, y: across });
+    });
+  });
+  const length = span(layers.length, size.along, gap.along);
+  const [width, height] = down ? [whole, length] : [length, whole];
+  const edges = nodes.flatMap((node) =>
+    (node.inputs ?? [])
+      .filter((input) => places.has(input.id))
+      .map((input) =>
+        edge(places.get(input.id), places.get(node.id), nodeWidth, down, input, `${input.id} ${node.id}`),
+      ),
+  );
+  const m = 4; // room for focus rings
+  return s(
+    "svg",
+    {
+      class: "graph",
+      viewBox: `${-m} ${-m} ${width + 2 * m} ${height + 2 * m}`,
+      width: width + 2 * m,
+      height: height + 2 * m,
+      role: "group",
+      "aria-label": `Graph of ${plural(nodes.length, "task")}`,
+    },
+    edges,
+    nodes.map((node) => {
+      const place = { ...places.get(node.id), width: nodeWidth };
+      return box(node, vertices.get(node.id), job.spark?.[node.id], place, href(node.id));
+    }),
+  );
+}
+
+function edge(from, to, width, down, input, key) {
+  const [x1, y1, x2, y2] = down
+    ? [from.x + width / 2, from.y + HEIGHT, to.x + width / 2, to.y]
+    : [from.x + width, from.y + HEIGHT / 2, to.x, to.y + HEIGHT / 2];
+  const bend = down ? (y2 - y1) / 2 : (x2 - x1) / 2;
+  const path = down
+    ? `M${x1},${y1} C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2 - 5}`
+    : `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2 - 5},${y2}`;
+  const tip = down
+    ? `M${x2 - 4},${y2 - 7} L${x2},${y2} L${x2 + 4},${y2 - 7} Z`
+    : `M${x2 - 7},${y2 - 4} L${x2},${y2} L${x2 - 7},${y2 + 4} Z`;
+  return s(
+    "g",
+    { class: `edge ${input.exchange === "blocking" ? "blocking" : ""}`, key },
+    s("title", {}, [input.exchange, input.ship_strategy].filter(Boolean).join(", ").toLowerCase()),
+    s("path", { class: "line", d: path }),
+    s("path", { class: "tip", d: tip }),
+  );
+}
+
+/** How many of the tasks that Spark made of a vertex are done, in words; empty where Spark has made none. */
+export function progressOf(spark) {
+  return spark?.tasks > 0 ? `${spark["tasks-completed"]} of ${plural(spark.tasks, "Spark task")}` : "";
+}
+
+function box(node, vertex, spark, place, href) {
+  const { x, y, width } = place;
+  const steps = describe(node.description ?? "");
+  const done = progressOf(spark);
+  const isWide = width > 190;
+  const short = isWide ? done : done.replace(/ Spark tasks?$/, "");
+  const what = short || (steps.length > 1 ? plural(steps.length, "step") : (steps[0] ?? ""));
+  const lasts = vertex.duration > 0 ? duration(vertex.duration) : "";
+  const kind = tone(vertex.status);
+  const inner = width - 28;
+  const fitting = (text, character) => cut(text, Math.floor(inner / character));
+  const bar = { x: x + 14, y: y + 81, height: 3, rx: 1.5 };
+  return s(
+    "a",
+    {
+      href,
+      key: node.id,
+      class: "node",
+      "aria-label": [`${vertex.name}: ${vertex.status}`, lasts, done].filter(Boolean).join(", "),
+    },
+    s("title", {}, `${vertex.name}\n${steps.join("\n")}`),
+    s("rect", { class: "box", x, y, width, height: HEIGHT, rx: 8 }),
+    s("rect", { class: `fill-${kind}`, x: x + 14, y: y + 17, width: 8, height: 8, rx: 4 }),
+    s("text", { class: `node-state text-${kind}`, x: x + 28, y: y + 25 }, vertex.status),
+    s("text", { class: "node-time", x: x + width - 14, y: y + 25, "text-anchor": "end" }, isWide && lasts),
+    s("text", { class: "node-name", x: x + 14, y: y + 52 }, fitting(vertex.name, CHARACTER.name)),
+    s("text", { class: "node-what", x: x + 14, y: y + 72 }, fitting(what, CHARACTER.what)),
+    done && [
+      s("rect", { class: "meter-all", ...bar, width: inner }),
+      s("rect", { class: `fill-${kind}`, ...bar, width: (inner * spark["tasks-completed"]) / spark.tasks }),
+    ],
+  );
+}

@@ -1,0 +1,251 @@
+// Which page is shown, when it is asked for anew, and what is said of the server.
+
+import { ApiError, Unreachable, getJson, hasToken, setToken } from "./api.js";
+import { h, render } from "./dom.js";
+import { duration, time } from "./format.js";
+import { Connection } from "./live.js";
+import { notice } from "./parts.js";
+import * as job from "./pages/job.js";
+import * as jobs from "./pages/jobs.js";
+import * as login from "./pages/login.js";
+import * as masters from "./pages/masters.js";
+import * as overview from "./pages/overview.js";
+import * as submit from "./pages/submit.js";
+import * as task from "./pages/task.js";
+import * as taskExecutor from "./pages/task_executor.js";
+import * as taskExecutors from "./pages/task_executors.js";
+
+const NAV = [
+  ["Overview", "#/"],
+  ["Jobs", "#/jobs"],
+  ["Executors", "#/taskmanagers"],
+  ["Masters", "#/masters"],
+  ["Submit", "#/submit"],
+];
+// A page has title(parameters, data), load(parameters) and view(data, parameters, shell).
+const ROUTES = [
+  [/^\/?$/, overview, []],
+  [/^\/jobs$/, jobs, []],
+  [/^\/jobs\/([^/]+)\/tasks\/([^/]+)$/, task, ["job", "task"]],
+  [/^\/jobs\/([^/]+)(?:\/([^/]+))?(?:\/([^/]+))?(?:\/([^/]+))?$/, job, ["job", "tab", "attempt", "log"]],
+  [/^\/taskmanagers$/, taskExecutors, []],
+  [/^\/taskmanagers\/([^/]+)(?:\/([^/]+))?(?:\/([^/]+))?$/, taskExecutor, ["id", "tab", "file"]],
+  [/^\/masters(?:\/([^/]+))?(?:\/([^/]+))?$/, masters, ["tab", "file"]],
+  [/^\/submit$/, submit, []],
+];
+
+const PATIENCE_MS = 3000;
+
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+const announcer = document.getElementById("announcer");
+
+let current = null; // what is shown: {route, page, parameters, data, error}
+let turn = 0; // only the last of several answers counts
+let asking = false;
+let askedAt = 0;
+let config = null;
+const states = new Map(); // of the jobs that were seen, to tell what changed
+
+const connection = new Connection(() => {
+  showConnection();
+  if (connection.state !== "lost") announce("Connected to the server");
+}, refresh);
+
+/** What pages may do besides showing. */
+const shell = { refresh, redraw, announce, tellStates, submitToken, goTo: (hash) => (location.hash = hash) };
+
+function announce(text) {
+  // An element anew: the same words twice are said twice.
+  announcer.replaceChildren(h("p", {}, text));
+}
+
+/** Say which of the jobs have another state than when they were last seen. */
+function tellStates(list) {
+  const news = [];
+  for (const { jid, name, state } of list) {
+    if (states.has(jid) && states.get(jid) !== state) news.push(`${name} is ${state}`);
+    states.set(jid, state);
+  }
+  if (news.length) announce(news.join("; "));
+}
+
+function find(hash) {
+  const path = hash.replace(/^#/, "");
+  for (const [pattern, page, names] of ROUTES) {
+    const match = pattern.exec(path);
+    if (!match) continue;
+    try {
+      const parts = match.slice(1).map((part) => part && decodeURIComponent(part));
+      return { page, parameters: Object.fromEntries(names.map((name, i) => [name, parts[i]])) };
+    } catch {
+      return null; // not decodable
+    }
+  }
+  return null;
+}
+
+async function navigate() {
+  const route = location.hash || "#/";
+  const found = find(route);
+  current = { route, ...found, data: null, error: null };
+  showNav();
+  if (!found) {
+    show([h("h1", { tabindex: "-1" }, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "To the overview"))]);
+    return;
+  }
+  main.setAttribute("aria-busy", "true");
+  asking = false;
+  await refresh();
+  if (current.route !== route) return;
+  scrollTo(0, 0);
+  (main.querySelector("#token") ?? main.querySelector("h1"))?.focus({ preventScroll: true });
+}
+
+async function refresh() {
+  if (!current?.page || document.hidden || asking) return;
+  const mine = ++turn;
+  const asked = current;
+  asking = true;
+  askedAt = Date.now();
+  try {
+    if (config === null) await begin();
+    if (current !== asked) return;
+    const data = await asked.page.load(asked.parameters);
+    if (mine !== turn || asked !== current) return;
+    current.data = data;
+    current.error = null;
+  } catch (error) {
+    if (mine !== turn || asked !== current) return;
+    if (error instanceof ApiError && error.status === 401) return askForToken();
+    if (!(error instanceof Unreachable || error instanceof ApiError)) throw error;
+    current.error = error;
+  } finally {
+    if (mine === turn) asking = false;
+  }
+  redraw();
+  showConnection();
+}
+
+async function begin() {
+  config = await getJson("config");
+  document.getElementById("logout").hidden = !hasToken();
+  connection.start(config["refresh-interval"] ?? 3000);
+}
+
+function redraw() {
+  if (!current?.page) return;
+  const { page, parameters, data, error } = current;
+  if (error instanceof Unreachable && data === null) {
+    show([h("h1", { tabindex: "-1" }, "No answer"), h("p", {}, "Nothing is known until the server answers.")]);
+  } else if (error && data === null) {
+    const missing = error.status === 404;
+    show([
+      h("h1", { tabindex: "-1" }, missing ? "Not found" : "The server cannot tell"),
+      notice("bad", error.message),
+      h("p", {}, h("a", { href: "#/" }, "To the overview")),
+    ]);
+  } else if (data !== null) {
+    const said = error instanceof ApiError && notice("bad", `This is not the present state: ${error.message}`);
+    show([said, page.view(data, parameters, shell)]);
+  }
+  showStale();
+}
+
+function show(nodes) {
+  main.removeAttribute("aria-busy");
+  main.dataset.route = current.route;
+  render(main, nodes);
+  const title = main.querySelector("h1")?.textContent;
+  document.title = title ? `${title} – Understudy` : "Understudy";
+}
+
+/** The server is there and yet does not answer, as when nobody leads. */
+function isLate() {
+  return asking && Date.now() - askedAt > Math.max(PATIENCE_MS, 3 * connection.interval);
+}
+
+function showStale() {
+  const stale = connection.state === "lost" || isLate() || Boolean(current?.error && current.data);
+  main.classList.toggle("stale", stale);
+}
+
+function showNav() {
+  const part = (hash) => hash.split("/")[1] ?? "";
+  render(
+    document.getElementById("nav"),
+    h(
+      "ul",
+      {},
+      NAV.map(([text, href]) =>
+        h("li", {}, h("a", { href, "aria-current": part(href) === part(current.route) ? "page" : undefined }, text)),
+      ),
+    ),
+  );
+}
+
+const WORDS = { connecting: "Connecting", live: "Live", polling: "Live, by asking", lost: "No answer" };
+
+function showConnection() {
+  const { state, lastHeard } = connection;
+  const line = document.getElementById("connection");
+  line.dataset.state = state;
+  line.lastElementChild.textContent = WORDS[state];
+  const since = () => `No answer from the server since ${time(lastHeard)}.`;
+  const words = " What is shown is how it was then. Asking again every second.";
+  if (state === "lost") render(banner, h("p", {}, h("strong", {}, since()), words));
+  else if (isLate()) render(banner, h("p", {}, `Waiting for the cluster's answer since ${time(askedAt)}.`));
+  else render(banner, []);
+  showStale();
+}
+
+function askForToken() {
+  config = null;
+  connection.stop();
+  current.data = null;
+  show(login.view(shell, hasToken()));
+  main.classList.remove("stale");
+}
+
+/** Try a token; false when the server refuses it. */
+async function submitToken(token) {
+  setToken(token);
+  try {
+    await begin();
+  } catch (error) {
+    setToken(null);
+    if (error instanceof ApiError && error.status === 401) return false;
+    throw error;
+  }
+  main.replaceChildren();
+  await navigate();
+  return true;
+}
+
+document.getElementById("logout").addEventListener("click", () => {
+  setToken(null);
+  location.reload();
+});
+// An anchor to #main would be taken for a page.
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+setInterval(() => {
+  showConnection();
+  if (main.classList.contains("stale")) return; // time does not go on in what is not known
+  for (const element of document.querySelectorAll(".lasting")) {
+    element.textContent = duration(Date.now() - Number(element.dataset.start));
+  }
+}, 1000);
+window.addEventListener("hashchange", navigate);
+window.addEventListener("resize", redraw); // the graph lies or stands
+document.addEventListener("visibilitychange", () => {
+  // A browser has six connections for a server: pages that nobody looks at keep none.
+  if (document.hidden) connection.stop();
+  else if (config !== null) {
+    connection.start(config["refresh-interval"]);
+    refresh();
+  }
+});
+navigate();

@@ -1,0 +1,42 @@
+// Checkpoints and savepoints.
+
+import { at, getOptional } from "../api.js";
+import { bytes, count, duration } from "../format.js";
+import { badge, card, empty, facts, moment, table } from "../parts.js";
+
+export async function load(job) {
+  return getOptional(`jobs/${at(job.jid)}/checkpoints`);
+}
+
+export function view(statistics) {
+  if (!statistics || (statistics.counts.total === 0 && statistics.counts.restored === 0)) {
+    return empty("This job has no checkpoints.");
+  }
+  const { counts, history, latest } = statistics;
+  return [
+    facts([
+      ["Completed", count(counts.completed)],
+      ["In progress", count(counts.in_progress)],
+      ["Failed", count(counts.failed)],
+      ["Restored", count(counts.restored)],
+      latest.restored && ["Restored last", `number ${latest.restored.id}, `, moment(latest.restored.restore_timestamp)],
+    ]),
+    card(
+      "History",
+      table(
+        "Checkpoints",
+        [
+          { title: "Number", kind: "number", cell: (c) => c.id },
+          { title: "Kind", cell: (c) => (c.is_savepoint ? "savepoint" : "checkpoint") },
+          { title: "State", cell: (c) => badge(c.status) },
+          { title: "Triggered", cell: (c) => moment(c.trigger_timestamp) },
+          { title: "Duration", kind: "number", cell: (c) => duration(c.end_to_end_duration) },
+          { title: "Size", kind: "number", cell: (c) => bytes(c.state_size) },
+          { title: "Path", kind: "wide mono wrap", cell: (c) => c.external_path ?? c.failure_message ?? "–" },
+        ],
+        history,
+        { key: (c) => c.id, none: "None is remembered." },
+      ),
+    ),
+  ];
+}

@@ -1,0 +1,88 @@
+// The job's graph, and its tasks as a table.
+
+import { getJson, at } from "../api.js";
+import { h } from "../dom.js";
+import { count } from "../format.js";
+import { jobGraph, progressOf } from "../graph.js";
+import { badge, card, empty, gauge, lasting, notice, table } from "../parts.js";
+import { jobHref } from "./job_tables.js";
+
+export async function load(job) {
+  if (job.state !== "FAILED" && job.state !== "FAILING") return null;
+  const { exceptionHistory } = await getJson(`jobs/${at(job.jid)}/exceptions?maxExceptions=1`);
+  return exceptionHistory.entries[0] ?? null;
+}
+
+/** The line of a traceback that says what happened: its last that is not indented. */
+export function lastLine(entry) {
+  const lines = entry.stacktrace.trimEnd().split("\n");
+  const said = lines.filter((line) => line && !/^\s|^(Caused by|Traceback|During|The above)/.test(line));
+  return (entry.stacktrace.startsWith("Traceback") ? said.at(-1) : said[0]) ?? entry.exceptionName;
+}
+
+function progress(spark) {
+  const words = progressOf(spark);
+  return words ? gauge(spark["tasks-completed"], spark.tasks, words) : "–";
+}
+
+function queries(job) {
+  const of = (vertex) => job.spark?.[vertex.id]?.queries ?? [];
+  const rows = job.vertices.flatMap((v) => of(v).map((query) => ({ ...query, task: v.name })));
+  return (
+    rows.length > 0 &&
+    card(
+      "Streaming queries",
+      table(
+        "Streaming queries",
+        [
+          { title: "Query", kind: "name", cell: (query) => query.name || "without a name" },
+          { title: "Last batch", kind: "number", cell: (query) => (query.batch < 0 ? "none yet" : count(query.batch)) },
+          { title: "Task", kind: "wide name", cell: (query) => query.task },
+          { title: "Id", kind: "wide mono", cell: (query) => query.id },
+        ],
+        rows,
+        { key: (query) => query["run-id"] },
+      ),
+    )
+  );
+}
+
+export function view(failure, job) {
+  const href = (id) => jobHref(job.jid, "tasks", id);
+  const waiting = job["waiting-for"] ?? {};
+  const ahead = job.now - Date.now();
+  return [
+    failure &&
+      notice(
+        "bad",
+        h("strong", {}, failure.taskName ? `${failure.taskName} failed` : "The job failed"),
+        h("p", { class: "mono wrap" }, lastLine(failure)),
+        h("a", { href: jobHref(job.jid, "exceptions") }, "The whole traceback"),
+      ),
+    job.vertices.length === 0
+      ? empty("The job has no tasks yet.")
+      : [
+          h(
+            "div",
+            { class: "graph-scroller", key: "graph", tabindex: "0", role: "region", "aria-label": "Job graph" },
+            jobGraph(job, href),
+          ),
+          card(
+            "Tasks",
+            table(
+              "Tasks",
+              [
+                { title: "Task", kind: "name", cell: (v) => h("a", { href: href(v.id), title: v.name }, v.name) },
+                { title: "State", cell: (v) => badge(v.status) },
+                { title: "Duration", kind: "number", cell: (v) => lasting(v["start-time"], v["end-time"], ahead) },
+                { title: "Progress", kind: "wide", cell: (v) => progress(job.spark?.[v.id]) },
+                { title: "Waits for", kind: "wide", cell: (v) => waiting[v.id] ?? "–" },
+              ],
+              job.vertices,
+              { key: (v) => v.id },
+            ),
+          ),
+          queries(job),
+        ],
+  ];
+}

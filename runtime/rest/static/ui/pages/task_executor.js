@@ -1,0 +1,83 @@
+// One TaskExecutor: what it takes of its machine, its logs, where its threads are.
+
+import { at, getJson, getOptional } from "../api.js";
+import { h } from "../dom.js";
+import { bytes, count } from "../format.js";
+import { card, facts, gauge, heading, lasting, table, tabs, trail } from "../parts.js";
+import { loadLog, logList, logText, threadDump } from "../texts.js";
+import { jobHref } from "./job_tables.js";
+
+const PARTS = [
+  ["", "State"],
+  ["logs", "Logs"],
+  ["stdout", "Stdout"],
+  ["thread-dump", "Thread dump"],
+];
+
+export async function load({ id, tab, file }) {
+  const path = `taskmanagers/${at(id)}`;
+  const executor = await getJson(path);
+  let part = null;
+  if (tab === "logs") part = file ? await loadLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
+  else if (tab === "stdout") part = await loadLog(`${path}/stdout`);
+  else if (tab === "thread-dump") part = await getOptional(`${path}/thread-dump`);
+  return { executor, part };
+}
+
+function memory(name, used, most) {
+  return [name, most > 0 ? gauge(used, most, `${bytes(used)} of ${bytes(most)}`) : bytes(used)];
+}
+
+function state(executor) {
+  const { metrics, process = {} } = executor;
+  return [
+    card(
+      "Resources",
+      facts([
+        ["Slots", `${count(executor.slotsNumber - executor.freeSlots)} of ${count(executor.slotsNumber)} in use`],
+        ["Tasks", count(executor.assignedTasks)],
+        ["Cores", count(executor.totalResource.cpuCores)],
+        memory("Memory of Spark", metrics.heapUsed, metrics.heapMax),
+        memory("Memory of its own", metrics.nonHeapUsed, metrics.nonHeapMax),
+        ["Machine", bytes(executor.hardware.physicalMemory)],
+        ["Heard", lasting(executor.timeSinceLastHeartbeat, -1), " ago"],
+      ]),
+    ),
+    card(
+      "Process",
+      facts([
+        ["Address", h("code", { class: "wrap" }, executor.path)],
+        ...Object.entries(process).map(([name, value]) => [name, String(value)]),
+      ]),
+    ),
+    card(
+      "Slots in use",
+      table(
+        "Slots in use",
+        [
+          { title: "Job", kind: "mono", cell: (slot) => h("a", { href: jobHref(slot.jobId) }, slot.jobId) },
+          { title: "Tasks", kind: "number", cell: (slot) => count(slot.assignedTasks) },
+          { title: "Memory", kind: "number", cell: (slot) => bytes(slot.resource.taskHeapMemory * 1024 * 1024) },
+        ],
+        executor.allocatedSlots ?? [],
+        { none: "All slots are free." },
+      ),
+    ),
+  ];
+}
+
+export function view({ executor, part }, { id, tab, file }) {
+  const base = `#/taskmanagers/${at(id)}`;
+  const shown = {
+    logs: () => (file ? logText(file, part) : logList(part, (name) => `${base}/logs/${at(name)}`)),
+    stdout: () => logText("Standard output", part),
+    "thread-dump": () => card("", threadDump(part)),
+  };
+  const steps = [["Task executors", "#/taskmanagers"], [id, file && base]];
+  return [
+    trail(...steps, ...(file ? [["Logs", `${base}/logs`], [file]] : [])),
+    heading(id),
+    tabs("Parts of the task executor", PARTS, base, tab),
+    h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(executor)),
+  ];
+}

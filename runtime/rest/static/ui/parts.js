@@ -1,0 +1,180 @@
+// The parts that several pages are made of.
+
+import { h, s } from "./dom.js";
+import { duration, time } from "./format.js";
+
+const TONES = {
+  RUNNING: "good-going",
+  FINISHED: "good",
+  COMPLETED: "good",
+  FAILED: "bad",
+  FAILING: "bad",
+  CANCELED: "ended",
+  CANCELLING: "warned",
+  CANCELING: "warned",
+  RESTARTING: "warned",
+  RECONCILING: "warned",
+  SUSPENDED: "warned",
+};
+const TERMINAL = new Set(["FINISHED", "FAILED", "CANCELED"]);
+
+/** Whether nothing of a job or a task in that state runs any more. */
+export function isOver(state) {
+  return TERMINAL.has(state);
+}
+
+/** A colour's name for a state; what it means is always said in words too. */
+export function tone(state) {
+  return TONES[state] ?? "waiting";
+}
+
+export function badge(state) {
+  return h("span", { class: `badge tone-${tone(state)}` }, state);
+}
+
+/** A duration that goes on while nothing has ended; the page's clock rewrites it each second. */
+export function lasting(start, end, offset = 0) {
+  if (!(start > 0)) return h("span", {}, "–");
+  if (end > 0) return h("span", {}, duration(end - start));
+  return h("span", { class: "lasting", "data-start": start - offset }, duration(Date.now() + offset - start));
+}
+
+export function moment(ms) {
+  return ms > 0 ? h("time", { datetime: new Date(ms).toISOString(), title: new Date(ms).toString() }, time(ms)) : "–";
+}
+
+export function heading(text, ...beside) {
+  return h("div", { class: "heading" }, h("h1", { tabindex: "-1" }, text), beside);
+}
+
+export function trail(...steps) {
+  return h(
+    "nav",
+    { class: "trail", "aria-label": "Breadcrumb" },
+    h("ol", {}, steps.map(([text, href]) => h("li", {}, href ? h("a", { href }, text) : text))),
+  );
+}
+
+/** Links between the parts of one thing. `parts` are [path, title, ...], at `base`/path; the first path is empty. */
+export function tabs(label, parts, base, tab) {
+  const address = (path) => (path ? `${base}/${path}` : base);
+  return h(
+    "nav",
+    { class: "tabs", "aria-label": label },
+    h(
+      "ul",
+      {},
+      parts.map(([path, title]) => {
+        const current = path === (tab ?? "") ? "page" : undefined;
+        return h("li", { key: path }, h("a", { href: address(path), "aria-current": current }, title));
+      }),
+    ),
+  );
+}
+
+export function card(title, ...children) {
+  return h("section", { class: "card", key: title }, title && h("h2", {}, title), children);
+}
+
+/** Names and values. */
+export function facts(entries) {
+  return h(
+    "dl",
+    { class: "facts" },
+    entries.filter(Boolean).map(([name, ...value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))),
+  );
+}
+
+export function empty(text, ...more) {
+  return h("p", { class: "empty" }, text, more);
+}
+
+/**
+ * A table. `columns` are {title, cell(row), kind}; kind: "number", "name", "mono", "wrap", "wide" (left out on narrow
+ * screens), or several of them.
+ * The first column names the row. It scrolls by itself when it is too wide, and may then be focused.
+ */
+export function table(caption, columns, rows, { key, none = "None." } = {}) {
+  if (rows.length === 0) return empty(none);
+  return h(
+    "div",
+    { class: "scroller", tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", { class: "unseen" }, caption),
+      h("thead", {}, h("tr", {}, columns.map((c) => h("th", { scope: "col", class: c.kind }, c.title)))),
+      h(
+        "tbody",
+        {},
+        rows.map((row, number) =>
+          h(
+            "tr",
+            { key: key ? key(row) : number },
+            columns.map((c, i) =>
+              i === 0 ? h("th", { scope: "row", class: c.kind }, c.cell(row)) : h("td", { class: c.kind }, c.cell(row)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+/** How much of a whole is taken, as a bar; the numbers are said beside it. */
+export function meter(used, total, label) {
+  const share = total > 0 ? Math.min(used / total, 1) : 0;
+  return s(
+    "svg",
+    { class: "meter", role: "img", "aria-label": label, height: 6, width: "100%" },
+    s("rect", { class: "meter-all", width: "100%", height: 6, rx: 3 }),
+    share > 0 && s("rect", { class: "meter-used", width: `${(share * 100).toFixed(1)}%`, height: 6, rx: 3 }),
+  );
+}
+
+/** The same with words below it. */
+export function gauge(used, total, words) {
+  return h("span", { class: "counts" }, meter(used, total, words), h("span", { class: "small" }, words));
+}
+
+/** How many of the tasks are in which state, as one bar and in words. */
+export function taskCounts(tasks) {
+  const entries = Object.entries(tasks).filter(([name, n]) => name !== "total" && n > 0);
+  const total = entries.reduce((sum, [, n]) => sum + n, 0);
+  if (total === 0) return h("span", { class: "muted" }, "none yet");
+  const words = entries.map(([name, n]) => `${n} ${name.toLowerCase()}`).join(", ");
+  let x = 0;
+  const bars = entries.map(([name, n]) => {
+    const rect = s("rect", {
+      class: `fill-${tone(name.toUpperCase())}`,
+      x: `${((x / total) * 100).toFixed(2)}%`,
+      width: `${((n / total) * 100).toFixed(2)}%`,
+      height: 6,
+    });
+    x += n;
+    return rect;
+  });
+  return h(
+    "span",
+    { class: "counts" },
+    s("svg", { class: "meter", width: "100%", height: 6, "aria-hidden": "true" }, bars),
+    h("span", { class: "small" }, words),
+  );
+}
+
+export function notice(kind, ...children) {
+  return h("div", { class: `notice ${kind}`, role: kind === "bad" ? "alert" : "note" }, children);
+}
+
+/** What a list of {key, value} says, as a table. */
+export function configuration(entries) {
+  return table(
+    "Configuration",
+    [
+      { title: "Key", kind: "mono", cell: (entry) => entry.key },
+      { title: "Value", kind: "mono wrap", cell: (entry) => entry.value },
+    ],
+    entries,
+    { key: (entry) => entry.key },
+  );
+}

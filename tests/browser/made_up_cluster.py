@@ -1,0 +1,248 @@
+"""A cluster that is made up, so that a page can be shown every state at will; what asks it is the real REST API."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from runtime.gateways.diagnostics import LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
+from runtime.gateways.errors import (
+    JobAlreadyTerminatedError,
+    JobNotFoundError,
+    NoSuchLogError,
+    UnknownTaskExecutorError,
+)
+from runtime.gateways.messages import (
+    ClusterOverview,
+    ClusterStatus,
+    ProcessView,
+    TaskExecutorRegistration,
+    TaskManagerInfo,
+    TaskManagerView,
+)
+from runtime.ha.model import DISPATCHER, LeaderInformation
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID
+from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
+from runtime.jobmaster.archived_execution_graph import (
+    ArchivedExecutionGraph,
+    AttemptInfo,
+    JobDetails,
+    TaskInfo,
+    VertexInfo,
+)
+from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.resourcemanager.slots import SlotCounts
+from runtime.rest.backend import JobFile
+
+HOSTILE = "<img src=x onerror=document.title='hacked'>\"'&lt;script&gt;"
+LONG = "a-name-without-any-space-in-it-" * 5
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/ada/nightly.py", line 41, in <module>
+    main()
+  File "/home/ada/nightly.py", line 33, in main
+    raise ValueError(f"carrier {code!r} has no name")
+ValueError: carrier 'ZZ' has no name
+"""
+RUNNING, STREAMING, WAITING, FAILED, FINISHED, CANCELED = (JobID(f"{n}" * 32) for n in range(1, 7))
+_SLOTS = 4
+_DONE = {ExecutionState.RUNNING: 13, ExecutionState.FINISHED: 40}
+_SYSTEM = "akka.tcp://understudy@127.0.0.1:6123"
+_S = ExecutionState
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def vertex_id(name: str) -> JobVertexID:
+    return JobVertexID.from_name("made up", name)
+
+
+def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = False) -> TaskInfo:
+    attempts = []
+    for number in range(2 if restarted else 1):
+        is_last = number == int(restarted)
+        at = began + 3000 * number
+        here = state if is_last else _S.FAILED
+        times = {"CREATED": at, "SCHEDULED": at + 50}
+        if here is not _S.SCHEDULED:
+            times |= {"DEPLOYING": at + 400, "RUNNING": at + 900}
+        if here.is_terminal:
+            times[here.value] = at + 2900
+        error = (
+            None
+            if is_last
+            else ErrorInfo(FailureKind.TASK_PROCESS_LOST, "ProcessDied", "killed by SIGKILL", "", name, at + 2900)
+        )
+        executor = "" if here is _S.SCHEDULED else "tm-1"
+        identity = ExecutionAttemptID.from_name("made up", name, str(number))
+        queries = (StreamingQuery("0f1e2d", "3c4b5a", HOSTILE, 41),) if name == "main" else ()
+        attempts.append(AttemptInfo(identity, number, here, executor, times, error, None, queries=queries))
+    waits = "the results of join" if state is _S.SCHEDULED else ""
+    return TaskInfo(vertex_id(name), name, (vertex_id(name),), tuple(attempts), waits)
+
+
+def _job(
+    job_id: JobID, name: str, status: JobStatus, began: int, **tasks: tuple[ExecutionState, tuple[str, ...]]
+) -> Any:
+    times = {"INITIALIZING": began, "CREATED": began + 10, "RUNNING": began + 200}
+    if status is not JobStatus.RUNNING:
+        times[status.value] = began + 6000
+    error = ErrorInfo(FailureKind.USER_CODE, "ValueError", "carrier 'ZZ' has no name", TRACEBACK, "join", began + 5900)
+    names = {key: HOSTILE if key == "hostile" else key for key in tasks}
+    return ArchivedExecutionGraph(
+        job_id=job_id,
+        name=name,
+        kind=JobKind.PIPELINE,
+        status=status,
+        timestamps=times,
+        tasks=tuple(_task(names[key], state, began, restarted=key == "join") for key, (state, _) in tasks.items()),
+        vertices=tuple(
+            VertexInfo(
+                vertex_id(names[key]),
+                names[key],
+                VertexRole.OPERATOR if inputs else VertexRole.SOURCE,
+                vertex_id(names[key]),
+                state,
+                tuple(vertex_id(names[source]) for source in inputs),
+                VertexProgress(vertex_id(names[key]), 2, 1, 40, _DONE.get(state, 0), 2),
+            )
+            for key, (state, inputs) in tasks.items()
+        ),
+        failure=error if status is JobStatus.FAILED else None,
+        failure_history=(error,) if status is JobStatus.FAILED else (),
+        restarts=1,
+        restart_strategy="exponential-delay",
+    )
+
+
+class MadeUpCluster:
+    """Jobs in every state and two TaskExecutors; tests change it while pages look on, and see what was asked of it."""
+
+    def __init__(self) -> None:
+        began = _now() - 60_000
+        made = [
+            _job(
+                RUNNING,
+                "count-flights",
+                JobStatus.RUNNING,
+                began,
+                read=(_S.FINISHED, ()),
+                hostile=(_S.FINISHED, ()),
+                join=(_S.RUNNING, ("read", "hostile")),
+                count=(_S.RUNNING, ("read",)),
+                write=(_S.SCHEDULED, ("join", "count")),
+            ),
+            _job(STREAMING, HOSTILE, JobStatus.RUNNING, began - 8_000_000, main=(_S.RUNNING, ())),
+            _job(WAITING, LONG, JobStatus.RESTARTING, began, main=(_S.SCHEDULED, ())),
+            _job(
+                FAILED, "nightly-report", JobStatus.FAILED, began, read=(_S.FINISHED, ()), join=(_S.FAILED, ("read",))
+            ),
+            _job(FINISHED, "pi", JobStatus.FINISHED, began, main=(_S.FINISHED, ())),
+            _job(CANCELED, "abandoned", JobStatus.CANCELED, began, main=(_S.CANCELED, ())),
+        ]
+        self.graphs: dict[JobID, ArchivedExecutionGraph] = {graph.job_id: graph for graph in made}
+        self.log = "counted 1 flight\n"
+        self.cancelled: list[JobID] = []
+        self.failure: Exception | None = None
+        self.answers = threading.Event()
+        self.answers.set()
+        self.cancel_failure: Exception | None = None
+        self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
+
+    def set_status(self, job_id: JobID, status: JobStatus) -> None:
+        """The job has another state from now on."""
+        graph = self.graphs[job_id]
+        self.graphs[job_id] = replace(graph, status=status, timestamps={**graph.timestamps, status.value: _now()})
+
+    async def jobs(self) -> tuple[JobDetails, ...]:
+        await asyncio.to_thread(self.answers.wait)
+        if self.failure is not None:
+            raise self.failure
+        return tuple(graph.details() for graph in self.graphs.values())
+
+    async def job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        if job_id not in self.graphs:
+            raise JobNotFoundError(f"no job {job_id} is known")
+        return self.graphs[job_id]
+
+    async def cancel(self, job_id: JobID) -> None:
+        if self.cancel_failure is not None:
+            raise self.cancel_failure
+        if (await self.job(job_id)).status.is_terminal:
+            raise JobAlreadyTerminatedError(f"job {job_id} is over")
+        self.cancelled.append(job_id)
+        self.set_status(job_id, JobStatus.CANCELLING)
+
+    async def submit(self, graph: JobGraph, files: Iterable[JobFile]) -> JobID:
+        self.submitted.append((graph, [(file.name, file.path.read_bytes()) for file in files]))
+        self.graphs[graph.job_id] = _job(graph.job_id, graph.name, JobStatus.RUNNING, _now(), main=(_S.RUNNING, ()))
+        return graph.job_id
+
+    async def overview(self) -> ClusterOverview:
+        states = [graph.status for graph in self.graphs.values()]
+        ended = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
+        running = sum(state not in ended for state in states)
+        return ClusterOverview(2, 2 * _SLOTS, 5, 1, running, *(states.count(state) for state in ended))
+
+    def _registration(self, name: str) -> TaskExecutorRegistration:
+        address = f"akka.tcp://understudy@127.0.0.1:41223/user/{name}"
+        return TaskExecutorRegistration(
+            ResourceID(name), address, 4121, _SLOTS, "4.1.0", "21.0.8", "local[2]", 4133, 1 << 31
+        )
+
+    async def task_managers(self) -> list[TaskManagerView]:
+        heard = _now() - 900
+        return [
+            TaskManagerView(self._registration(name), InstanceID("1" * 32), free, heard - 60_000, heard)
+            for name, free in (("tm-1", 1), ("tm-2", 4))
+        ]
+
+    async def task_manager(self, resource_id: ResourceID) -> TaskManagerInfo:
+        if resource_id not in ("tm-1", "tm-2"):
+            raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered")
+        metrics = TaskManagerMetrics(60 << 20, 12.5, 9, 40, 900 << 20, 80.0, 3)
+        heard = _now() - 900
+        return TaskManagerInfo(
+            self._registration(resource_id),
+            InstanceID("1" * 32),
+            SlotCounts(_SLOTS, 1),
+            (),
+            heard - 60_000,
+            heard,
+            metrics,
+        )
+
+    async def task_manager_logs(self, resource_id: ResourceID) -> list[LogInfo]:
+        return [LogInfo("taskexecutor", 9_000), LogInfo("spark", 120_000)]
+
+    async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
+        if name not in ("taskexecutor", "spark"):
+            raise NoSuchLogError(f"there is no log {name!r}")
+        line = f"2026-11-21 18:46:01,123 INFO {name} a slot was given to job {RUNNING} {HOSTILE}\n"
+        return (line * 200).encode()
+
+    async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
+        return ThreadDump(1, (ThreadInfo("MainThread", '  File "a.py", line 3, in wait'), ThreadInfo("beats", "  …")))
+
+    async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
+        return self.log.encode()[offset:], attempt.state.is_terminal
+
+    async def status(self) -> ClusterStatus:
+        processes = (
+            ProcessView("dispatcher", "dispatcher", 4101, f"{_SYSTEM}/user/dispatcher", 1, "leader"),
+            ProcessView("resourcemanager", "resourcemanager", 4102, f"{_SYSTEM}/user/resourcemanager", 0, "standby"),
+            ProcessView("worker-2", "worker", 0, "", is_stopped=True),
+        )
+        return ClusterStatus("made-up", "0.1.0", _SYSTEM, _now() - 90_000, processes)
+
+    def leaders(self) -> list[LeaderInformation]:
+        return [LeaderInformation(DISPATCHER, f"{_SYSTEM}/user/dispatcher", 1795233261917, "s")]
+
+    async def shut_down(self) -> None:
+        raise AssertionError("no page may ask for that")

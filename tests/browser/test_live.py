@@ -1,0 +1,164 @@
+"""What a page does while things happen: it follows them, it says so, and it never shows the past as the present."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import RecipientUnreachable
+from runtime.gateways.errors import JobNotFoundError
+from runtime.ids import ExecutionAttemptID
+from runtime.jobmaster.execution_state import JobStatus
+from tests.browser.made_up_cluster import FAILED, RUNNING, TRACEBACK
+from tests.browser.stage import TOKEN
+
+if TYPE_CHECKING:
+    from tests.browser.visitor import Visitor
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`").expect
+
+
+def test_the_token_is_asked_for_and_goes_into_no_address(open_window: Callable[..., Visitor]) -> None:
+    visitor = open_window(log_in=False)
+    page = visitor.page
+    page.goto(visitor.stage.url + "#/jobs")
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("The server refuses this token.")).to_be_visible()
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    assert not any(TOKEN in address for address in visitor.addresses)
+    assert page.evaluate("JSON.stringify(localStorage) + document.cookie") == "{}"
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_change_is_shown_and_said_without_losing_focus_or_scroll(open_window: Callable[..., Visitor]) -> None:
+    visitor = open_window(360)
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go("#/")
+    link = page.get_by_role("link", name="pi", exact=True)
+    link.focus()
+    page.evaluate("scrollTo(0, 300)")
+    before = page.evaluate("scrollY")
+    assert before > 0
+    page.evaluate("window.sameDocument = true")
+    row = page.locator("tr", has=page.get_by_role("link", name="count-flights"))
+    expect(row).to_contain_text("RUNNING")
+    cluster.set_status(RUNNING, JobStatus.FINISHED)
+    expect(row).to_contain_text("FINISHED")
+    expect(page.locator("#announcer")).to_contain_text("count-flights is FINISHED")
+    assert page.evaluate("window.sameDocument") is True
+    assert page.evaluate("document.activeElement.textContent") == "pi"
+    assert page.evaluate("scrollY") == before
+    assert visitor.problems == []
+
+
+def test_a_dead_server_is_said_and_what_it_told_is_grey(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.go("#/")
+    expect(page.locator("#connection")).to_have_text("Live")
+    visitor.stage.stop()
+    expect(page.get_by_role("alert").filter(has_text="No answer from the server since")).to_be_visible()
+    expect(page.locator("main")).to_have_class("stale")
+    expect(page.locator("#connection")).to_have_text("No answer")
+    page.get_by_role("link", name="Jobs").click()
+    expect(page.get_by_role("heading", name="No answer")).to_be_visible()  # nothing of the past on a new page
+    visitor.stage.cluster.set_status(RUNNING, JobStatus.FAILING)
+    visitor.stage.start()
+    expect(page.locator("tr", has=page.get_by_role("link", name="count-flights"))).to_contain_text("FAILING")
+    expect(page.get_by_text("No answer from the server since")).to_have_count(0)
+    expect(page.locator("main")).not_to_have_class(re.compile("stale"))
+
+
+def test_what_is_old_because_nobody_leads_is_grey_too(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go("#/")
+    expect(page.get_by_role("link", name="count-flights")).to_be_visible()
+    cluster.failure = RecipientUnreachable("nobody leads at present")
+    expect(page.get_by_text("This is not the present state: nobody leads at present")).to_be_visible()
+    expect(page.locator("main")).to_have_class("stale")
+    cluster.failure = None
+    expect(page.locator("main")).not_to_have_class("stale")
+    cluster.answers.clear()
+    expect(page.get_by_text("Waiting for the cluster's answer since")).to_be_visible()
+    expect(page.locator("main")).to_have_class("stale")
+    cluster.answers.set()
+    expect(page.locator("main")).not_to_have_class("stale")
+    expect(page.get_by_text("Waiting for the cluster's answer since")).to_have_count(0)
+
+
+def test_a_job_is_cancelled_after_a_question(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go(f"#/jobs/{RUNNING}")
+    button = page.get_by_role("button", name="Cancel job")
+    button.click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.get_by_role("button", name="Leave it")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(button).to_be_focused()
+    assert cluster.cancelled == []
+    cluster.cancel_failure = JobNotFoundError("no job is known any more")
+    button.click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.get_by_role("dialog")).to_contain_text("no job is known any more")
+    cluster.cancel_failure = None
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Cancelling")).to_be_disabled()
+    assert cluster.cancelled == [RUNNING]
+
+
+def test_a_failed_job_shows_the_users_own_traceback(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.go(f"#/jobs/{FAILED}")
+    expect(page.get_by_text("ValueError: carrier 'ZZ' has no name")).to_be_visible()
+    page.get_by_role("link", name="The whole traceback").click()
+    assert page.locator("pre").first.inner_text() == TRACEBACK.rstrip()
+
+
+def test_a_log_grows_where_one_reads_at_its_end(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    attempt = ExecutionAttemptID.from_name("made up", "join", "1")
+    cluster.log = "a line of the log\n" * 500
+    visitor.go(f"#/jobs/{RUNNING}/logs")
+    page.locator(f'a[href$="{attempt}/stdout"]').click()
+    text = page.get_by_role("region", name="stdout")
+    expect(text).to_contain_text("a line of the log")
+    at_end = "node => node.scrollHeight - node.scrollTop - node.clientHeight < 8"
+    assert text.evaluate(at_end)
+    cluster.log += "the naïve end\n"
+    expect(text).to_contain_text("the naïve end")
+    assert text.evaluate(at_end)
+    text.evaluate("node => { node.scrollTop = 0; }")
+    cluster.log += "what came later\n"
+    expect(text).to_contain_text("what came later")
+    assert text.evaluate("node => node.scrollTop") == 0
+    assert text.inner_text().rstrip("\n") == cluster.log.rstrip("\n")
+
+
+def test_a_script_is_submitted(visitor: Visitor, tmp_path: Path) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    script = tmp_path / "report.py"
+    script.write_text("print('hello')\n")
+    broken = tmp_path / "broken.py"
+    broken.write_text("print(\n")
+    visitor.go("#/submit")
+    page.get_by_label("Arguments").fill("--day\n2026-11-21 and a space")
+    page.get_by_label("PySpark script").set_input_files(broken)
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.get_by_role("alert").filter(has_text="broken.py is not valid Python")).to_be_visible()
+    page.get_by_label("PySpark script").set_input_files(script)
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.get_by_role("heading", name="report")).to_be_visible()
+    ((graph, files),) = cluster.submitted
+    assert files == [("report.py", b"print('hello')\n")]
+    assert graph.argv == ("--day", "2026-11-21 and a space")

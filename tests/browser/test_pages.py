@@ -1,0 +1,154 @@
+"""Every page, narrow and wide, light and dark: whole, quiet, safe, and usable without a mouse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, WAITING, vertex_id
+
+if TYPE_CHECKING:
+    from tests.browser.visitor import Visitor
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`").expect
+
+JOB = f"#/jobs/{RUNNING}"
+PAGES = {
+    "#/": "Overview",
+    "#/jobs": "Jobs",
+    JOB: "count-flights",
+    f"#/jobs/{STREAMING}": HOSTILE,
+    f"#/jobs/{FAILED}": "nightly-report",
+    f"{JOB}/timeline": "count-flights",
+    f"#/jobs/{FAILED}/exceptions": "nightly-report",
+    f"{JOB}/logs": "count-flights",
+    f"{JOB}/checkpoints": "count-flights",
+    f"{JOB}/configuration": "count-flights",
+    f"{JOB}/tasks/{vertex_id('join')}": "join",
+    f"{JOB}/tasks/{vertex_id(HOSTILE)}": HOSTILE,
+    "#/taskmanagers": "Task executors",
+    "#/taskmanagers/tm-1": "tm-1",
+    "#/taskmanagers/tm-1/logs": "tm-1",
+    "#/taskmanagers/tm-1/logs/spark": "tm-1",
+    "#/taskmanagers/tm-1/stdout": "tm-1",
+    "#/taskmanagers/tm-1/thread-dump": "tm-1",
+    "#/masters": "Masters",
+    "#/masters/logs": "Masters",
+    "#/masters/logs/master.log": "Masters",
+    "#/masters/configuration": "Masters",
+    "#/masters/thread-dump": "Masters",
+    "#/submit": "Submit",
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Visitor], width: int, theme: str) -> None:
+    visitor = open_window(width, theme)
+    for address, title in PAGES.items():
+        visitor.go(address)
+        expect(visitor.page.locator("h1")).to_have_text(title)
+        shown = visitor.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert shown[0] <= shown[1], f"{address} is wider than {width} px: {shown}"
+        assert visitor.page.locator("main img, main script, main iframe").count() == 0, address
+        assert "hacked" not in visitor.page.title().replace(HOSTILE, ""), address
+    ground = visitor.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground.removeprefix("rgb(").removesuffix(")").split(","))) < 200) == (theme == "dark")
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize(
+    "address", ["#/", "#/jobs", JOB, f"#/jobs/{FAILED}/exceptions", "#/taskmanagers/tm-1", "#/submit"]
+)
+def test_the_keyboard_reaches_every_control_and_shows_where_it_is(visitor: Visitor, address: str) -> None:
+    visitor.go(address)
+    page = visitor.page
+    controls = page.evaluate(
+        """() => {
+            const found = [...document.querySelectorAll(
+                'a[href], button, input, textarea, summary, [tabindex="0"]'
+            )].filter((node) => node.getClientRects().length && !node.disabled);
+            found.forEach((node, i) => (node.testNumber = i));
+            return found.length;
+        }"""
+    )
+    assert controls > 8
+    page.evaluate("document.activeElement.blur()")
+    reached, unseen = set(), []
+    for _ in range(3 * controls):
+        page.keyboard.press("Tab")
+        number, is_seen, what = page.evaluate(
+            """() => {
+                const node = document.activeElement;
+                const own = (each) => getComputedStyle(each);
+                const seen = own(node).outlineStyle !== "none"
+                    || [...node.querySelectorAll("rect")].some((rect) => parseFloat(own(rect).strokeWidth) >= 3);
+                return [node.testNumber ?? null, seen, node.outerHTML.slice(0, 120)];
+            }"""
+        )
+        if number is None:
+            continue
+        reached.add(number)
+        if not is_seen:
+            unseen.append(what)
+    assert reached == set(range(controls))
+    assert unseen == []
+
+
+def test_names_are_text_whatever_they_are(visitor: Visitor) -> None:
+    visitor.go("#/")
+    expect(visitor.page.get_by_role("link", name=HOSTILE)).to_be_visible()
+    visitor.page.get_by_role("link", name=HOSTILE).click()
+    expect(visitor.page.get_by_role("heading", name=HOSTILE)).to_be_visible()
+    visitor.go(f"#/jobs/{WAITING}/%E0%A4%A")
+    visitor.go("#/jobs/<img src=x onerror=alert(1)>/x/y")
+    visitor.go("#/taskmanagers/..%2F..%2Fconfig")
+    assert visitor.page.locator("main img").count() == 0
+
+
+def test_a_graph_tells_states_and_progress_in_words(visitor: Visitor) -> None:
+    visitor.go(JOB)
+    graph = visitor.page.get_by_role("group", name="Graph of 5 tasks")
+    expect(graph.get_by_role("link", name=re.compile(r"^join: RUNNING, .*, 13 of 40 Spark tasks$"))).to_be_visible()
+    expect(graph.get_by_role("link", name=re.compile(r"^write: SCHEDULED"))).to_be_visible()
+    assert graph.locator(".edge").count() == 5
+    visitor.go(f"#/jobs/{STREAMING}")
+    expect(visitor.page.get_by_role("region", name="Streaming queries")).to_contain_text("41")
+
+
+def test_a_page_allows_no_script_of_others(visitor: Visitor) -> None:
+    answer = visitor.page.goto(visitor.stage.url)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    blocked = visitor.page.evaluate(
+        "() => { try { document.body.innerHTML = '<b></b>'; } catch (e) { return e.name; } }"
+    )
+    assert blocked == "TypeError"  # trusted types: text never becomes markup
+
+
+def test_what_is_not_there_is_said(visitor: Visitor) -> None:
+    visitor.go("#/jobs/" + "e" * 32)
+    expect(visitor.page.get_by_role("heading", name="Not found")).to_be_visible()
+    visitor.go("#/nowhere")
+    expect(visitor.page.get_by_role("heading", name="There is no such page")).to_be_visible()
+
+
+def test_a_chosen_theme_stays(visitor: Visitor) -> None:
+    def ground() -> str:
+        found: str = visitor.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return found
+
+    light = ground()
+    visitor.page.get_by_role("button", name="Theme: auto").click()
+    assert ground() == light
+    visitor.page.get_by_role("button", name="Theme: light").click()
+    dark = ground()
+    assert dark != light
+    visitor.page.reload()
+    expect(visitor.page.get_by_role("button", name="Theme: dark")).to_be_visible()
+    assert ground() == dark

@@ -1,0 +1,50 @@
+"""A browser window at a stage."""
+
+from __future__ import annotations
+
+from playwright.sync_api import ConsoleMessage, Page, Request, Response, expect
+
+from tests.browser.stage import PATIENCE_MS, TOKEN, Stage
+
+
+class Visitor:
+    """A browser window at a stage; remembers everything that went wrong in it."""
+
+    def __init__(self, page: Page, stage: Stage) -> None:
+        self.page = page
+        self.stage = stage
+        self.problems: list[str] = []
+        self.addresses: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("request", lambda request: self.addresses.append(request.url))
+        page.on("response", self._look_at)
+        page.on("requestfailed", self._miss)
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
+
+    def _look_at(self, response: Response) -> None:
+        if response.status >= 400:
+            self.problems.append(f"status {response.status}: {response.url}")
+
+    def _miss(self, request: Request) -> None:
+        # What a page no longer wants, because another is shown, it gives up: that is no failure.
+        if request.failure != "net::ERR_ABORTED":
+            self.problems.append(f"failed: {request.url} {request.failure}")
+
+    def go(self, hash_route: str) -> None:
+        """Open a page, and wait until it is shown."""
+        self.page.goto(self.stage.url + hash_route)
+        hash_route = self.page.evaluate("location.hash")
+        expect(self.page.locator("main:not([aria-busy])")).to_have_attribute("data-route", hash_route)
+
+    def log_in(self) -> None:
+        """Show the token, once for this window."""
+        self.page.goto(self.stage.url)
+        self.page.get_by_label("Token").fill(TOKEN)
+        self.page.get_by_role("button", name="Log in").click()
+        expect(self.page.get_by_role("heading", name="Overview")).to_be_visible()
+        self.problems.clear()  # the refusals that led to the question

@@ -1,0 +1,298 @@
+"""The HTTP server of the web endpoint over real sockets: what peers may take of it, TLS, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from runtime.environment.errors import PreflightError
+from runtime.rest import http_protocol, server
+from runtime.rest.http_protocol import MAX_HEAD
+from runtime.rest.listening import listen
+from runtime.rest.server import RestServer, tls_context
+from tests.unit.test_rest_app import MAX_CONTENT, TOKEN, Site
+
+DEADLINE_S = 60.0
+HEAD = f"host: localhost\r\nauthorization: Bearer {TOKEN.decode()}\r\n"
+
+
+class Peer:
+    """A connection as a stranger has one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: str | bytes) -> None:
+        self.writer.write(data.encode() if isinstance(data, str) else data)
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """The next answer: status, headers, body."""
+        async with asyncio.timeout(DEADLINE_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            status, *lines = head.strip().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in lines)
+            if "content-length" in headers:
+                body = await self.reader.readexactly(int(headers["content-length"]))
+            else:
+                body = b""
+                while size := int(await self.reader.readline(), 16):
+                    body += await self.reader.readexactly(size)
+                    await self.reader.readline()
+                await self.reader.readline()
+            return int(status.split()[1]), headers, body
+
+    async def is_closed(self) -> bool:
+        """Whether the other side closes, after whatever it says."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while await self.reader.read(65536):
+                    pass
+            except ConnectionResetError:
+                pass
+            return True
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, max_connections: int = 50, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Site, Callable[..., Awaitable[Peer]]]]:
+    """A server of an application over a made-up cluster, and how to connect to it."""
+    (directory / "master.log").write_bytes(b"x" * 2_000_000)
+    site = Site(directory)
+    listener = listen("127.0.0.1", [0], "rest.port")
+    port = listener.getsockname()[1]
+    running = RestServer(site.app, listener, tls, max_connections)
+    await running.start()
+    peers: list[Peer] = []
+
+    async def connect(**how: Any) -> Peer:
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", port, **how))
+        peers.append(peer)
+        return peer
+
+    try:
+        yield site, connect
+    finally:
+        for peer in peers:
+            peer.writer.close()
+        await running.stop()
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+async def test_a_connection_serves_one_request_after_another(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, connect):
+        peer = await connect()
+        for _ in range(3):
+            await peer.send(f"GET /v1/jobs/overview HTTP/1.1\r\n{HEAD}content-length: 2\r\n\r\n" + "{}")
+            status, headers, body = await peer.answer()
+            assert (status, headers["content-type"]) == (200, "application/json")
+            assert len(json.loads(body)["jobs"]) == 2
+        await peer.send(f"GET /overview HTTP/1.1\r\n{HEAD}\r\nGET /config HTTP/1.1\r\n{HEAD}\r\n")
+        assert "taskmanagers" in json.loads((await peer.answer())[2])
+        assert "features" in json.loads((await peer.answer())[2])
+        await peer.send(f"GET /jobmanager/log HTTP/1.1\r\n{HEAD}\r\n")
+        assert await peer.answer() == (200, _any(), b"x" * 2_000_000)
+
+
+class _any:  # noqa: N801  # reads as a word
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_chunked_bodies_are_taken_and_what_is_left_is_no_request(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (site, connect):
+        peer = await connect()
+        await peer.send(
+            f"PATCH /jobs/{site.cluster.running.job_id} HTTP/1.1\r\n{HEAD}transfer-encoding: chunked\r\n\r\n"
+        )
+        await peer.send("2\r\n{}\r\n0\r\n\r\n")
+        assert (await peer.answer())[0] == 202
+        hidden = "GET /overview HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        await peer.send(f"POST /jobs HTTP/1.1\r\n{HEAD}content-length: {len(hidden)}\r\n\r\n{hidden}")
+        status, headers, _ = await peer.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert await peer.is_closed()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\0" * 100,
+        b"UNDR\1" + b"x" * 64,
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+        b"GET \xff\xfe HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_told_so(tmp_path: Path, data: bytes) -> None:
+    async with serving(tmp_path) as (site, connect):
+        peer = await connect()
+        await peer.send(data)
+        status, headers, body = await peer.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert json.loads(body)["errors"]
+        assert await peer.is_closed()
+        assert site.cluster.asked == 0
+
+
+@pytest.mark.parametrize("begin", [b"GET / HTTP/1.1\r\n", b"GET /"])
+async def test_a_head_without_end_is_cut_off(tmp_path: Path, begin: bytes) -> None:
+    line = b"x-more: " + b"x" * 1000 + b"\r\n" if begin.endswith(b"\n") else b"y" * 1000
+    async with serving(tmp_path) as (_, connect):
+        peer = await connect()
+        peer.writer.write(begin + line * (2 * MAX_HEAD // len(line)))
+        status, _, body = await peer.answer()
+        assert status == 431
+        assert str(MAX_HEAD) in json.loads(body)["errors"][0]
+        assert await peer.is_closed()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nhost: loc"])
+async def test_who_does_not_ask_in_time_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
+    async with serving(tmp_path) as (_, connect):
+        peer = await connect()
+        await peer.send(sent)
+        assert (await peer.answer())[0] == 408
+        assert await peer.is_closed()
+
+
+async def test_who_does_not_go_on_with_a_body_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
+    async with serving(tmp_path) as (_, connect):
+        peer = await connect()
+        await peer.send(f"POST /jobs HTTP/1.1\r\n{HEAD}content-length: 5000\r\n\r\nbegun")
+        assert await peer.is_closed()
+
+
+async def test_who_goes_away_amid_a_form_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "runtime.rest")
+    async with serving(tmp_path) as (site, connect):
+        peer = await connect()
+        kind = "content-type: multipart/form-data; boundary=b\r\ncontent-length: 5000\r\n"
+        await peer.send(f"POST /scripts HTTP/1.1\r\n{HEAD}{kind}\r\n--b\r\n")
+        peer.writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            while "has gone" not in caplog.text:  # noqa: ASYNC110  # nobody tells of a log line
+                await asyncio.sleep(0.01)
+    assert site.cluster.submitted == []
+    assert "failed" not in caplog.text
+
+
+async def test_who_does_not_read_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
+    async with serving(tmp_path, max_connections=1) as (_, connect):
+        deaf = await connect(limit=1024)
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await deaf.send(f"GET /jobmanager/log HTTP/1.1\r\n{HEAD}\r\n" * 20)
+        async with asyncio.timeout(DEADLINE_S):
+            while True:  # until the deaf one is parted with, there is no room
+                peer = await connect()
+                await peer.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
+                try:
+                    status = (await peer.answer())[0]
+                except (ConnectionResetError, asyncio.IncompleteReadError):
+                    continue
+                if status == 200:
+                    return
+                assert status == 503
+
+
+async def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_connections=2) as (_, connect):
+        first, second = await connect(), await connect()
+        for peer in (first, second):
+            await peer.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
+            assert (await peer.answer())[0] == 200
+        third = await connect()
+        assert (await third.answer())[0] == 503
+        await first.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
+        assert (await first.answer())[0] == 200
+
+
+async def test_a_long_body_is_refused_by_its_length_and_by_its_bytes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, connect):
+        peer = await connect()
+        await peer.send(f"POST /jobs HTTP/1.1\r\n{HEAD}content-length: {MAX_CONTENT + 1}\r\n\r\n")
+        assert (await peer.answer())[0] == 413
+        assert await peer.is_closed()
+        peer = await connect()
+        await peer.send(f"POST /jobs HTTP/1.1\r\n{HEAD}transfer-encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n%s\r\n" % (30_000, b"x" * 30_000)
+        peer.writer.write(chunk * 4)
+        assert (await peer.answer())[0] == 413
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/jobmanager/logs/../secret",
+        "/jobmanager/logs/..%2fsecret",
+        "/jobmanager/logs/%2e%2e/secret",
+        "/jobmanager/logs/%2e%2e%2fsecret",
+        "/jobmanager/logs/..%252fsecret",
+        "/jobmanager/logs/%252e%252e%252fsecret",
+        "/jobmanager/logs/..%5csecret",
+        "/jobmanager/logs/..%c0%afsecret",
+        "/jobmanager/logs/%2fetc%2fpasswd",
+        "/jobmanager/logs//etc/passwd",
+        "/jobmanager/logs/link.log",
+        "/jobmanager/logs/secret%00.log",
+        "/jobmanager/logs/master.log%00",
+        "/v1/jobmanager/logs/../../../../etc/passwd",
+        "//etc/passwd",
+    ],
+)
+async def test_no_name_leads_out_of_the_logs(tmp_path: Path, target: str) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "secret").write_text("the secret")
+    (tmp_path / "log" / "link.log").symlink_to(tmp_path / "secret")
+    async with serving(tmp_path / "log") as (_, connect):
+        peer = await connect()
+        await peer.send(f"GET {target} HTTP/1.1\r\n{HEAD}\r\n")
+        status, _, body = await peer.answer()
+        assert status == 404
+        assert b"the secret" not in body
+        assert b"root:" not in body
+
+
+async def test_https_with_its_own_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    certificate, key = tmp_path / "rest.crt", tmp_path / "rest.key"
+    certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    (tmp_path / "log").mkdir()
+    async with serving(tmp_path / "log", tls=tls_context(certificate, key)) as (_, connect):
+        peer = await connect(ssl=client, server_hostname="localhost")
+        await peer.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
+        assert (await peer.answer())[0] == 200
+        plain = await connect()
+        await plain.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
+        assert await plain.is_closed()
+    with pytest.raises(PreflightError, match="cannot be used"):
+        tls_context(key, certificate)

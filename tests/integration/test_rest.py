@@ -1,0 +1,168 @@
+"""The REST API of a real cluster, by real sockets, while jobs run and processes are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.job_files import FAILING, WAITING
+from tests.rest_client import Reply, RestClient
+
+
+@pytest.fixture
+def rest(cluster: Cluster) -> RestClient:
+    return RestClient.of(cluster)
+
+
+def line_of(rest: RestClient, job_id: str) -> dict[str, Any]:
+    """The job in the overview; empty while it is not there."""
+    lines = {job["jid"]: job for job in rest.get("/v1/jobs/overview")["jobs"]}
+    return dict(lines.get(job_id, {}))
+
+
+def test_a_job_is_submitted_shown_and_cancelled(cluster: Cluster, rest: RestClient, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job_id = rest.submit(WAITING.encode(), "waiting.py", str(gate))
+    await_value(lambda: Path(f"{gate}.began").exists())
+    await_value(lambda: line_of(rest, job_id).get("state") == "RUNNING")
+    assert line_of(rest, job_id)["tasks"]["running"] == line_of(rest, job_id)["tasks"]["total"] == 1
+    assert cluster.job(job_id)["name"] == line_of(rest, job_id)["name"] == "waiting"
+    await_value(lambda: rest.get("/v1/overview")["jobs-running"] >= 1)
+
+    job = rest.get(f"/jobs/{job_id}")
+    (vertex,) = job["vertices"]
+    assert (job["state"], vertex["status"], vertex["name"]) == ("RUNNING", "RUNNING", "waiting")
+    assert [node["id"] for node in job["plan"]["nodes"]] == [vertex["id"]]
+    details = rest.get(f"/jobs/{job_id}/vertices/{vertex['id']}")
+    worker = details["subtasks"][0]["taskmanager-id"]
+    assert worker in [manager["id"] for manager in rest.get("/taskmanagers")["taskmanagers"]]
+    await_value(lambda: rest.get(f"/taskmanagers/{worker}")["allocatedSlots"])
+    assert rest.get(f"/jobs/{job_id}/execution-result") == {"status": {"id": "IN_PROGRESS"}}
+    assert rest.get(f"/v1/applications/{job_id}")["status"] == "RUNNING"
+
+    assert rest.ask("PATCH", f"/v1/jobs/{job_id}?mode=cancel", b"{}").status == 202
+    cluster.await_status(job_id, "CANCELED")
+    await_value(lambda: line_of(rest, job_id)["state"] == "CANCELED")
+    result = await_value(lambda: rest.get(f"/jobs/{job_id}/execution-result").get("job-execution-result"))
+    assert result["application-status"] == "CANCELED"
+    again = rest.ask("PATCH", f"/v1/jobs/{job_id}?mode=cancel")
+    assert again.status == 409
+    assert "already" in again.json["errors"][0]
+
+
+def test_a_failed_job_tells_the_users_traceback(cluster: Cluster, rest: RestClient) -> None:
+    job_id = rest.submit(FAILING.encode(), "failing.py")
+    cluster.await_status(job_id, "FAILED")
+    await_value(lambda: rest.get(f"/jobs/{job_id}")["state"] == "FAILED")
+    first = rest.get(f"/v1/jobs/{job_id}/exceptions?maxExceptions=5")["exceptionHistory"]["entries"][0]
+    assert first["exceptionName"] == "ZeroDivisionError"
+    assert 'File "failing.py", line 6, in rate' in first["stacktrace"]
+    assert rest.get(f"/jobs/{job_id}/execution-result")["job-execution-result"]["failure-cause"]["serialized-throwable"]
+
+
+def test_logs_and_threads_are_told(cluster: Cluster, rest: RestClient) -> None:
+    (worker,) = [manager["id"] for manager in rest.get("/taskmanagers")["taskmanagers"]]
+    assert {log["name"] for log in rest.get(f"/taskmanagers/{worker}/logs")["logs"]} >= {"taskexecutor"}
+    assert b"taskexecutor" in rest.ask("GET", f"/taskmanagers/{worker}/log").body.lower()
+    assert rest.get(f"/taskmanagers/{worker}/thread-dump")["threadInfos"]
+    logs = {log["name"]: log["size"] for log in rest.get("/jobmanager/logs")["logs"]}
+    assert {"master.log", "dispatcher.log", "rest.log"} <= logs.keys()
+    content = rest.ask("GET", "/jobmanager/logs/master.log").body
+    assert content.startswith((cluster.directory / "log" / "master.log").read_bytes()[:200])
+    secret = (cluster.directory / "secret").read_bytes().strip()
+    for name in logs:
+        shown = rest.ask("GET", f"/jobmanager/logs/{name}").body
+        assert secret not in shown
+        assert rest.token.encode() not in shown
+    for name in ("../secret", "..%2fsecret", "%2e%2e%2fsecret", "..%252fsecret", "%2fetc%2fpasswd"):
+        reply = rest.ask("GET", f"/jobmanager/logs/{name}")
+        assert reply.status == 404
+        assert secret not in reply.body
+
+
+def test_strangers_are_told_nothing(cluster: Cluster, rest: RestClient) -> None:
+    assert stat.S_IMODE((cluster.directory / "rest-token").stat().st_mode) == 0o600
+    strangers = (RestClient(rest.url, ""), RestClient(rest.url, "0" * 64), RestClient(rest.url, rest.token[:-1]))
+    for stranger in strangers:
+        for method in ("GET", "HEAD", "POST", "PATCH", "DELETE", "PUT", "OPTIONS"):
+            for target in ("/v1/jobs/overview", "/cluster", "/openapi.json", "/nothing"):
+                reply = stranger.ask(method, target)
+                assert reply.status == 401, (method, target)
+    told: list[Reply] = [
+        rest.ask("GET", "/overview", Host="evil.example.org"),
+        rest.ask("GET", "/overview", Origin="http://evil.example.org"),
+        rest.ask("GET", "/jobs/not-an-id"),
+        rest.ask("POST", "/v1/scripts", b"{", Content_Type="application/json"),
+        rest.ask("POST", "/v1/jobs", b"\xac\xed\0\5sr\0"),
+        rest.ask("POST", "/v1/scripts", None, Content_Length=str(1 << 40)),
+    ]
+    assert [reply.status for reply in told] == [403, 403, 400, 415, 400, 413]
+    assert all(len(reply.json["errors"]) == 1 for reply in told)
+
+
+def test_slow_and_broken_peers_keep_nobody_from_being_served(rest: RestClient) -> None:
+    address = (urlsplit(rest.url).hostname, urlsplit(rest.url).port)
+    slow = [socket.create_connection(address) for _ in range(50)]
+    try:
+        for number, peer in enumerate(slow):
+            peer.sendall([b"", b"GET /jobs/over", b"\x16\x03\x01", b"POST / HTTP/1.1\r\nhost: x\r\n"][number % 4])
+        assert rest.get("/v1/overview")["taskmanagers"] == 1
+    finally:
+        for peer in slow:
+            peer.close()
+    with socket.create_connection(address) as peer:  # a head without end
+        try:
+            while True:
+                peer.sendall(b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 60_000)
+        except OSError:
+            pass
+    assert rest.get("/v1/overview")["taskmanagers"] == 1
+
+
+def test_a_killed_web_endpoint_comes_back_and_no_job_notices(
+    cluster: Cluster, rest: RestClient, tmp_path: Path
+) -> None:
+    job = WaitingJob.start(cluster, tmp_path)
+    before = cluster.pid_of("rest")
+    os.kill(before, signal.SIGKILL)
+    await_value(lambda: cluster.pid_of("rest") not in (0, before))
+
+    def look() -> Any:
+        try:
+            return line_of(rest, job.job_id)  # at the same port, with the same token
+        except OSError:
+            return None
+
+    assert await_value(look)["state"] == "RUNNING"
+    job.release()
+    ended = cluster.await_status(job.job_id, "FINISHED")
+    assert (ended["restarts"], job.starts) == (0, 1)
+
+
+def test_the_endpoint_of_another_master_serves_too(make_cluster: Callable[..., Cluster]) -> None:
+    pair = make_cluster("taskmanager.count=0", "high-availability.lease=1s", masters=2)
+    first, second = RestClient.of(pair), RestClient.of(pair, "rest-1")
+    assert first.url != second.url
+    assert sum(name.startswith("rest") for name in pair.leaders().values()) == 1
+    job_id = second.submit(b"print('waits for a worker')\n", "waits.py")
+    await_value(lambda: line_of(first, job_id))
+    os.kill(pair.pid_of("master"), signal.SIGKILL)
+
+    def look() -> Any:
+        reply = second.ask("GET", f"/v1/jobs/{job_id}")
+        assert reply.status in (200, 503), reply.body
+        return reply.status == 200 and reply.json["state"] in ("CREATED", "RUNNING")
+
+    await_value(look)
+    await_value(lambda: pair.leaders().get("rest") == "rest-1")
+    assert second.ask("PATCH", f"/v1/jobs/{job_id}").status == 202
+    await_value(lambda: line_of(second, job_id).get("state") == "CANCELED")

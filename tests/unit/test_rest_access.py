@@ -1,0 +1,303 @@
+"""Who may ask the REST API, where it listens, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.configuration import Configuration
+from runtime.environment.errors import PreflightError
+from runtime.rest.access import AccessPolicy, is_loopback
+from runtime.rest.errors import RestError
+from runtime.rest.listening import bind_address, check_exposure, listen, ports
+from runtime.rest.log_files import OpenLog, list_logs
+from runtime.rest.snapshots import MAX_SNAPSHOTS, Snapshots
+
+TOKEN = b"t" * 32
+HOST = (b"host", b"localhost:8081")
+BEARER = (b"authorization", b"Bearer " + TOKEN)
+
+
+def status(method: str, path: str, *headers: tuple[bytes, bytes], token: bytes | None = TOKEN) -> int:
+    refusal = AccessPolicy(token, ["spark.example.org", "[fe80::1]"], "http", 1000).check(method, path, headers)
+    return 200 if refusal is None else refusal.status
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PATCH", "PUT", "DELETE", "TRACE"])
+@pytest.mark.parametrize("path", ["/overview", "/v1/openapi.json", "/", "/jobs/x/yarn-cancel"])
+def test_every_verb_and_path_needs_the_token(method: str, path: str) -> None:
+    assert status(method, path, HOST) == 401
+    assert status(method, path, HOST, BEARER) == 200
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [b"", b"Bearer", b"Bearer ", b"Bearer " + TOKEN[:-1], b"Bearer " + TOKEN + b"t", b"Basic " + TOKEN, TOKEN, b"\xff"],
+)
+def test_what_is_no_token_is_none(shown: bytes) -> None:
+    assert status("GET", "/", HOST, (b"authorization", shown)) == 401
+
+
+def test_the_token_is_shown_once() -> None:
+    assert status("GET", "/", HOST, BEARER, BEARER) == 401
+    assert status("GET", "/", HOST, (b"authorization", b"bearer " + TOKEN)) == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (b"localhost", 200),
+        (b"LOCALHOST:1", 200),
+        (b"127.0.0.1:8081", 200),
+        (b"[::1]:8081", 200),
+        (b"[fe80::1]", 200),
+        (b"spark.example.org:80", 200),
+        (b"evil.example.org", 403),
+        (b"localhost.evil.org", 403),
+        (b"localhost@evil.org", 403),
+        (b"localhost:80:90", 403),
+        (b"", 403),
+    ],
+)
+def test_it_is_asked_by_its_own_names(host: bytes, expected: int) -> None:
+    assert status("GET", "/", (b"host", host), BEARER) == expected
+
+
+def test_it_is_asked_by_one_name() -> None:
+    assert status("GET", "/", BEARER) == 403
+    assert status("GET", "/", HOST, HOST, BEARER) == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (b"http://localhost:8081", 200),
+        (b"https://localhost:8081", 403),
+        (b"http://localhost", 403),
+        (b"http://evil.org", 403),
+        (b"null", 403),
+    ],
+)
+def test_pages_of_other_sites_are_refused(origin: bytes, expected: int) -> None:
+    for method in ("GET", "POST"):
+        assert status(method, "/", HOST, BEARER, (b"origin", origin)) == expected
+
+
+def test_without_a_token_a_link_changes_nothing() -> None:
+    asked = (b"x-requested-by", b"me")
+    for path in ("/jobs/x/yarn-cancel", "/v1/jobs/x/yarn-cancel/", "/jobs/x/yarn-stop"):
+        assert status("GET", path, HOST, token=None) == 403
+        assert status("GET", path, HOST, asked, token=None) == 200
+        assert status("GET", path, HOST, asked, (b"sec-fetch-site", b"cross-site"), token=None) == 403
+    assert status("GET", "/jobs/overview", HOST, token=None) == 200
+    assert status("PATCH", "/jobs/x", HOST, token=None) == 200
+    assert status("PATCH", "/jobs/x", HOST, (b"sec-fetch-site", b"cross-site"), token=None) == 403
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(b"1000", 200), (b"1001", 413), (b"9" * 400, 413), (b"-1", 413), (b"0x1", 413)]
+)
+def test_what_is_too_long_is_refused_before_it_is_read(length: bytes, expected: int) -> None:
+    assert status("POST", "/scripts", HOST, BEARER, (b"content-length", length)) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"rest.address": "0.0.0.0"}, "security.ssl.rest"),  # refused, which is the point
+        ({"rest.bind-address": "10.0.0.7", "rest.authentication.enabled": "false"}, "rest.authentication.enabled"),
+        ({"rest.address": "spark.example.org"}, "security.ssl.rest"),
+        ({"security.ssl.rest.enabled": "true"}, "security.ssl.rest.certificate"),
+        (
+            {
+                "rest.address": "10.0.0.7",
+                "rest.authentication.enabled": "false",
+                "security.ssl.rest.enabled": "true",
+                "security.ssl.rest.certificate": "/c",
+                "security.ssl.rest.key": "/k",
+            },
+            "rest.authentication.enabled",
+        ),
+    ],
+)
+def test_it_does_not_listen_where_others_could_run_code(settings: dict[str, str], remedy: str) -> None:
+    with pytest.raises(PreflightError) as caught:
+        check_exposure(Configuration.from_dict(settings))
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"rest.authentication.enabled": "false"},
+        {"rest.address": "spark.example.org", "rest.bind-address": "127.0.0.1"},
+        {"rest.address": "10.0.0.7", "rest.allow-insecure": "true"},
+        {
+            "rest.address": "10.0.0.7",
+            "security.ssl.rest.enabled": "true",
+            "security.ssl.rest.certificate": "/c",
+            "security.ssl.rest.key": "/k",
+        },
+    ],
+)
+def test_it_listens_where_it_is_safe_or_told_to(settings: dict[str, str]) -> None:
+    check_exposure(Configuration.from_dict(settings))
+
+
+def test_loopback_is_what_nobody_else_reaches() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org")))
+
+
+def test_the_first_free_port_of_a_range_is_taken() -> None:
+    with listen("127.0.0.1", [0], "rest.port") as first:
+        taken = first.getsockname()[1]
+        with listen("127.0.0.1", [taken, 0], "rest.bind-port") as second:
+            assert second.getsockname()[1] not in (0, taken)
+        with pytest.raises(PreflightError) as caught:
+            listen("127.0.0.1", [taken], "rest.port")
+    assert f"port {taken} of 127.0.0.1" in str(caught.value)
+    assert "-D rest.port=PORT" in caught.value.remedy
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(PreflightError, match="cannot listen on"):
+        listen("192.0.2.1", [0], "rest.port")
+
+
+def test_ports_and_addresses_come_from_the_configuration() -> None:
+    assert list(ports(Configuration.from_dict({}))) == [8081]
+    assert list(ports(Configuration.from_dict({"rest.bind-port": "9000-9002", "rest.port": 1}))) == [9000, 9001, 9002]
+    assert list(ports(Configuration.from_dict({"rest.bind-port": "9000"}))) == [9000]
+    for text in ("9001-9000", "1-70000"):
+        with pytest.raises(PreflightError):
+            ports(Configuration.from_dict({"rest.bind-port": text}))
+    assert bind_address(Configuration.from_dict({"rest.address": "a", "rest.bind-address": "b"})) == "b"
+    assert bind_address(Configuration.from_dict({"rest.address": "a"})) == "a"
+
+
+def test_only_listed_plain_files_are_logs(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "log" / "master.log").write_bytes(b"x" * 300000)
+    (tmp_path / "log" / "taskmanager-0.log").write_text("worker")
+    (tmp_path / "log" / "link.log").symlink_to(tmp_path / "secret")
+    (tmp_path / "log" / "inner").mkdir()
+    assert [(log.name, log.size) for log in list_logs(tmp_path / "log")] == [("master.log", 300000)]
+    for name in ("../secret", "link.log", "taskmanager-0.log", "inner", "", ".", str(tmp_path / "secret"), "x\0y"):
+        with pytest.raises(RestError) as caught:
+            OpenLog(tmp_path / "log", name)
+        assert caught.value.status == 404
+    log = OpenLog(tmp_path / "log", "master.log")
+    with (tmp_path / "log" / "master.log").open("ab") as file:
+        file.write(b"written later")
+    pieces = list(iter(log.read, b""))
+    log.close()
+    assert len(pieces) > 1
+    assert b"".join(pieces) == b"x" * 300000
+
+
+class Cluster:
+    """Counts its questions; the answers come when they are released."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def ask(self) -> Any:
+        self.asked += 1
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def await_questions(self, count: int) -> None:
+        """Let the loop go on until so many were asked."""
+        while self.asked < count:  # noqa: ASYNC110  # a test's own loop
+            await asyncio.sleep(0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_all_who_ask_at_once_share_one_question() -> None:
+    clock, cluster = Clock(), Cluster()
+    snapshots = Snapshots(1.0, clock)
+    asking = [asyncio.create_task(snapshots.get("jobs", cluster.ask)) for _ in range(5)]
+    await cluster.await_questions(1)
+    asking[0].cancel()  # who goes away takes the answer from nobody else
+    cluster.answers.put_nowait("first")
+    assert await asyncio.gather(*asking[1:]) == ["first"] * 4
+    clock.now = 0.99
+    assert await snapshots.get("jobs", cluster.ask) == snapshots.find("jobs") == "first"
+    clock.now = 1.0
+    assert snapshots.find("jobs") is None
+    cluster.answers.put_nowait("second")
+    assert await snapshots.get("jobs", cluster.ask) == "second"
+    assert cluster.asked == 2
+
+
+async def test_an_answer_is_as_old_as_its_question() -> None:
+    clock, cluster = Clock(), Cluster()
+    snapshots = Snapshots(1.0, clock)
+    asking = asyncio.create_task(snapshots.get("jobs", cluster.ask))
+    await cluster.await_questions(1)
+    clock.now = 5.0
+    cluster.answers.put_nowait("old")
+    assert await asking == "old"
+    assert snapshots.find("jobs") is None
+
+
+async def test_after_a_change_nothing_older_is_told() -> None:
+    clock, cluster = Clock(), Cluster()
+    snapshots = Snapshots(10.0, clock)
+    before = asyncio.create_task(snapshots.get("jobs", cluster.ask))
+    await cluster.await_questions(1)
+    snapshots.forget()
+    after = asyncio.create_task(snapshots.get("jobs", cluster.ask))
+    await cluster.await_questions(2)
+    cluster.answers.put_nowait("before")
+    cluster.answers.put_nowait("after")
+    assert (await before, await after) == ("before", "after")
+    assert snapshots.find("jobs") == "after"
+
+
+async def test_an_error_is_told_to_those_who_asked_and_not_kept() -> None:
+    cluster = Cluster()
+    snapshots = Snapshots(10.0, Clock())
+    cluster.answers.put_nowait(RestError(503, "no"))
+    with pytest.raises(RestError):
+        await snapshots.get("jobs", cluster.ask)
+    cluster.answers.put_nowait("well")
+    assert await snapshots.get("jobs", cluster.ask) == "well"
+
+
+async def test_old_snapshots_make_room() -> None:
+    cluster = Cluster()
+    snapshots = Snapshots(10.0, Clock())
+    for number in range(MAX_SNAPSHOTS + 1):
+        cluster.answers.put_nowait(f"{number}")
+        await snapshots.get(number, cluster.ask)
+    assert snapshots.find(0) is None
+    assert snapshots.find(1) == "1"
+
+
+def test_the_port_is_free_again_when_its_process_was_killed() -> None:
+    """A connection that lingers (TIME_WAIT) does not keep the successor from the port."""
+    with listen("127.0.0.1", [0], "rest.port") as first:
+        port = first.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            served, _ = first.accept()
+            served.close()  # the server closes first, so the lingering end is its own
+            assert client.recv(1) == b""
+    with listen("127.0.0.1", [port], "rest.port") as second:
+        assert second.getsockname()[1] == port

@@ -1,0 +1,453 @@
+"""The REST API over a cluster that is made up: routes, errors, bounds, and the document that describes it all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.errors import RecipientUnreachable
+from conf.configuration import Configuration
+from runtime.gateways.diagnostics import LogInfo, ThreadDump, ThreadInfo
+from runtime.gateways.errors import (
+    JobAlreadyTerminatedError,
+    JobNotFoundError,
+    NoSuchLogError,
+    UnknownTaskExecutorError,
+)
+from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
+from runtime.ha.model import DISPATCHER, LeaderInformation
+from runtime.ids import InstanceID, JobID, ResourceID
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.resourcemanager.slots import SlotCounts
+from runtime.rest.access import AccessPolicy
+from runtime.rest.app import RestApplication
+from runtime.rest.backend import JobFile
+from runtime.rest.routing import Rest
+from runtime.rest.snapshots import Snapshots
+from tests.unit.test_rest_messages import ID, READ, REGISTRATION, graph
+
+TOKEN = b"t" * 64
+MAX_CONTENT = 100_000
+UNKNOWN = JobID("f" * 32)
+
+
+class MadeUpCluster:
+    """A running job, a finished one, a TaskExecutor; counts what was done to it."""
+
+    def __init__(self) -> None:
+        self.running = graph()
+        self.finished = graph(JobStatus.FINISHED, job_id=JobID("2" * 32))
+        self.cancelled: list[JobID] = []
+        self.submitted: list[tuple[JobGraph, list[tuple[JobFile, bytes]]]] = []
+        self.stopped = False
+        self.failure: Exception | None = None
+        self.asked = 0
+
+    def _fail(self) -> None:
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+
+    async def jobs(self) -> tuple[JobDetails, ...]:
+        self._fail()
+        return (self.running.details(), self.finished.details())
+
+    async def job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        self._fail()
+        for job in (self.running, self.finished):
+            if job.job_id == job_id:
+                return job
+        raise JobNotFoundError(f"no job {job_id}")
+
+    async def cancel(self, job_id: JobID) -> None:
+        job = await self.job(job_id)
+        if job.status.is_terminal:
+            raise JobAlreadyTerminatedError(f"job {job_id} is over")
+        self.cancelled.append(job_id)
+
+    async def submit(self, job_graph: JobGraph, files: Iterable[JobFile]) -> JobID:
+        self._fail()
+        self.submitted.append((job_graph, [(file, file.path.read_bytes()) for file in files]))
+        return job_graph.job_id
+
+    async def overview(self) -> ClusterOverview:
+        self._fail()
+        return ClusterOverview(1, 2, 1, 0, 1, 1, 0, 0)
+
+    async def task_managers(self) -> list[TaskManagerView]:
+        return [TaskManagerView(REGISTRATION, InstanceID("1" * 32), 1, 10, 4000)]
+
+    async def task_manager(self, resource_id: ResourceID) -> TaskManagerInfo:
+        if resource_id != REGISTRATION.resource_id:
+            raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id}")
+        return TaskManagerInfo(REGISTRATION, InstanceID("1" * 32), SlotCounts(2, 1), (), 10, 4000, None)
+
+    async def task_manager_logs(self, resource_id: ResourceID) -> list[LogInfo]:
+        await self.task_manager(resource_id)
+        return [LogInfo("taskexecutor", 5)]
+
+    async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
+        await self.task_manager(resource_id)
+        if name != "taskexecutor":
+            raise NoSuchLogError(f"no log {name!r}")
+        return b"a log"
+
+    async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
+        await self.task_manager(resource_id)
+        return ThreadDump(1, (ThreadInfo("main", "at x"),))
+
+    async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
+        return b"0123456789"[offset:], attempt.state.is_terminal
+
+    async def status(self) -> ClusterStatus:
+        self._fail()
+        processes = (ProcessView("dispatcher", "actor", 7, "akka.tcp://u@h:1/user/dispatcher", 2, "leader"),)
+        return ClusterStatus("made-up", "0.1.0", "akka.tcp://u@h:1", 100, processes)
+
+    def leaders(self) -> list[LeaderInformation]:
+        return [LeaderInformation(DISPATCHER, "akka.tcp://u@h:1/user/dispatcher", 12, "s")]
+
+    async def shut_down(self) -> None:
+        self.stopped = True
+
+
+@dataclass
+class Answer:
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        (message,) = self.json["errors"]
+        return str(message)
+
+
+class Site:
+    """Asks an application as a server does."""
+
+    def __init__(self, directory: Path, max_age_s: float = 0.0, clock: Any = lambda: 0.0) -> None:
+        self.cluster = MadeUpCluster()
+        configuration = Configuration.from_dict({"high-availability.redis.url": "redis://:hidden@h/0"})
+        rest = Rest(self.cluster, Snapshots(max_age_s, clock), configuration, directory, "http://localhost:8081")
+        self.app = RestApplication(rest, AccessPolicy(TOKEN, [], "http", MAX_CONTENT), MAX_CONTENT, with_token=True)
+
+    async def ask(
+        self, method: str, target: str, body: Iterable[bytes] = (), *headers: tuple[bytes, bytes], token: bytes = TOKEN
+    ) -> Answer:
+        path, _, query = target.partition("?")
+        answer, pieces = Answer(), iter([*body, b""])
+
+        async def receive() -> dict[str, Any]:
+            piece = next(pieces, None)
+            if piece is None:
+                await asyncio.Event().wait()  # the client neither sends anything more nor goes away
+                raise AssertionError
+            return {"type": "http.request", "body": piece, "more_body": piece != b""}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                answer.body += message.get("body", b"")
+
+        shown = [(b"host", b"localhost"), (b"authorization", b"Bearer " + token), *headers]
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": shown,
+        }
+        await self.app(scope, receive, send)  # type: ignore[arg-type]
+        return answer
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    (tmp_path / "master.log").write_text("a line\n")
+    (tmp_path / "master.out").write_text("")
+    return Site(tmp_path)
+
+
+def filled(path: str) -> str:
+    """A path with parameters that exist, where there are any."""
+    values = {
+        "jobid": ID,
+        "applicationid": ID,
+        "vertexid": READ,
+        "subtaskindex": "0",
+        "attempt": "1",
+        "attemptid": "1" * 32,
+        "log": "stdout",
+        "taskmanagerid": "tm-0",
+        "filename": "taskexecutor" if "taskmanagers" in path else "master.log",
+        "checkpointid": "1",
+        "triggerid": "a" * 32,
+    }
+    return re.sub(r"\{(\w+)\}", lambda match: str(values[match.group(1)]), path)
+
+
+async def test_every_route_answers_as_it_is_described(site: Site) -> None:
+    for route in site.app.routes:
+        if route.path == "/scripts":
+            continue
+        for prefix in ("", "/v1"):
+            answer = await site.ask(route.method, prefix + filled(route.path))
+            where = f"{route.method} {prefix}{route.path}"
+            if answer.status != route.status:
+                assert "yet" in route.summary, f"{where}: {answer.status} {answer.body!r}"
+                assert answer.status in (404, 501), where
+                assert answer.error
+                continue
+            assert answer.headers["content-type"].startswith(route.media.partition(";")[0]), where
+            assert answer.headers["x-content-type-options"] == "nosniff", where
+            if route.media.startswith("application/json"):
+                assert isinstance(answer.json, dict | list), where
+
+
+async def test_every_route_needs_the_token(site: Site) -> None:
+    for route in site.app.routes:
+        answer = await site.ask(route.method, filled(route.path), token=b"wrong")
+        assert answer.status == 401, route.path
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert "token" in answer.error
+    assert (site.cluster.asked, site.cluster.cancelled, site.cluster.stopped) == (0, [], False)
+
+
+async def test_the_document_describes_the_routes_and_nothing_else(site: Site) -> None:
+    document = (await site.ask("GET", "/v1/openapi.json")).json
+    described = {(path, verb) for path, verbs in document["paths"].items() for verb in verbs}
+    assert described == {(f"/v1{route.path}", route.method.lower()) for route in site.app.routes}
+    names = [operation["operationId"] for verbs in document["paths"].values() for operation in verbs.values()]
+    assert len(set(names)) == len(names)
+    for path, verbs in document["paths"].items():
+        for operation in verbs.values():
+            told = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"}
+            assert told == set(re.findall(r"\{(\w+)\}", path)), path
+    assert document["security"] == [{"token": []}]
+    (form,) = document["paths"]["/v1/scripts"]["post"]["requestBody"]["content"].values()
+    assert form["schema"]["required"] == ["script"]
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("POST", "/", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/v1/v1/overview", 404),
+        ("GET", "/overview/", 404),
+        ("GET", "//overview", 404),
+        ("PUT", "/overview", 405),
+        ("TRACE", "/overview", 405),
+        ("POST", "/jobs/overview", 405),
+        ("GET", "/scripts", 405),
+        ("GET", f"/jobs/{UNKNOWN}", 404),
+        ("GET", f"/jobs/{str(ID).upper()[:31]}A", 400),
+        ("GET", "/jobs/00000000-0000-0000-0000-000000000001", 400),
+        ("GET", "/jobs/x\0y", 400),
+        ("GET", f"/jobs/{ID}/exceptions?maxExceptions=x", 400),
+        ("GET", f"/jobs/{ID}/exceptions?maxExceptions=-1", 400),
+        ("GET", f"/jobs/{ID}/vertices/{'9' * 32}", 404),
+        ("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/1", 404),
+        ("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/0/attempts/9", 404),
+        ("PATCH", f"/jobs/{ID}?mode=stop", 400),
+        ("PATCH", f"/jobs/{UNKNOWN}?mode=cancel", 404),
+        ("PATCH", f"/jobs/{'2' * 32}?mode=cancel", 409),
+        ("POST", "/jobs", 400),
+        ("POST", "/jars/upload", 400),
+        ("POST", f"/jobs/{ID}/savepoints", 501),
+        ("POST", f"/jobs/{ID}/stop", 501),
+        ("POST", "/savepoint-disposal", 501),
+        ("POST", f"/jobs/{UNKNOWN}/savepoints", 404),
+        ("GET", "/taskmanagers/tm-9", 404),
+        ("GET", "/taskmanagers/tm 0", 400),
+        ("GET", "/taskmanagers/tm-0/logs/passwd", 404),
+        ("GET", "/taskmanagers/tm-0/logs/../../etc/passwd", 404),
+        ("GET", "/jobmanager/logs/../secret", 404),
+        ("GET", "/jobmanager/logs/%2e%2e%2fsecret", 404),
+        ("GET", "/jobmanager/logs//etc/passwd", 404),
+        ("GET", "/jobmanager/logs/..", 404),
+    ],
+)
+async def test_what_cannot_be_answered_is_told_in_flinks_form(
+    site: Site, method: str, target: str, status: int
+) -> None:
+    answer = await site.ask(method, target)
+    assert answer.status == status
+    assert answer.headers["content-type"] == "application/json"
+    assert "\n" not in answer.error
+    assert "Traceback" not in answer.error
+    assert site.cluster.cancelled == []
+
+
+async def test_head_answers_as_get_does(site: Site) -> None:
+    assert (await site.ask("HEAD", "/config")).status == 200
+    assert (await site.ask("HEAD", "/nothing")).status == 404
+
+
+async def test_a_job_is_cancelled_by_each_of_flinks_ways(site: Site) -> None:
+    for method, target in (
+        ("PATCH", f"/v1/jobs/{ID}?mode=cancel"),
+        ("PATCH", f"/jobs/{ID}"),
+        ("GET", f"/jobs/{ID}/yarn-cancel"),
+        ("POST", f"/applications/{ID}/cancel"),
+    ):
+        answer = await site.ask(method, target, [b"{}"])
+        assert (answer.status, answer.json) == (202, {})
+    assert site.cluster.cancelled == [ID] * 4
+
+
+async def test_a_body_of_a_get_is_no_matter(site: Site) -> None:
+    assert (await site.ask("GET", "/jobs/overview", [b"{}"])).status == 200
+
+
+async def test_what_is_unexpected_is_told_to_the_log_only(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.cluster.failure = ZeroDivisionError("a detail of ours")
+    for target in ("/jobs/overview", f"/jobs/{ID}"):
+        answer = await site.ask("GET", target)
+        assert answer.status == 500
+        assert "detail" not in answer.error
+        number = answer.error.rpartition(" ")[2]
+        assert number in caplog.text
+        assert "a detail of ours" in caplog.text
+
+
+async def test_a_cluster_that_does_not_answer_is_503(site: Site) -> None:
+    site.cluster.failure = RecipientUnreachable("nobody at 127.0.0.1:1")
+    for target in ("/jobs/overview", "/overview", f"/jobs/{ID}", "/applications/overview"):
+        assert (await site.ask("GET", target)).status == 503
+
+
+async def test_snapshots_are_shared_and_end_with_a_change(tmp_path: Path) -> None:
+    site = Site(tmp_path, max_age_s=10.0)
+    for _ in range(3):
+        for target in ("/jobs/overview", "/v1/jobs/overview", f"/jobs/{ID}", f"/jobs/{ID}/plan"):
+            assert (await site.ask("GET", target)).status == 200
+    assert site.cluster.asked == 2
+    await site.ask("PATCH", f"/jobs/{ID}")
+    before = site.cluster.asked
+    await site.ask("GET", "/jobs/overview")
+    assert site.cluster.asked == before + 1
+
+
+async def test_secrets_of_the_configuration_are_masked(site: Site) -> None:
+    for target in ("/jobmanager/config", f"/jobs/{ID}/jobmanager/config"):
+        answer = await site.ask("GET", target)
+        assert b"redis://" in answer.body
+        assert b"hidden" not in answer.body
+
+
+BOUNDARY = b"xxBOUNDARYxx"
+FORM = (b"content-type", b"multipart/form-data; boundary=" + BOUNDARY)
+
+
+def form(*parts: tuple[str, bytes, str | None]) -> list[bytes]:
+    """A form: names, contents, and file names."""
+    body = b""
+    for name, content, file_name in parts:
+        kind = "" if file_name is None else f'; filename="{file_name}"'
+        body += b"--" + BOUNDARY + f'\r\nContent-Disposition: form-data; name="{name}"{kind}\r\n\r\n'.encode()
+        body += content + b"\r\n"
+    return [body + b"--" + BOUNDARY + b"--\r\n"]
+
+
+async def test_a_script_is_submitted_with_its_files(site: Site) -> None:
+    body = form(
+        ("script", b"print(1)\n", "count_words.py"),
+        ("py-file", b"X = 1\n", "helpers.py"),
+        ("jar", b"PK", "a.jar"),
+        ("arg", b"--out", None),
+        ("arg", b"/tmp/x", None),
+        ("name", b"words", None),
+        ("priority", b"-3", None),
+        ("job-id", str(UNKNOWN).encode(), None),
+    )
+    answer = await site.ask("POST", "/v1/scripts", body, FORM)
+    assert (answer.status, answer.json) == (202, {"jobid": UNKNOWN, "jobUrl": f"/v1/jobs/{UNKNOWN}"})
+    ((submitted, files),) = site.cluster.submitted
+    assert (submitted.name, submitted.argv, submitted.priority) == ("words", ("--out", "/tmp/x"), -3)
+    told = [(file.name, file.role.value, content) for file, content in files]
+    assert told == [
+        ("count_words.py", "main", b"print(1)\n"),
+        ("helpers.py", "py-file", b"X = 1\n"),
+        ("a.jar", "jar", b"PK"),
+    ]
+    assert not any(file.path.exists() for file, _ in files)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([], "exactly one file"),
+        ([("script", b"print(1)", None)], "exactly one file"),
+        ([("script", b"1", "a.py"), ("script", b"2", "b.py")], "exactly one file"),
+        ([("script", b"print(", "a.py")], "not valid Python"),
+        ([("script", b"def pipeline(argv): pass", "a.py")], "a pipeline"),
+        ([("script", b"\0", "a.py")], "not valid Python"),
+        ([("script", b"1", "../a.py")], "plain file name"),
+        ([("script", b"1", "..")], "plain file name"),
+        ([("script", b"1", "/etc/passwd")], "plain file name"),
+        ([("script", b"1", "a\\\\b.py")], "plain file name"),
+        ([("script", b"1", "a.py"), ("py-file", b"1", None)], "plain file name"),
+        ([("script", b"1", "a.py"), ("job-id", b"x", None)], "JobID"),
+        ([("script", b"1", "a.py"), ("priority", b"high", None)], "priority"),
+        ([("script", b"1", "a.py"), ("name", b"a\nb", None)], "name"),
+        ([("script", b"1", "a.py"), ("parallelism", b"2", None)], "no field"),
+        ([("script", b"1", "a.py"), *[("py-file", b"1", f"m{number}.py") for number in range(100)]], "form"),
+        ([("script", b"1", "a.py"), ("arg", b"x" * 70000, None)], "form"),
+    ],
+)
+async def test_what_is_no_script_is_refused(site: Site, parts: list[tuple[str, bytes, str | None]], said: str) -> None:
+    answer = await site.ask("POST", "/scripts", form(*parts), FORM)
+    assert answer.status == 400
+    assert said in answer.error
+    assert site.cluster.submitted == []
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"application/x-www-form-urlencoded", b""])
+async def test_a_script_comes_as_a_form_of_parts(site: Site, kind: bytes) -> None:
+    assert (await site.ask("POST", "/scripts", [b"{}"], (b"content-type", kind))).status == 415
+
+
+@pytest.mark.parametrize("kind", [b"multipart/form-data", b"multipart/form-data; boundary=", FORM[1]])
+async def test_a_form_that_is_none_is_refused(site: Site, kind: bytes) -> None:
+    answer = await site.ask("POST", "/scripts", [b"this is no form"], (b"content-type", kind))
+    assert answer.status == 400
+    assert "Traceback" not in answer.error
+
+
+@pytest.mark.parametrize("target", ["/scripts", "/jobs", "/jars/upload"])
+async def test_a_body_without_end_is_cut_off(site: Site, target: str) -> None:
+    body = [form(("script", b"x", "a.py"))[0][:-20], *[b"x" * 50_000] * 4]
+    answer = await site.ask("POST", target, body, FORM)
+    assert answer.status == 413
+    assert answer.headers["connection"] == "close"
+    assert site.cluster.submitted == []
+
+
+async def test_a_message_of_another_protocol_is_nothing(site: Site) -> None:
+    async def receive() -> Any:
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        raise AssertionError
+
+    await site.app({"type": "websocket"}, receive, send)

@@ -1,0 +1,407 @@
+"""The JSON of the REST API has the keys and the types that Flink's client and web page need."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+import pytest
+
+from runtime.gateways.diagnostics import TaskManagerMetrics
+from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID
+from runtime.jobgraph.job_graph import JobKind, VertexRole
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
+from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.resourcemanager.slots import SlotCounts, SlotStatus
+from runtime.rest.messages import applications, checkpoints, cluster, jobs, task_managers, vertices
+from runtime.rest.messages.serialized_throwable import serialized_throwable
+
+NUMBER = (int, float)
+STATES = {state.value: int for state in ExecutionState}
+LOWER_STATES = {state.value.lower(): int for state in ExecutionState}
+METRICS = {
+    **dict.fromkeys(("read-bytes", "write-bytes", "read-records", "write-records"), int),
+    **{f"{name}-complete": bool for name in ("read-bytes", "write-bytes", "read-records", "write-records")},
+    "accumulated-backpressured-time": int,
+    "accumulated-idle-time": int,
+    "accumulated-busy-time": float,
+}
+SPAN = {"start-time": int, "end-time": int, "duration": int}
+QUANTILES = dict.fromkeys(("p25", "min", "avg", "median", "max", "sum", "p95", "p75"), int)
+AGGREGATED = {
+    "metrics": {name: QUANTILES for name in METRICS if not name.endswith("-complete")},
+    "status-duration": dict.fromkeys(("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING"), QUANTILES),
+}
+PLAN = {"jid": str, "name": str, "type": str, "nodes": [dict]}
+NODE = {"id": str, "parallelism": int, "operator": str, "operator_strategy": str, "description": str}
+INPUT = {"num": int, "id": str, "ship_strategy": str, "exchange": str}
+LINE = {
+    "jid": str,
+    "name": str,
+    **SPAN,
+    "state": str,
+    "last-modification": int,
+    "tasks": {"total": int, **LOWER_STATES},
+    "pending-operators": int,
+}
+JOB = {
+    "jid": str,
+    "application-id": str,
+    "name": str,
+    "isStoppable": bool,
+    "state": str,
+    "job-type": str,
+    "schedulerType": str,
+    **SPAN,
+    "maxParallelism": int,
+    "now": int,
+    "timestamps": {state.value: int for state in JobStatus},
+    "vertices": [
+        {
+            "id": str,
+            "slotSharingGroupId": str,
+            "name": str,
+            "maxParallelism": int,
+            "parallelism": int,
+            "status": str,
+            **SPAN,
+            "tasks": STATES,
+            "metrics": METRICS,
+        }
+    ],
+    "status-counts": STATES,
+    "plan": PLAN,
+    "pending-operators": int,
+}
+SUBTASK = {
+    "subtask": int,
+    "status": str,
+    "attempt": int,
+    "endpoint": str,
+    **SPAN,
+    "metrics": METRICS,
+    "taskmanager-id": str,
+    "status-duration": dict,
+    "start_time": int,
+}
+VERTEX = {
+    "id": str,
+    "name": str,
+    "parallelism": int,
+    "maxParallelism": int,
+    "now": int,
+    "subtasks": [SUBTASK],
+    "aggregated": AGGREGATED,
+}
+TIMES = {"subtask": int, "endpoint": str, "duration": int, "timestamps": STATES}
+EXCEPTION = {
+    "exceptionName": str,
+    "stacktrace": str,
+    "timestamp": int,
+    "failureLabels": dict,
+    "concurrentExceptions": [dict],
+}
+AT_TASK = {"taskName": str, "endpoint": str, "taskManagerId": str}
+RESULT = {
+    "id": str,
+    "name": str,
+    "application-status": str,
+    "accumulator-results": dict,
+    "net-runtime": int,
+    "start-time": int,
+    "end-time": int,
+}
+CAUSE = {"class": str, "stack-trace": str, "serialized-throwable": str}
+APPLICATION = {"id": str, "name": str, **SPAN, "status": str}
+RESOURCE = {
+    "cpuCores": float,
+    **dict.fromkeys(("taskHeapMemory", "taskOffHeapMemory", "managedMemory", "networkMemory"), int),
+    "extendedResources": dict,
+}
+WORKER = {
+    "id": str,
+    "path": str,
+    "dataPort": int,
+    "jmxPort": int,
+    "timeSinceLastHeartbeat": int,
+    "slotsNumber": int,
+    "freeSlots": int,
+    "assignedTasks": int,
+    "totalResource": RESOURCE,
+    "freeResource": RESOURCE,
+    "hardware": dict.fromkeys(("cpuCores", "physicalMemory", "freeMemory", "managedMemory"), int),
+    "memoryConfiguration": dict.fromkeys(
+        (
+            "frameworkHeap",
+            "taskHeap",
+            "frameworkOffHeap",
+            "taskOffHeap",
+            "networkMemory",
+            "managedMemory",
+            "jvmMetaspace",
+            "jvmOverhead",
+            "totalFlinkMemory",
+            "totalProcessMemory",
+        ),
+        int,
+    ),
+}
+WORKER_METRICS = {
+    **dict.fromkeys(
+        (
+            "heapUsed",
+            "heapCommitted",
+            "heapMax",
+            "nonHeapUsed",
+            "nonHeapCommitted",
+            "nonHeapMax",
+            "directCount",
+            "directUsed",
+            "directMax",
+            "mappedCount",
+            "mappedUsed",
+            "mappedMax",
+        ),
+        int,
+    ),
+    "garbageCollectors": [dict],
+}
+SUMMARY = {"min": int, "max": int, "avg": int, **dict.fromkeys(("p50", "p90", "p95", "p99", "p999"), str)}
+CHECKPOINTS = {
+    "counts": dict.fromkeys(("restored", "total", "in_progress", "completed", "failed"), int),
+    "summary": dict.fromkeys(
+        (
+            "checkpointed_size",
+            "state_size",
+            "end_to_end_duration",
+            "alignment_buffered",
+            "processed_data",
+            "persisted_data",
+        ),
+        SUMMARY,
+    ),
+    "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored"), type(None)),
+    "history": [dict],
+}
+FEATURES = dict.fromkeys(("web-submit", "web-cancel", "web-rescale", "web-history"), bool)
+CONFIG = {
+    "refresh-interval": int,
+    "timezone-name": str,
+    "timezone-offset": int,
+    "flink-version": str,
+    "flink-revision": str,
+    "features": FEATURES,
+}
+COUNTS = ("taskmanagers", "slots-total", "slots-available")
+OVERVIEW = {
+    **dict.fromkeys((*COUNTS, "jobs-running", "jobs-finished", "jobs-cancelled", "jobs-failed"), int),
+    "flink-version": str,
+    "flink-commit": str,
+}
+
+ID = JobID("0" * 31 + "1")
+READ, WRITE = JobVertexID("a" * 32), JobVertexID("b" * 32)
+ERROR = ErrorInfo(FailureKind.USER_CODE, "ValueError", "no <b>rows</b>", "Traceback\nValueError", "read <img>", 900)
+LOST = ErrorInfo(FailureKind.SPARK_LOST, "SparkDriverLost", "it has ended", "", "", 500)
+NOW = 5000
+
+
+def fits(value: Any, shape: Any, where: str = "$") -> None:
+    """Fails unless *value* has at least the keys of *shape*, with values of its types."""
+    if isinstance(shape, dict):
+        assert isinstance(value, dict), where
+        assert shape.keys() <= value.keys(), f"{where} lacks {shape.keys() - value.keys()}"
+        for key, part in shape.items():
+            fits(value[key], part, f"{where}.{key}")
+    elif isinstance(shape, list):
+        assert isinstance(value, list), where
+        for index, item in enumerate(value):
+            fits(item, shape[0], f"{where}[{index}]")
+    else:
+        assert isinstance(value, shape), f"{where} is {value!r}"
+        assert not (isinstance(value, bool) and shape is int), f"{where} is {value!r}"
+
+
+def attempt(number: int, state: ExecutionState, worker: str, **changes: Any) -> AttemptInfo:
+    times = {"CREATED": 100, "SCHEDULED": 110} if not worker else {"CREATED": 100, "DEPLOYING": 120, "RUNNING": 150}
+    if state.is_terminal:
+        times[state.value] = 900
+    return AttemptInfo(
+        ExecutionAttemptID(f"{number}" * 32), number, state, worker, times, changes.get("error"), None, **_only(changes)
+    )
+
+
+def _only(changes: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in changes.items() if key != "error"}
+
+
+def graph(status: JobStatus = JobStatus.RUNNING, **changes: Any) -> ArchivedExecutionGraph:
+    failed = attempt(0, ExecutionState.FAILED, "tm-0", error=ERROR)
+    runs = attempt(1, ExecutionState.RUNNING, "tm-1", queries=(StreamingQuery("q", "r", "", 3),))
+    waits = attempt(0, ExecutionState.SCHEDULED, "")
+    times = {"INITIALIZING": 100, "RUNNING": 150}
+    if status is not JobStatus.RUNNING:
+        times[status.value] = 1100
+    given: dict[str, Any] = {
+        "job_id": ID,
+        "name": "flights",
+        "kind": JobKind.PIPELINE,
+        "status": status,
+        "timestamps": times,
+        "tasks": (
+            TaskInfo(READ, "read <img>", (READ,), (failed, runs), ""),
+            TaskInfo(WRITE, "write", (WRITE,), (waits,), "the result of 'read'"),
+        ),
+        "vertices": (
+            VertexInfo(READ, "read <img>", VertexRole.SOURCE, READ, runs.state, (), VertexProgress(READ)),
+            VertexInfo(WRITE, "write", VertexRole.SINK, WRITE, waits.state, (READ,), VertexProgress(WRITE)),
+        ),
+        "failure": ERROR if status is JobStatus.FAILED else None,
+        "failure_history": (LOST, ERROR),
+        "restarts": 1,
+        "restart_strategy": "none",
+    }
+    return ArchivedExecutionGraph(**{**given, **changes})
+
+
+MACHINE = task_managers.Machine(1 << 34, 8)
+REGISTRATION = TaskExecutorRegistration(
+    ResourceID("tm-0"), "akka.tcp://u@127.0.0.1:1/user/tm-0", 10, 2, "4.0", "21", "local[3]", 11, 1 << 30
+)
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+def test_a_job_has_the_form_of_flinks(status: JobStatus) -> None:
+    told = jobs.job(graph(status), NOW)
+    fits(told, JOB)
+    assert told["state"] == status.value
+    assert [node["id"] for node in told["plan"]["nodes"]] == [vertex["id"] for vertex in told["vertices"]]
+    counts = dict.fromkeys(("stages", "stages-completed", "tasks", "tasks-completed", "tasks-active"), int)
+    fits(told["spark"], {key: {**counts, "queries": [dict]} for key in (READ, WRITE)})
+    assert told["spark"][READ]["queries"] == [{"id": "q", "run-id": "r", "name": "", "batch": 3}]
+    fits(told["plan"]["nodes"], [NODE])
+    fits(jobs.plan(graph(status)), {"plan": PLAN})
+    fits(jobs.overview([graph(status).details()], NOW), {"jobs": [LINE]})
+    fits(applications.overview([graph(status).details()], NOW), {"applications": [APPLICATION]})
+    fits(applications.application(graph(status), NOW), {**APPLICATION, "timestamps": dict, "jobs": [LINE]})
+    assert jobs.ids_with_status([graph(status).details()]) == {"jobs": [{"id": ID, "status": status.value}]}
+
+
+def test_a_running_job_has_no_end_and_goes_on() -> None:
+    told = jobs.job(graph(), NOW)
+    assert (told["start-time"], told["end-time"], told["duration"], told["job-type"]) == (100, -1, 4900, "STREAMING")
+    reading, writing = told["vertices"]
+    assert (reading["start-time"], reading["end-time"], reading["duration"]) == (120, -1, 4880)
+    assert (writing["start-time"], writing["duration"], writing["tasks"]["SCHEDULED"]) == (-1, 0, 1)
+    assert told["status-counts"]["RUNNING"] == told["status-counts"]["SCHEDULED"] == 1
+    assert told["waiting-for"] == {WRITE: "the result of 'read'"}
+
+
+def test_a_job_that_is_over_lasts_no_longer() -> None:
+    told = jobs.details(graph(JobStatus.FINISHED).details(), NOW)
+    assert (told["end-time"], told["duration"], told["last-modification"]) == (1100, 1000, 1100)
+    assert told["tasks"]["total"] == 2
+
+
+def test_the_plan_joins_tasks_and_shows_names_as_text() -> None:
+    reading, writing = jobs.plan(graph())["plan"]["nodes"]
+    assert "inputs" not in reading
+    assert reading["description"] == "read &lt;img&gt; (source)<br/>"
+    fits(writing["inputs"], [INPUT])
+    assert [source["id"] for source in writing["inputs"]] == [READ]
+
+
+def test_a_vertex_is_told_whole() -> None:
+    task = vertices.find_task(graph(), READ)
+    assert task is not None
+    fits(vertices.vertex(task, NOW), VERTEX)
+    times = {"id": str, "name": str, "now": int, "subtasks": [TIMES]}
+    fits(vertices.subtask_times(task, NOW), times)
+    on = vertices.task_managers(task, NOW)
+    fits(on, {"id": str, "name": str, "now": int, "taskmanagers": [dict]})
+    place = {"endpoint": str, "status": str, **SPAN, "metrics": METRICS, "status-counts": STATES}
+    fits(on["taskmanagers"], [{**place, "taskmanager-id": str, "aggregated": AGGREGATED}])
+    fits(vertices.accumulators(task), {"id": str, "user-accumulators": [dict]})
+    one = {"subtask": int, "attempt": int, "endpoint": str, "user-accumulators": [dict]}
+    fits(vertices.subtask_accumulators(task), {"id": str, "parallelism": int, "subtasks": [one]})
+    first = vertices.find_attempt(task, 0)
+    assert first is not None
+    told = vertices.subtask(first, NOW)
+    fits(told, SUBTASK)
+    assert told["status-duration"] == {"CREATED": 20, "DEPLOYING": 30, "RUNNING": 750}
+    assert (told["status"], told["end-time"], told["taskmanager-id"]) == ("FAILED", 900, "tm-0")
+    assert vertices.find_task(graph(), "c" * 32) is None
+    assert vertices.find_attempt(task, 7) is None
+
+
+def test_the_newest_failure_comes_first_with_the_users_traceback() -> None:
+    history = jobs.exceptions(graph(JobStatus.FAILED))["exceptionHistory"]
+    fits(history, {"entries": [EXCEPTION], "truncated": bool})
+    fits(history["entries"][0], AT_TASK)
+    assert [entry["exceptionName"] for entry in history["entries"]] == ["ValueError", "SparkDriverLost"]
+    assert [entry["stacktrace"] for entry in history["entries"]] == [ERROR.traceback, "SparkDriverLost: it has ended"]
+    assert history["entries"][0]["taskManagerId"] == "tm-0"
+    short = jobs.exceptions(graph(JobStatus.FAILED), 1)["exceptionHistory"]
+    assert (len(short["entries"]), short["truncated"], history["truncated"]) == (1, True, False)
+    assert jobs.exceptions(graph(failure_history=()))["exceptionHistory"]["entries"] == []
+
+
+def test_the_result_is_told_when_there_is_one() -> None:
+    assert jobs.execution_result(graph()) == {"status": {"id": "IN_PROGRESS"}}
+    for status, word in (("FINISHED", "SUCCEEDED"), ("CANCELED", "CANCELED"), ("FAILED", "FAILED")):
+        told = jobs.execution_result(graph(JobStatus(status)))
+        fits(told["job-execution-result"], RESULT)
+        assert told["status"] == {"id": "COMPLETED"}
+        assert told["job-execution-result"]["application-status"] == word
+        assert ("failure-cause" in told["job-execution-result"]) == (status == "FAILED")
+    fits(jobs.execution_result(graph(JobStatus.FAILED))["job-execution-result"]["failure-cause"], CAUSE)
+
+
+def test_a_failure_is_serialised_as_java_does() -> None:
+    stream = base64.b64decode(serialized_throwable("ValueError", "a\0\U0001f600", "x" * 70000))
+    assert stream.startswith(b"\xac\xed\0\5sr\0\x29org.apache.flink.util.SerializedThrowable")
+    assert b"t\0\x09a\xc0\x80\xed\xa0\xbd\xed\xb8\x80u" in stream  # Java's UTF-8, in front of the empty stack trace
+    assert stream.endswith(b"|" + (70000).to_bytes(8, "big") + b"x" * 70000 + b"t\0\x0aValueErrorp")
+
+
+def test_other_parts_of_a_job() -> None:
+    fits(
+        jobs.config(graph())["execution-config"], {"restart-strategy": str, "job-parallelism": int, "user-config": dict}
+    )
+    fits(jobs.accumulators(), {"job-accumulators": [dict], "user-task-accumulators": [dict]})
+    fits(checkpoints.statistics(), CHECKPOINTS)
+    assert vertices.watermarks() == []
+    assert vertices.flame_graph() == {"endTimestamp": -1}
+    assert vertices.back_pressure()["subtasks"] == []
+
+
+def test_the_cluster_has_the_form_of_flinks() -> None:
+    told = cluster.overview(ClusterOverview(1, 4, 3, 2, 5, 6, 7, 8))
+    fits(told, OVERVIEW)
+    assert [told[name] for name in (*COUNTS, "jobs-running", "jobs-failed")] == [1, 4, 3, 5, 8]
+    fits(cluster.dashboard_configuration(3000, time.localtime()), CONFIG)
+    assert cluster.configuration({"b": "2", "a": "1"}) == [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]
+    fits(cluster.environment(), {"jvm": {"version": str, "arch": str, "options": [str]}, "classpath": [str]})
+    fits(cluster.logs([("a.log", 3, 4)]), {"logs": [{"name": str, "size": int, "mtime": int}]})
+    thread = {"threadName": str, "stringifiedThreadInfo": str}
+    fits(cluster.thread_dump([("main", "at x")]), {"threadInfos": [thread]})
+    fits(cluster.jars("http://h"), {"address": str, "files": [dict]})
+
+
+def test_a_task_executor_has_the_form_of_flinks() -> None:
+    view = TaskManagerView(REGISTRATION, InstanceID("1" * 32), 1, 10, 4000)
+    (told,) = task_managers.overview([view], MACHINE)["taskmanagers"]
+    fits(told, WORKER)
+    assert (told["freeSlots"], told["assignedTasks"], told["hardware"]["cpuCores"]) == (1, 1, 3)
+    assert told["freeResource"]["cpuCores"] == 1.5
+    slots = (SlotStatus(SlotID(ResourceID("tm-0"), 0), ID), SlotStatus(SlotID(ResourceID("tm-0"), 1)))
+    for metrics in (None, TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7)):
+        info = TaskManagerInfo(REGISTRATION, InstanceID("1" * 32), SlotCounts(2, 1), slots, 10, 4000, metrics)
+        whole = task_managers.details(info, MACHINE)
+        slot = {"jobId": str, "resource": RESOURCE, "assignedTasks": int}
+        fits(whole, {**WORKER, "metrics": WORKER_METRICS, "allocatedSlots": [slot]})
+        assert [slot["jobId"] for slot in whole["allocatedSlots"]] == [ID]
+        assert whole["metrics"]["heapUsed"] == (0 if metrics is None else 5)
