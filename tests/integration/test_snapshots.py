@@ -18,18 +18,20 @@ import pandas as pd
 import pytest
 import pytest_asyncio
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from runtime.checkpoint.compatibility import Fit, check_query
 from runtime.checkpoint.errors import SnapshotLostError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
-from runtime.checkpoint.snapshot import inspect_location, restore_snapshot, take_snapshot
+from runtime.checkpoint.snapshot import describe_query, inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
 from runtime.spark import DriverOptions, SparkDriver
 from runtime.spark.state_reader import read_state
@@ -266,3 +268,48 @@ def _processor_moved(spark: SparkSession, tmp_path: Path) -> None:
     shown = json.loads(done.stdout)
     assert (shown["query"], shown["operator"], shown["store"]) == ("counts", 0, "default")
     assert {row["key"]["k"]: row["value"]["n"] for row in shown["rows"]} == totals
+
+
+@dataclass
+class Changed(Stream):
+    """The query after its job was changed."""
+
+    change: str = ""
+
+    def frame(self) -> DataFrame:
+        rows = self.source("k STRING, at TIMESTAMP" if self.change == "key type" else "k INT, at TIMESTAMP")
+        if self.change == "another source":
+            rows = rows.union(self.source("k INT, at TIMESTAMP"))
+        if self.change == "another operator":
+            return rows.dropDuplicates(["k", "at"])
+        key = "carrier" if self.change == "key's name" else "k"
+        return rows.withColumnRenamed("k", key).groupBy(sf.window("at", "2 minutes"), key).count()
+
+    def source(self, schema: str) -> DataFrame:
+        return self.spark.readStream.schema(schema).json(str(self.input)).withWatermark("at", "1 minute")
+
+
+async def test_what_is_said_to_fit_is_what_spark_takes(spark: SparkSession, tmp_path: Path) -> None:
+    await asyncio.to_thread(_changed, spark, tmp_path)
+
+
+def _changed(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path / "kept", tmp_path / "in")
+    stream.feed(0)
+    stream.run()
+    snapshot = take_snapshot(stream.query, tmp_path / "chk")
+    stream.feed(1)
+    fits = {"key's name": True, "key type": False, "another operator": False, "another source": False}
+    for change, expected in fits.items():
+        trial = Changed(spark, tmp_path / f"trial of {change}", stream.input, change=change)
+        trial.run()
+        verdict = check_query(describe_query(stream.query), describe_query(trial.query))
+        assert (verdict.fit is not Fit.DOES_NOT_FIT) is expected, (change, verdict)
+        real = Changed(spark, tmp_path / f"real {change}", stream.input, change=change)
+        restore_snapshot(snapshot, real.location, real.sink)
+        if expected:
+            real.run()
+            assert real.committed > snapshot.batch_id
+        else:
+            with pytest.raises(StreamingQueryException):
+                real.run()
