@@ -92,11 +92,10 @@ def test_a_frozen_server_is_taken_for_a_dead_one(visitor: Visitor) -> None:
     expect(page.locator("main")).not_to_have_class("stale")
 
 
-def test_without_events_the_page_asks_by_itself(open_window: Callable[..., Visitor]) -> None:
-    visitor = open_window(log_in=False)
+def test_without_events_the_page_asks_by_itself(visitor: Visitor) -> None:
     page, cluster = visitor.page, visitor.stage.cluster
     page.route("**/events", lambda route: route.fulfill(status=404, json={"errors": ["no events here"]}))
-    visitor.log_in()
+    visitor.go("#/")
     expect(page.locator("#connection")).to_have_text("Live, by asking")
     cluster.set_status(RUNNING, JobStatus.FINISHED)
     expect(page.locator("tr", has=page.get_by_role("link", name="count-flights"))).to_contain_text("FINISHED")
