@@ -155,6 +155,13 @@ class MadeUpCluster:
         self.cancel_failure: Exception | None = None
         self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
 
+    def add_finished(self, count: int) -> None:
+        """So many jobs more, which are over."""
+        for number in range(count):
+            job_id = JobID.from_name("batch", str(number))
+            name = f"batch-{number} of {count}"
+            self.graphs[job_id] = _job(job_id, name, JobStatus.FINISHED, _now() - 10_000, main=(_S.FINISHED, ()))
+
     def set_status(self, job_id: JobID, status: JobStatus) -> None:
         """The job has another state from now on."""
         graph = self.graphs[job_id]

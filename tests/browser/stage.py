@@ -43,6 +43,14 @@ class Stage:
         self._thread.start()
         assert ready.wait(PATIENCE_MS / 1000)
 
+    def freeze(self) -> threading.Event:
+        """Do nothing at all, with every connection open, until what is returned is set."""
+        thaw, frozen = threading.Event(), threading.Event()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(lambda: (frozen.set(), thaw.wait()))
+        assert frozen.wait(PATIENCE_MS / 1000)
+        return thaw
+
     def stop(self) -> None:
         """Serve no more; returns when every connection is closed."""
         if self._loop is not None and self._thread is not None:

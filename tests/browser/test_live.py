@@ -78,6 +78,47 @@ def test_a_dead_server_is_said_and_what_it_told_is_grey(visitor: Visitor) -> Non
     expect(page.locator("main")).not_to_have_class(re.compile("stale"))
 
 
+def test_a_frozen_server_is_taken_for_a_dead_one(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.go("#/")
+    expect(page.locator("#connection")).to_have_text("Live")
+    thaw = visitor.stage.freeze()
+    try:
+        expect(page.get_by_text("No answer from the server since")).to_be_visible()
+        expect(page.locator("main")).to_have_class("stale")
+    finally:
+        thaw.set()
+    expect(page.get_by_text("No answer from the server since")).to_have_count(0)
+    expect(page.locator("main")).not_to_have_class("stale")
+
+
+def test_without_events_the_page_asks_by_itself(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    page.route("**/events", lambda route: route.fulfill(status=404, json={"errors": ["no events here"]}))
+    visitor.go("#/")
+    expect(page.locator("#connection")).to_have_text("Live, by asking")
+    cluster.set_status(RUNNING, JobStatus.FINISHED)
+    expect(page.locator("tr", has=page.get_by_role("link", name="count-flights"))).to_contain_text("FINISHED")
+    visitor.stage.stop()
+    expect(page.get_by_text("No answer from the server since")).to_be_visible()
+    visitor.stage.start()
+    expect(page.locator("#connection")).to_have_text("Live, by asking")
+
+
+def test_many_jobs_are_shown_by_and_by_and_found_by_their_names(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    cluster.add_finished(250)
+    visitor.go("#/jobs")
+    rows = page.get_by_role("region", name="Ended jobs").locator("tbody tr")
+    expect(rows).to_have_count(100)
+    page.get_by_role("button", name="Show 100 more").click()
+    expect(rows).to_have_count(200)
+    page.get_by_label("Filter by name, id or state").fill("batch-17 of")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Filter by name, id or state").fill("nothing like it")
+    expect(page.get_by_text("No job here has “nothing like it”").first).to_be_visible()
+
+
 def test_what_is_old_because_nobody_leads_is_grey_too(visitor: Visitor) -> None:
     page, cluster = visitor.page, visitor.stage.cluster
     visitor.go("#/")

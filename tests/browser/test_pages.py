@@ -143,6 +143,7 @@ def test_a_chosen_theme_stays(visitor: Visitor) -> None:
         found: str = visitor.page.evaluate("getComputedStyle(document.body).backgroundColor")
         return found
 
+    visitor.go("#/")
     light = ground()
     visitor.page.get_by_role("button", name="Theme: auto").click()
     assert ground() == light

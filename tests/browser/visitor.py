@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import ConsoleMessage, Page, Request, Response, expect
 
-from tests.browser.stage import PATIENCE_MS, TOKEN, Stage
+from tests.browser.stage import PATIENCE_MS, Stage
 
 
 class Visitor:
@@ -40,11 +40,3 @@ class Visitor:
         self.page.goto(self.stage.url + hash_route)
         hash_route = self.page.evaluate("location.hash")
         expect(self.page.locator("main:not([aria-busy])")).to_have_attribute("data-route", hash_route)
-
-    def log_in(self) -> None:
-        """Show the token, once for this window."""
-        self.page.goto(self.stage.url)
-        self.page.get_by_label("Token").fill(TOKEN)
-        self.page.get_by_role("button", name="Log in").click()
-        expect(self.page.get_by_role("heading", name="Overview")).to_be_visible()
-        self.problems.clear()  # the refusals that led to the question

@@ -4,7 +4,7 @@
 import { ApiError, Unreachable, request, witness } from "./api.js";
 
 const RETRY_MS = 1000;
-const SILENCE_MS = 10_000;
+const SILENCE_MS = 5_000; // an event comes every interval, so this is long
 
 export class Connection {
   /**
@@ -68,7 +68,7 @@ export class Connection {
     let timer = 0;
     const listen = () => {
       clearTimeout(timer);
-      timer = setTimeout(() => silence.abort(), Math.max(SILENCE_MS, 3 * this.interval));
+      timer = setTimeout(() => silence.abort(), Math.max(SILENCE_MS, 4 * this.interval));
     };
     listen();
     try {
