@@ -1,0 +1,136 @@
+"""Files of snapshots: listings, links where the file system has them and copies elsewhere, removal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote, urlparse
+
+_CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+_UNQUOTED = "/~!$&'()*+,;=:@"
+
+
+def list_files(directory: Path) -> list[str]:
+    """All files below a directory, as relative paths.
+
+    Raises:
+        FileNotFoundError: it is not there, or a directory below it went while it was listed.
+    """
+    found: list[str] = []
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        with os.scandir(directory / prefix) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(f"{prefix}{entry.name}/")
+                else:
+                    found.append(prefix + entry.name)
+    return found
+
+
+def list_names(directory: Path) -> list[str]:
+    """The names in a directory; none if it is not there."""
+    try:
+        return [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory, and those above it that are missing, for their owner only."""
+    if not directory.exists():
+        make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it, or a file; nothing there is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def path_of(uri: str) -> Path:
+    """The local path that Spark writes as a URI (``file:/a%20b``) or as a plain path."""
+    return Path(unquote(urlparse(uri).path)) if uri.startswith("file:") else Path(uri)
+
+
+def uri_of(path: Path) -> str:
+    """A local path as Spark writes it in a file sink's log."""
+    return "file://" + quote(str(path), safe=_UNQUOTED)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What was put into a directory: files, their bytes, and the bytes that *previous* did not hold."""
+
+    files: int = 0
+    bytes: int = 0
+    new_bytes: int = 0
+
+
+def take_files(
+    source: Path, names: Iterable[str], target: Path, previous: Path | None = None, *, copy: bool = False
+) -> Taken:
+    """Put files of one directory, which nobody changes any more, into another one under the same names.
+
+    Hard links, where they can be had. Where not (another device, a foreign owner), the file is linked from *previous*,
+    if that holds the same one (by size and time of change), so that only the first copy costs anything.
+
+    Args:
+        source: the directory that they are in.
+        names: their paths below it.
+        target: where they go; directories are made (0700).
+        previous: where an earlier call put what there was then.
+        copy: whether files are copied in any case.
+
+    Raises:
+        FileNotFoundError: one of them is gone.
+        OSError: one cannot be read, or nothing can be written.
+    """
+    taken = Taken()
+    linking = not copy
+    made: set[str] = set()
+    for name in names:
+        parent = name.rpartition("/")[0]
+        if parent not in made:
+            make_private(target / parent)
+            made.add(parent)
+        file, new = source / name, target / name
+        older = _same_file(file, previous / name) if previous is not None else None
+        if linking:
+            linking = _link(file, new)
+        if not linking and not (not copy and older is not None and _link(older, new)):
+            shutil.copyfile(file, new)
+            shutil.copystat(file, new)
+        size = new.stat().st_size
+        taken.files += 1
+        taken.bytes += size
+        taken.new_bytes += 0 if older is not None else size
+    return taken
+
+
+def _link(file: Path, new: Path) -> bool:
+    try:
+        os.link(file, new, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        return False
+    return True
+
+
+def _same_file(file: Path, older: Path) -> Path | None:
+    """*older*, if it is the same file or a copy of it."""
+    try:
+        before = older.stat()
+    except FileNotFoundError:
+        return None
+    now = file.stat()
+    return older if (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns) else None

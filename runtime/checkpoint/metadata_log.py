@@ -1,0 +1,144 @@
+"""What Spark writes into the logs of a streaming query: offsets, commits, and the logs that are compacted. Pure.
+
+Spark's ``HDFSMetadataLog``: a directory with a file for each batch, named by its number, never changed once it is
+there; the first line is the version of the form. ``CompactibleFileStreamLog`` (a file source's and a file sink's log)
+writes every tenth time (by default) ``<n>.compact``, which holds all entries up to n, and deletes what it holds later.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_ENTRY = re.compile(r"(\d+)(\.compact)?")
+
+
+class IncompleteError(Exception):
+    """What a batch needs is not all there: it was purged, it is not written yet, or it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffsets:
+    """One file of the offset log.
+
+    Args:
+        sources: each source's offset as Spark's JSON text; None for a source that had none yet.
+        conf: the settings of Spark that the query keeps from its first batch on.
+        watermark_ms: the event-time watermark of the batch.
+        is_positional: whether sources are known by their position (they are by name in Spark's later form).
+    """
+
+    sources: tuple[str | None, ...]
+    conf: Mapping[str, str] = field(default_factory=dict)
+    watermark_ms: int = 0
+    is_positional: bool = True
+
+
+def entries(names: Iterable[str]) -> dict[int, str]:
+    """The numbered files of a log directory, without compacted ones; other names are passed over."""
+    return {int(match[1]): name for name in names if (match := _ENTRY.fullmatch(name)) and not match[2]}
+
+
+def compacted(names: Iterable[str]) -> dict[int, str]:
+    """The compacted files of a log directory by the last number that they hold."""
+    return {int(match[1]): name for name in names if (match := _ENTRY.fullmatch(name)) and match[2]}
+
+
+def chain(names: Iterable[str], last: int) -> list[str]:
+    """The files that hold all entries of a compacted log up to and including *last*.
+
+    Raises:
+        IncompleteError: some of them are missing.
+    """
+    names = list(names)
+    single, compact = entries(names), compacted(names)
+    first = max((number for number in compact if number <= last), default=-1)
+    missing = [str(number) for number in range(first + 1, last + 1) if number not in single]
+    if missing:
+        raise IncompleteError(f"entries {', '.join(missing[:3])} of the log are missing")
+    whole = [compact[first]] if first >= 0 else []
+    return whole + [single[number] for number in range(first + 1, last + 1)]
+
+
+def source_chain(names: Iterable[str], previous: int, last: int) -> list[str]:
+    """The files of a file source's log for a query whose last batch ends at *last* and began after *previous*.
+
+    Entries of that batch are kept one by one as well: Spark asks for them when it starts. Where those up to *last* are
+    only held by a later compacted file, that is taken: it lets the source know more files than it has read, which it
+    then reads in one batch.
+
+    Raises:
+        IncompleteError: some of them are missing.
+    """
+    names = list(names)
+    single, compact = entries(names), compacted(names)
+    try:
+        needed = chain(names, last)
+    except IncompleteError:
+        later = min((number for number in compact if number > last), default=None)
+        if later is None:
+            raise
+        needed = [compact[later]]
+    needed += [single[number] for number in range(previous + 1, last + 1) if number in single]
+    return list(dict.fromkeys(needed))
+
+
+def read_offsets(content: bytes) -> BatchOffsets:
+    """One file of the offset log.
+
+    Raises:
+        IncompleteError: it is none, or cut short.
+    """
+    try:
+        version, metadata, *sources = content.decode().splitlines()
+        values = json.loads(metadata)
+        return BatchOffsets(
+            tuple(None if text == "-" else text for text in sources),
+            {str(key): str(value) for key, value in values.get("conf", {}).items()},
+            int(values.get("batchWatermarkMs", 0)),
+            version == "v1",
+        )
+    except (ValueError, AttributeError, TypeError) as error:
+        raise IncompleteError(f"not a file of the offset log: {error}") from error
+
+
+def log_offset(offset: str | None) -> int | None:
+    """The number of a file source's log entry that an offset names; None for the offset of any other source."""
+    if offset is None:
+        return None
+    try:
+        value = json.loads(offset)
+    except ValueError:
+        return None
+    if isinstance(value, dict) and list(value) == ["logOffset"] and isinstance(value["logOffset"], int):
+        return value["logOffset"]
+    return None
+
+
+def read_unique_ids(content: bytes) -> dict[int, list[list[str]]]:
+    """The ids of the state files that a commit names, by operator, partition and store; empty in Spark's first form.
+
+    Raises:
+        IncompleteError: it is no file of the commit log, or cut short.
+    """
+    try:
+        _, text = content.decode().split("\n", 1)
+        ids: dict[str, Any] = json.loads(text).get("stateUniqueIds") or {}
+        return {int(operator): partitions for operator, partitions in ids.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise IncompleteError(f"not a file of the commit log: {error}") from error
+
+
+def read_query_id(content: bytes) -> str:
+    """The query's id, from the file ``metadata``.
+
+    Raises:
+        IncompleteError: it has none.
+    """
+    try:
+        return str(json.loads(content)["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise IncompleteError(f"not the metadata of a query: {error!r}") from error

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.checkpoint.files import list_files
+from runtime.checkpoint.layout import BatchFiles, abandoned_sink_files, files_of_batch, last_commit, sink_files
+from runtime.checkpoint.metadata_log import IncompleteError, chain, read_offsets, source_chain
+from tests.streaming_files import PROVIDERS, StreamingFiles, start
+
+JOIN = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
+
+
+def choose(location: Path, batch_id: int) -> BatchFiles:
+    return files_of_batch(list_files(location), batch_id, lambda path: (location / path).read_bytes())
+
+
+def copy(location: Path, files: tuple[str, ...], target: Path) -> None:
+    for path in files:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(location / path, target / path)
+
+
+@pytest.mark.parametrize(
+    ("provider", "state"),
+    [
+        ("hdfs", ["3.snapshot", "4.delta", "5.delta"]),
+        ("rocksdb", ["5.zip"]),
+        ("changelog", ["3.zip", "4.changelog", "5.changelog"]),
+    ],
+)
+def test_the_files_of_a_batch_are_these_and_no_others(tmp_path: Path, provider: str, state: list[str]) -> None:
+    files = StreamingFiles(tmp_path, provider, partitions=1)
+    files.run(7, whole=[2, 6])
+    batch = choose(files.location, 4)
+    plain = [path for path in batch.files if not path.endswith(".crc") and "/SSTs/" not in path]
+    assert plain == sorted(
+        [
+            *(
+                "commits/3",
+                "commits/4",
+                "metadata",
+                "offsets/3",
+                "offsets/4",
+                "sources/1/0",
+                "state/0/_metadata/metadata",
+            ),
+            *(f"sources/0/{number}" for number in range(5)),
+            *(f"state/0/0/{name}" for name in state),
+        ]
+    )
+    assert {path for path in batch.files if path.endswith(".crc")} == {
+        f"{path.rpartition('/')[0]}/.{path.rpartition('/')[2]}.crc".removeprefix("/")
+        for path in batch.files
+        if not path.endswith(".crc")
+    }
+    assert batch.query_id == files.query_id
+    assert batch.offsets.sources == ('{"logOffset":4}', '{"x":4}')
+    assert batch.offsets.watermark_ms == 4
+    assert [(operator.name, operator.stores[0].partitions) for operator in batch.operators] == [("save", 1)]
+
+
+def test_a_query_that_committed_nothing_keeps_its_id_and_what_its_sources_begin_at(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path)
+    files.plan()
+    listing = list_files(files.location)
+    assert last_commit(listing) == -1
+    batch = choose(files.location, -1)
+    assert [path for path in batch.files if "crc" not in path] == ["metadata", "sources/0/0", "sources/1/0"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("operators", [(("default",),), (JOIN,), (("default",), JOIN)])
+def test_spark_starts_from_the_files_of_any_batch_alone(
+    tmp_path: Path, provider: str, operators: tuple[tuple[str, ...], ...]
+) -> None:
+    files = StreamingFiles(tmp_path / "live", provider, operators)
+    files.run(13, whole=[4, 11])
+    for batch_id in range(-1, 13):
+        target = tmp_path / str(batch_id)
+        copy(files.location, choose(files.location, batch_id).files, target)
+        if batch_id >= 0:
+            assert start(target) == batch_id
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    provider=st.sampled_from(PROVIDERS),
+    steps=st.lists(st.one_of(st.sampled_from(["batch", "whole", "purge"]), st.integers(0, 10_000)), max_size=30),
+)
+def test_what_is_chosen_is_enough_or_said_to_be_incomplete(provider: str, steps: list[str | int]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        files = StreamingFiles(Path(directory) / "live", provider, (("default",), ("left", "right")), partitions=1)
+        files.run()
+        for number, step in enumerate(steps):
+            if step == "purge":
+                files.purge()
+            elif isinstance(step, str):
+                files.run(whole=[0] if step == "whole" else [])
+            else:  # lose a file, and see that this is either noticed or does not matter
+                lost = sorted(list_files(files.location))[step % len(list_files(files.location))]
+                content = (files.location / lost).read_bytes()
+                (files.location / lost).unlink()
+                target = Path(directory) / str(number)
+                batch_id = last_commit(list_files(files.location))
+                try:
+                    copy(files.location, choose(files.location, batch_id).files, target)
+                except IncompleteError:
+                    pass
+                else:
+                    if batch_id >= 0:
+                        assert start(target) == batch_id
+                (files.location / lost).write_bytes(content)
+        assert choose(files.location, last_commit(list_files(files.location))).batch_id == files.next_batch - 1
+
+
+def test_a_file_cut_short_is_noticed(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path, "rocksdb", partitions=1)
+    files.run(2)
+    for path in ("metadata", "offsets/1", "offsets/0", "commits/1", "state/0/0/2.zip", "state/0/_metadata/metadata"):
+        content = (files.location / path).read_bytes()
+        for size in (0, len(content) // 2, len(content) - 1):
+            (files.location / path).write_bytes(content[:size])
+            if (path, size) in {("offsets/1", len(content) - 1), ("offsets/0", len(content) - 1)}:
+                continue  # a source's offset is its own text, which nobody but the source understands
+            with pytest.raises(IncompleteError):
+                choose(files.location, 1)
+        (files.location / path).write_bytes(content)
+    choose(files.location, 1)
+
+
+def test_a_version_that_another_run_wrote_is_not_taken_for_the_committed_one(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path, "unique", partitions=1)
+    files.run(3)
+    [version] = files.location.glob("state/0/0/3_*.changelog")
+    version.rename(version.with_name("3_00000000-0000-0000-0000-000000000000.changelog"))
+    with pytest.raises(IncompleteError, match=r"state/0/0: version 3 with an id that was committed is missing"):
+        choose(files.location, 2)
+
+
+def test_what_is_not_known_is_kept(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path, partitions=1)
+    files.run(2)
+    (files.location / "later").mkdir()
+    (files.location / "later" / "file").touch()
+    (files.location / "sources" / "1" / "notes").touch()
+    (files.location / "commits" / ".2.f00.tmp").touch()
+    chosen = choose(files.location, 1).files
+    assert {"later/file", "sources/1/notes"} <= set(chosen)
+    assert not any("tmp" in path for path in chosen)
+
+
+def test_chains_of_a_compacted_log() -> None:
+    names = ["5", "6", "7", "8", "9.compact", "10", "11", ".10.crc"]
+    assert chain(names, -1) == []
+    assert chain(names, 9) == ["9.compact"]
+    assert chain(names, 11) == ["9.compact", "10", "11"]
+    with pytest.raises(IncompleteError, match="entries 12 of the log are missing"):
+        chain(names, 12)
+    with pytest.raises(IncompleteError, match="entries 0, 1, 2 of"):
+        chain(names, 8)
+    # a source knows more than it has read, and has the entries of its last batch one by one
+    assert source_chain(names, 6, 8) == ["9.compact", "7", "8"]
+    assert source_chain(names, 7, 11) == ["9.compact", "10", "11", "8"]
+    with pytest.raises(IncompleteError):
+        source_chain(["11"], 10, 11)
+
+
+def test_the_log_of_a_file_sink() -> None:
+    names = ["8", ".8.crc", "9.compact", ".9.compact.crc", "10", "11", "19.compact"]
+    assert sink_files(names, 10) == (".9.compact.crc", "10", "9.compact")
+    assert abandoned_sink_files(names, 10) == ["11", "19.compact"]
+    with pytest.raises(IncompleteError):
+        sink_files(names, 12)
+
+
+def test_offsets_of_sources_by_name_are_not_taken_for_those_by_place() -> None:
+    assert read_offsets(b'v1\n{"batchWatermarkMs":3}\n-\n{"logOffset":1}').sources == (None, '{"logOffset":1}')
+    assert not read_offsets(b'v2\n{"batchWatermarkMs":3}\n{"a":"1"}').is_positional
+    for content in (b"", b"v1", b"v1\n[]\n", b"v1\n{", b"\xff"):
+        with pytest.raises(IncompleteError):
+            read_offsets(content)
