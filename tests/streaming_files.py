@@ -76,7 +76,8 @@ class StreamingFiles:
         self._log(self.location / "sources" / "0", batch, {"path": f"file:///in/{batch}", "batchId": batch})
         head = json.dumps({"batchWatermarkMs": batch, "conf": {"spark.sql.shuffle.partitions": str(self.partitions)}})
         write(self.location / "offsets" / str(batch), f'v1\n{head}\n{{"logOffset":{batch}}}\n{{"x":{batch}}}')
-        write(self.location / "sources" / "1" / "0", '{"x":0}')
+        if batch == 0:
+            write(self.location / "sources" / "1" / "0", '{"x":0}')
 
     def commit(self, *, whole: bool = False) -> None:
         """The second half."""

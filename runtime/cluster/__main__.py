@@ -8,6 +8,7 @@ import click
 
 from conf.errors import ConfigurationError
 from runtime.cluster.options import configured, files_option, json_option
+from runtime.cluster.savepoint_commands import savepoint
 from runtime.environment.errors import ClusterError
 
 
@@ -188,6 +189,9 @@ def job_logs(**settings: object) -> None:
     from runtime.cluster import commands
 
     commands.job_logs(**settings)  # type: ignore[arg-type]
+
+
+cli.add_command(savepoint)
 
 
 def main() -> None:

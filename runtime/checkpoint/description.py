@@ -1,0 +1,102 @@
+"""What a query's state is: its sources, its stateful operators, their stores, keys and values. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from runtime.checkpoint.layout import BatchFiles
+from runtime.checkpoint.metadata_log import IncompleteError
+from runtime.checkpoint.state_layout import DEFAULT_STORE, OperatorInfo, StoreInfo
+from runtime.checkpoint.state_schema import ColumnFamily, read_schemas
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDescription:
+    """A store of an operator; `families` is empty where Spark has not written down the schemas."""
+
+    name: str
+    partitions: int
+    families: tuple[ColumnFamily, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDescription:
+    """A stateful operator: its place among those of the query, and Spark's name for what it does."""
+
+    id: int
+    name: str
+    stores: tuple[StoreDescription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDescription:
+    """What decides whether a query can go on from a state.
+
+    Args:
+        name: as `QueryLocation`.
+        sources: what each source is, as `source_kind`; empty where no batch was begun.
+        operators: the stateful ones.
+        conf: the settings of Spark that the query keeps from its first batch on.
+    """
+
+    name: str
+    sources: tuple[str, ...] = ()
+    operators: tuple[OperatorDescription, ...] = ()
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+def source_kind(offset: str | None) -> str:
+    """What a source is, as far as its offset tells: ``file``, ``kafka:<topics>``, ``rate``, ``other``; ``unknown``."""
+    if offset is None:
+        return "unknown"
+    try:
+        value = json.loads(offset)
+    except ValueError:
+        return "other"
+    if isinstance(value, dict) and list(value) == ["logOffset"]:
+        return "file"
+    if isinstance(value, dict) and value and all(isinstance(partitions, dict) for partitions in value.values()):
+        return f"kafka:{','.join(sorted(value))}"
+    return "rate" if isinstance(value, int) and not isinstance(value, bool) else "other"
+
+
+def describe(name: str, batch: BatchFiles, read: Callable[[str], bytes]) -> QueryDescription:
+    """The description of a query, from its checkpointLocation or a snapshot of it.
+
+    Args:
+        name: of the query.
+        batch: the files.
+        read: reads one of them.
+
+    Raises:
+        IncompleteError: a file is damaged.
+    """
+    return QueryDescription(
+        name,
+        tuple(source_kind(offset) for offset in batch.offsets.sources),
+        tuple(_operator(operator, batch.files, read) for operator in batch.operators),
+        dict(batch.offsets.conf),
+    )
+
+
+def _operator(operator: OperatorInfo, files: Collection[str], read: Callable[[str], bytes]) -> OperatorDescription:
+    stores = []
+    for store in operator.stores:
+        path = _schema_file(operator, store, files)
+        try:
+            families = read_schemas(read(path)) if path is not None else ()
+        except IncompleteError as error:
+            raise IncompleteError(f"{path}: {error}") from error
+        stores.append(StoreDescription(store.name, store.partitions, families))
+    return OperatorDescription(operator.id, operator.name, tuple(stores))
+
+
+def _schema_file(operator: OperatorInfo, store: StoreInfo, files: Collection[str]) -> str | None:
+    """Newer operators' metadata name it by an absolute path, of which the end counts; others' is in a known place."""
+    if store.schemas:
+        path = "/".join(("state", *store.schemas[-1].split("/")[-4:]))
+    else:
+        path = f"state/{operator.id}/0/{'' if store.name == DEFAULT_STORE else store.name + '/'}_metadata/schema"
+    return path if path in files else None

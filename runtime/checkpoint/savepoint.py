@@ -1,0 +1,321 @@
+"""Savepoints: self-contained snapshots of all queries of a job, which can be moved, copied and restored elsewhere.
+
+    savepoint-<first 6 of the job's id>-<random>/
+      manifest.json                 what `Savepoint` says, with a digest of itself
+      queries/<n>-<name>/           as a snapshot: checkpoint/, sink/
+
+All files are copies, with their digests in the manifest. The directory has another name until it is whole, so a
+half-written one is never found. Nothing in it depends on where it is. (Flink's savepoints in the canonical form.)
+
+All functions block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import runtime
+from actors.errors import WireError
+from actors.rpc.codec import from_plain, to_plain
+from conf.files import write_private
+from runtime.checkpoint.description import QueryDescription, describe
+from runtime.checkpoint.errors import SavepointError, SnapshotError
+from runtime.checkpoint.files import list_files, list_names, make_private, remove_tree
+from runtime.checkpoint.metadata_log import IncompleteError
+from runtime.checkpoint.model import QuerySnapshot
+from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, check_snapshot
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+PREFIX = "savepoint-"
+
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointJob:
+    """Whose savepoint it is: the job's id (32 hexadecimal digits) and name."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointFile:
+    """A file of a savepoint: its size in bytes and SHA-256 digest in hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointQuery:
+    """One query of a savepoint.
+
+    Args:
+        snapshot: its state handle; the path is relative in the manifest, and absolute in what `read_savepoint` returns.
+        description: what its state is.
+        watermark_ms: the event-time watermark, in milliseconds since the epoch; 0 if it has none.
+    """
+
+    snapshot: QuerySnapshot
+    description: QueryDescription
+    watermark_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A savepoint.
+
+    Args:
+        job: whose it is.
+        created_ms: when it was written, in milliseconds since the epoch.
+        queries: of the job.
+        files: all files but the manifest, by their path below the savepoint.
+        spark_version: that the state was written by.
+        version: of Understudy.
+        format_version: of the manifest.
+        path: where it is now; not part of the manifest.
+    """
+
+    job: SavepointJob
+    created_ms: int
+    queries: tuple[SavepointQuery, ...]
+    files: dict[str, SavepointFile]
+    spark_version: str
+    version: str
+    format_version: int = FORMAT_VERSION
+    path: str = field(default="", compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """How large its files are together."""
+        return sum(file.size for file in self.files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSavepoint:
+    """A savepoint that was found, or a directory that is named like one: `savepoint` is None if it cannot be read."""
+
+    path: str
+    savepoint: Savepoint | None
+    problems: list[str]
+
+
+def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[QuerySnapshot]) -> Savepoint:
+    """Copy snapshots into a new savepoint.
+
+    Args:
+        directory: where the savepoint's own directory is made.
+        job: whose queries they are.
+        snapshots: of all queries of the job.
+
+    Raises:
+        SnapshotError: a snapshot is not whole.
+        SavepointError: something cannot be read or written. Nothing is left behind.
+    """
+    name = f"{PREFIX}{job.id[:6]}-{secrets.token_hex(6)}"
+    part = directory / f".{name}.part"
+    try:
+        make_private(part)
+        files: dict[str, SavepointFile] = {}
+        queries = tuple(_write_query(part, number, snapshot, files) for number, snapshot in enumerate(snapshots))
+        savepoint = Savepoint(
+            job, int(time.time() * 1000), queries, files, importlib.metadata.version("pyspark"), runtime.__version__
+        )
+        write_private(part / MANIFEST, _to_manifest(savepoint))
+        part.rename(directory / name)
+    except (OSError, IncompleteError) as error:
+        raise SavepointError(f"no savepoint of job {job.name!r} in {directory}: {error}") from error
+    finally:
+        remove_tree(part)
+    return read_savepoint(directory / name)
+
+
+def read_savepoint(path: Path) -> Savepoint:
+    """The savepoint in a directory, by its manifest; its files are not looked at.
+
+    Raises:
+        SavepointError: it is no savepoint, its manifest is damaged, or of a later form.
+    """
+    try:
+        content = (path / MANIFEST).read_bytes()
+    except OSError as error:
+        raise SavepointError(
+            f"{path} is no savepoint: {path / MANIFEST} cannot be read: {error.strerror}",
+            "`savepoint list DIR` shows what there is",
+        ) from error
+    savepoint = _from_manifest(path, content)
+    for relative in (*savepoint.files, *(query.snapshot.path for query in savepoint.queries)):
+        if PurePosixPath(relative).is_absolute() or ".." in PurePosixPath(relative).parts:
+            raise SavepointError(f"the manifest of {path} names a file outside of it: {relative}")
+    root = path.absolute()
+    queries = tuple(
+        replace(query, snapshot=replace(query.snapshot, path=str(root / query.snapshot.path)))
+        for query in savepoint.queries
+    )
+    return replace(savepoint, queries=queries, path=str(root))
+
+
+def verify_savepoint(path: Path) -> list[str]:
+    """What is wrong with a savepoint, by the digests of all files; nothing if it is as it was written."""
+    try:
+        savepoint = read_savepoint(path)
+        found = set(list_files(path)) - {MANIFEST}
+    except SavepointError as error:
+        return [str(error)]
+    except OSError as error:
+        return [f"{path} cannot be read: {error.strerror}"]
+    problems = [f"{name} is missing" for name in sorted(set(savepoint.files) - found)]
+    problems += [f"{name} is not in the manifest" for name in sorted(found - set(savepoint.files))]
+    for name in sorted(found & set(savepoint.files)):
+        expected = savepoint.files[name]
+        try:
+            actual = _digest(path / name)
+        except OSError as error:
+            problems.append(f"{name} cannot be read: {error.strerror}")
+            continue
+        if actual.size != expected.size:
+            problems.append(f"{name} has {actual.size} bytes in place of {expected.size}")
+        elif actual != expected:
+            problems.append(f"{name} is damaged: its digest is another one")
+    if not problems:
+        for query in savepoint.queries:
+            try:
+                check_snapshot(query.snapshot)
+            except SnapshotError as error:
+                problems.append(str(error))
+    return problems
+
+
+def open_savepoint(path: Path) -> Savepoint:
+    """A savepoint that was verified just now: what a restore begins with.
+
+    Raises:
+        SavepointError: something is wrong with it.
+    """
+    problems = verify_savepoint(path)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise SavepointError(f"{path} cannot be used: {problems[0]}{more}", f"`savepoint verify {path}` shows all")
+    return read_savepoint(path)
+
+
+def list_savepoints(directory: Path) -> list[ListedSavepoint]:
+    """The savepoints in a directory, the newest first, each verified; damaged ones come last, with what is wrong.
+
+    Raises:
+        SavepointError: the directory cannot be read.
+    """
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        raise SavepointError(f"{directory} cannot be read: {error.strerror}") from error
+    listed = []
+    for path in paths:
+        if (path / MANIFEST).exists() or path.name.startswith(PREFIX):
+            try:
+                savepoint = read_savepoint(path)
+            except SavepointError as error:
+                listed.append(ListedSavepoint(str(path), None, [str(error)]))
+            else:
+                listed.append(ListedSavepoint(str(path), savepoint, verify_savepoint(path)))
+    return sorted(listed, key=lambda one: -one.savepoint.created_ms if one.savepoint else 0)
+
+
+def dispose_savepoint(path: Path) -> bool:
+    """Remove a savepoint, damaged or not; never a directory that is none.
+
+    Returns:
+        whether there was one.
+
+    Raises:
+        SavepointError: the directory is no savepoint, or cannot be removed.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        was_begun = part.exists()
+        if path.exists():
+            foreign = set(list_names(path)) - {MANIFEST, "queries"}
+            if foreign or not (path.name.startswith(PREFIX) or (path / MANIFEST).is_file()):
+                raise SavepointError(f"{path} is no savepoint: it is left alone")
+            remove_tree(part)
+            path.rename(part)  # so that half of it is never taken for a savepoint
+            was_begun = True
+        remove_tree(part)
+    except OSError as error:
+        raise SavepointError(f"{path} cannot be removed: {error}") from error
+    return was_begun
+
+
+def _write_query(part: Path, number: int, snapshot: QuerySnapshot, files: dict[str, SavepointFile]) -> SavepointQuery:
+    batch = check_snapshot(snapshot)
+    source = Path(snapshot.path)
+    place = f"queries/{number}-{re.sub(r'[^A-Za-z0-9_.-]', '_', snapshot.name)[:64]}"
+    make_private(part / place / CHECKPOINT)
+    size = 0
+    for name in sorted(list_files(source)):
+        if name != DESCRIPTION:
+            files[f"{place}/{name}"] = copied = _copy(source / name, part / place / name)
+            size += copied.size
+    description = describe(snapshot.name, batch, lambda path: (source / CHECKPOINT / path).read_bytes())
+    kept = replace(snapshot, path=place, bytes=size, new_bytes=size)
+    return SavepointQuery(kept, description, batch.offsets.watermark_ms)
+
+
+def _copy(source: Path, target: Path) -> SavepointFile:
+    make_private(target.parent)
+    digest, size = hashlib.sha256(), 0
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with source.open("rb") as reading, os.fdopen(descriptor, "wb") as writing:
+        while chunk := reading.read(_CHUNK):
+            digest.update(chunk)
+            writing.write(chunk)
+            size += len(chunk)
+        writing.flush()
+        os.fsync(descriptor)
+    return SavepointFile(size, digest.hexdigest())
+
+
+def _digest(path: Path) -> SavepointFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return SavepointFile(file.tell(), digest)
+
+
+def _self_digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _to_manifest(savepoint: Savepoint) -> bytes:
+    manifest = to_plain(savepoint)
+    del manifest["path"]
+    return json.dumps({**manifest, "digest": _self_digest(manifest)}, indent=1).encode()
+
+
+def _from_manifest(path: Path, content: bytes) -> Savepoint:
+    try:
+        manifest = json.loads(content)
+        digest = manifest.pop("digest")
+        version = manifest["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise SavepointError(
+                f"the savepoint {path} has format {version}; this version of Understudy reads up to {FORMAT_VERSION}",
+                "use the version that wrote it, or a later one",
+            )
+        if digest != _self_digest(manifest):
+            raise ValueError("its digest is another one")
+        savepoint: Savepoint = from_plain(manifest, Savepoint)
+    except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+        raise SavepointError(f"the manifest of {path} is damaged: {error}") from error
+    return savepoint

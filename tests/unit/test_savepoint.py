@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint import savepoint as savepoint_module
+from runtime.checkpoint.errors import SavepointError, SnapshotLostError
+from runtime.checkpoint.files import list_files
+from runtime.checkpoint.savepoint import (
+    MANIFEST,
+    Savepoint,
+    SavepointJob,
+    dispose_savepoint,
+    list_savepoints,
+    open_savepoint,
+    read_savepoint,
+    verify_savepoint,
+    write_savepoint,
+)
+from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
+from tests.streaming_files import StreamingFiles, rows, start
+
+JOB = SavepointJob("0123456789abcdef" * 2, "flights")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StreamingFiles:
+    files = StreamingFiles(tmp_path / "live", "rocksdb", (("default",), ("left", "right")))
+    files.run(4)
+    return files
+
+
+@pytest.fixture
+def savepoint(files: StreamingFiles, tmp_path: Path) -> Savepoint:
+    return write_savepoint(tmp_path / "savepoints", JOB, [take_snapshot(files.query, tmp_path / "chk" / "counts")])
+
+
+def test_a_savepoint_can_be_moved_and_restored_without_all_else(
+    files: StreamingFiles, savepoint: Savepoint, tmp_path: Path
+) -> None:
+    files.run(3)
+    shutil.rmtree(tmp_path / "chk")
+    shutil.rmtree(files.location)
+    moved = tmp_path / "elsewhere" / "mine"
+    moved.parent.mkdir()
+    Path(savepoint.path).rename(moved)
+    found = open_savepoint(moved)
+    assert (found.job, found.files) == (savepoint.job, savepoint.files)
+    [query] = found.queries
+    assert Path(query.snapshot.path).is_relative_to(moved)
+    restore_snapshot(query.snapshot, files.location, files.sink, copy=True)
+    assert start(files.location, files.sink) == 3
+    assert rows(files.sink) == [f"rows of {number}" for number in range(4)]
+    assert verify_savepoint(moved) == []
+    assert not {(moved / name).stat().st_ino for name in list_files(moved)} & {
+        (files.root / name).stat().st_ino for name in list_files(files.root)
+    }
+
+
+def test_what_the_manifest_says(files: StreamingFiles, savepoint: Savepoint) -> None:
+    manifest = json.loads((Path(savepoint.path) / MANIFEST).read_text())
+    assert Path(savepoint.path).name.startswith("savepoint-012345-")
+    assert manifest["format_version"] == 1
+    assert manifest["job"] == {"id": JOB.id, "name": "flights"}
+    assert set(manifest) >= {"created_ms", "spark_version", "version", "digest"}
+    assert set(manifest["files"]) == set(list_files(Path(savepoint.path))) - {MANIFEST}
+    [query] = manifest["queries"]
+    assert query["snapshot"]["path"] == "queries/0-counts"
+    assert (query["snapshot"]["query_id"], query["snapshot"]["batch_id"]) == (files.query_id, 3)
+    assert query["snapshot"]["offsets"] == ['{"logOffset":3}', '{"x":3}']
+    assert query["watermark_ms"] == 3
+    assert query["description"]["sources"] == ["file", "other"]
+    assert [(one["id"], one["name"]) for one in query["description"]["operators"]] == [(0, "save"), (1, "save")]
+    assert [store["partitions"] for one in query["description"]["operators"] for store in one["stores"]] == [2, 2, 2]
+    for name in list_files(Path(savepoint.path)):
+        assert stat.S_IMODE((Path(savepoint.path) / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(savepoint.path).stat().st_mode) == 0o700
+
+
+def test_every_damage_is_found(savepoint: Savepoint) -> None:
+    root = Path(savepoint.path)
+    for name in sorted(list_files(root)):
+        content = (root / name).read_bytes()
+        for damaged in (content[:-1], bytes([content[0] ^ 1]) + content[1:], content + b" "):
+            if name == MANIFEST and damaged == content + b" ":
+                continue  # white space says nothing
+            (root / name).write_bytes(damaged)
+            [problem] = verify_savepoint(root)
+            assert name in problem or (name == MANIFEST and "the manifest of" in problem)
+            with pytest.raises(SavepointError, match="cannot be used"):
+                open_savepoint(root)
+        (root / name).unlink()
+        assert len(verify_savepoint(root)) == 1
+        (root / name).write_bytes(content)
+    (root / "queries" / "more").touch()
+    assert verify_savepoint(root) == ["queries/more is not in the manifest"]
+    (root / "queries" / "more").unlink()
+    assert verify_savepoint(root) == []
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "queries/../../x"])
+def test_a_manifest_cannot_name_files_outside(savepoint: Savepoint, path: str) -> None:
+    root = Path(savepoint.path)
+    manifest = json.loads((root / MANIFEST).read_text())
+    manifest["queries"][0]["snapshot"]["path"] = path
+    del manifest["digest"]
+    (root / MANIFEST).write_text(json.dumps({**manifest, "digest": savepoint_module._self_digest(manifest)}))
+    with pytest.raises(SavepointError, match="names a file outside of it"):
+        read_savepoint(root)
+
+
+def test_a_later_form_is_refused_with_the_remedy(savepoint: Savepoint) -> None:
+    root = Path(savepoint.path)
+    manifest = json.loads((root / MANIFEST).read_text())
+    (root / MANIFEST).write_text(json.dumps({**manifest, "format_version": 2}))
+    with pytest.raises(SavepointError, match="has format 2; this version of Understudy reads up to 1") as caught:
+        read_savepoint(root)
+    assert caught.value.remedy == "use the version that wrote it, or a later one"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"digest": 1, "format_version": "x"}', '"x"'])
+def test_what_is_no_manifest(savepoint: Savepoint, content: str) -> None:
+    (Path(savepoint.path) / MANIFEST).write_text(content)
+    with pytest.raises(SavepointError, match=r"the manifest of .* is damaged"):
+        read_savepoint(Path(savepoint.path))
+
+
+def test_a_half_written_one_is_never_seen(
+    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
+    fsync = os.fsync
+    left = 0
+
+    def fail(descriptor: int) -> None:
+        nonlocal left
+        assert list_savepoints(tmp_path / "savepoints") == []
+        left -= 1
+        if left == 0:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    for fails_at in (1, 5, snapshot.files, snapshot.files + 1):  # the last is the manifest's
+        left = fails_at
+        with pytest.raises(SavepointError, match=r"no savepoint of job 'flights' in .*: .*No space left"):
+            write_savepoint(tmp_path / "savepoints", JOB, [snapshot])
+        assert list((tmp_path / "savepoints").iterdir()) == []
+    assert verify_savepoint(Path(write_savepoint(tmp_path / "savepoints", JOB, [snapshot]).path)) == []
+
+
+def test_of_a_snapshot_that_is_not_whole(files: StreamingFiles, tmp_path: Path) -> None:
+    snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
+    (Path(snapshot.path) / "checkpoint" / "state" / "0" / "0" / "4.zip").unlink()
+    with pytest.raises(SnapshotLostError):
+        write_savepoint(tmp_path / "savepoints", JOB, [snapshot])
+    assert list((tmp_path / "savepoints").iterdir()) == []
+
+
+def test_queries_of_one_name_or_of_none_that_a_file_may_have(files: StreamingFiles, tmp_path: Path) -> None:
+    snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
+    other = replace(snapshot, name="../über all")
+    savepoint = write_savepoint(tmp_path / "savepoints", JOB, [snapshot, snapshot, other])
+    assert [Path(query.snapshot.path).name for query in savepoint.queries] == ["0-counts", "1-counts", "2-..__ber_all"]
+    assert savepoint.queries[2].snapshot.name == "../über all"
+    assert verify_savepoint(Path(savepoint.path)) == []
+
+
+def test_of_a_job_without_queries(tmp_path: Path) -> None:
+    savepoint = write_savepoint(tmp_path, JOB, [])
+    assert open_savepoint(Path(savepoint.path)).queries == ()
+
+
+def test_the_list_has_the_newest_first_and_says_what_is_damaged(savepoint: Savepoint, tmp_path: Path) -> None:
+    directory = tmp_path / "savepoints"
+    later = write_savepoint(directory, JOB, [])
+    (directory / "savepoint-empty").mkdir()
+    (directory / "something else").mkdir()
+    (directory / ".savepoint-abc.part").mkdir()
+    damaged = next(Path(savepoint.path).glob("queries/*/checkpoint/offsets/3"))
+    damaged.write_text("")
+    listed = list_savepoints(directory)
+    assert [one.path for one in listed] == [later.path, savepoint.path, str(directory / "savepoint-empty")]
+    assert [bool(one.problems) for one in listed] == [False, True, True]
+    assert listed[1].savepoint == savepoint
+    assert "has 0 bytes in place of" in listed[1].problems[0]
+    assert "is no savepoint" in listed[2].problems[0]
+    with pytest.raises(SavepointError, match=r"missing cannot be read: No such file"):
+        list_savepoints(directory / "missing")
+
+
+def test_disposal(savepoint: Savepoint, tmp_path: Path) -> None:
+    assert dispose_savepoint(Path(savepoint.path))
+    assert not dispose_savepoint(Path(savepoint.path))
+    assert list((tmp_path / "savepoints").iterdir()) == []
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "mine").touch()
+    with pytest.raises(SavepointError, match="precious is no savepoint: it is left alone"):
+        dispose_savepoint(precious)
+    (precious / MANIFEST).touch()  # somebody else's
+    with pytest.raises(SavepointError, match="precious is no savepoint"):
+        dispose_savepoint(precious)
+    assert (precious / "mine").exists()
+
+
+def test_disposal_of_a_damaged_one(savepoint: Savepoint) -> None:
+    (Path(savepoint.path) / MANIFEST).unlink()
+    assert dispose_savepoint(Path(savepoint.path))

@@ -1,0 +1,98 @@
+"""`savepoint ...`, in process: it needs no cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.savepoint import Savepoint, SavepointJob, write_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
+from runtime.cluster.__main__ import cli
+from tests.streaming_files import StreamingFiles
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["savepoint", *words])
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> Savepoint:
+    files = StreamingFiles(tmp_path / "live")
+    files.run(3)
+    snapshot = take_snapshot(files.query, tmp_path / "chk")
+    return write_savepoint(tmp_path / "savepoints", SavepointJob("ab" * 16, "flights"), [snapshot])
+
+
+def test_list(savepoint: Savepoint) -> None:
+    directory = Path(savepoint.path).parent
+    (directory / "savepoint-broken").mkdir()
+    lines = run("list", str(directory)).stdout.splitlines()
+    assert lines[0].split() == ["SAVEPOINT", "STATE", "JOB", "CREATED", "QUERIES", "SIZE"]
+    assert lines[1].split()[:3] == [Path(savepoint.path).name, "OK", "flights"]
+    assert lines[2].split() == ["savepoint-broken", "DAMAGED"]
+    good, bad = json.loads(run("list", "--json", str(directory)).stdout)
+    assert good == {
+        "path": savepoint.path,
+        "ok": True,
+        "problems": [],
+        "job": {"id": "ab" * 16, "name": "flights"},
+        "created_ms": savepoint.created_ms,
+        "queries": ["counts"],
+        "bytes": savepoint.bytes,
+    }
+    assert (bad["ok"], bad["job"], len(bad["problems"])) == (False, None, 1)
+    assert run("list", str(directory.parent / "live")).stdout == "no savepoints\n"
+
+
+def test_info(savepoint: Savepoint) -> None:
+    text = run("info", savepoint.path).stdout
+    for part in (
+        "Job:         " + "ab" * 16 + " (flights)",
+        "Query:      counts",
+        'file at {"logOffset":2}',
+        "Batch:      2",
+    ):
+        assert part in text
+    value = json.loads(run("info", "--json", savepoint.path).stdout)
+    assert value["queries"][0]["snapshot"]["batch_id"] == 2
+    assert set(value["files"]) == set(savepoint.files)
+    error = run("info", str(Path(savepoint.path).parent)).exception
+    assert isinstance(error, SavepointError)
+    assert "is no savepoint" in str(error)
+
+
+def test_verify(savepoint: Savepoint) -> None:
+    done = run("verify", savepoint.path)
+    assert (done.exit_code, done.stdout) == (0, f"{savepoint.path} is as it was written\n")
+    name = sorted(savepoint.files)[-1]
+    (Path(savepoint.path) / name).write_bytes(b"")
+    done = run("verify", savepoint.path)
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"{name} has 0 bytes in place of ")
+    done = run("verify", "--json", savepoint.path)
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["ok"] is False
+
+
+def test_dispose(savepoint: Savepoint) -> None:
+    assert json.loads(run("dispose", "--json", savepoint.path).stdout) == {"path": savepoint.path, "disposed": True}
+    assert not Path(savepoint.path).exists()
+
+
+def test_an_error_is_a_line_with_its_remedy(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    for words in (["info", missing], ["dispose", missing], ["list", missing]):
+        done = subprocess.run(
+            [sys.executable, "-m", "runtime.cluster", "savepoint", *words], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert done.stderr.startswith("error: ")
+        assert missing in done.stderr
+        assert "Traceback" not in done.stderr
