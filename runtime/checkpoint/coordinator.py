@@ -131,16 +131,15 @@ class CheckpointCoordinator:
 
     # ----------------------------------------------------------------- events
 
-    def recovered(self, completed: Sequence[CheckpointMetadata], at: Instant) -> None:
+    def recovered(self, completed: Sequence[CheckpointMetadata]) -> None:
         """What the store holds, the oldest first; to be called once, before all else."""
         for metadata in completed:
             self._remember(metadata.checkpoint_id, CheckpointOutcome.COMPLETED)
-        if completed:
-            self._latest = completed[-1]
-            self.restored(self._latest.checkpoint_id, self._latest.path, at)
+            self._stats.recovered(metadata)
+            self._latest = metadata
 
     def restored(self, checkpoint_id: int, path: str, at: Instant) -> None:
-        """The job begins, or goes on, from a checkpoint, or from a savepoint (number 0)."""
+        """A task is given a checkpoint to go on from, or a savepoint (number 0) to begin from."""
         self._stats.restored(checkpoint_id, path, at.epoch_ms, is_savepoint=checkpoint_id == 0)
 
     def trigger(self, trigger: CheckpointTrigger, at: Instant) -> OperationStatus:
@@ -190,7 +189,9 @@ class CheckpointCoordinator:
         self._operations.numbered(trigger.trigger_id, checkpoint_id)
         directory = self._checkpoint_directory(checkpoint_id)
         tasks = self._running.tasks
-        self._pending[checkpoint_id] = PendingCheckpoint(self._job_id, checkpoint_id, trigger, tasks, directory, at)
+        self._pending[checkpoint_id] = PendingCheckpoint(
+            self._job_id, checkpoint_id, trigger, tasks, directory, at, request.since
+        )
         self._stats.triggered(checkpoint_id, trigger.type, len(tasks), at.epoch_ms)
         if not trigger.type.is_savepoint:
             self._last_triggered_s = at.monotonic_s
@@ -339,8 +340,13 @@ class CheckpointCoordinator:
         instructions: list[CheckpointInstruction] = []
         for pending in list(self._pending.values()):
             missing = pending.missing_of(attempts)
-            if missing:
-                instructions += self._abort(pending, f"task {missing[0].name!r} has ended before its part was done", at)
+            if not missing:
+                continue
+            wish = self._operations.find(pending.trigger.trigger_id)
+            if wish is not None:  # somebody waits for it: it is begun anew when the tasks run again
+                self._requests.append(_Request(pending.trigger, pending.since))
+            reason = f"task {missing[0].name!r} has ended before its part was done"
+            instructions += self._abort(pending, reason, at, is_over=wish is None)
         return instructions
 
     def _drop_subsumed(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:
@@ -354,14 +360,18 @@ class CheckpointCoordinator:
         return [step for item in older for step in self._abort(item, reason, at)]
 
     def _abort(
-        self, pending: PendingCheckpoint, reason: str, at: Instant, *, counts: bool = False
+        self, pending: PendingCheckpoint, reason: str, at: Instant, *, counts: bool = False, is_over: bool = True
     ) -> list[CheckpointInstruction]:
-        """End a checkpoint; where it *counts*, too many in a row fail the job (Flink's `CheckpointFailureManager`)."""
+        """End a checkpoint; where it *counts*, too many in a row fail the job (Flink's `CheckpointFailureManager`).
+
+        *is_over*: whether the wish for it has failed with it.
+        """
         checkpoint_id, trigger = pending.checkpoint_id, pending.trigger
         del self._pending[checkpoint_id]
         self._remember(checkpoint_id, CheckpointOutcome.ABORTED)
         self._stats.failed(checkpoint_id, reason, at.epoch_ms)
-        self._operations.failed(trigger.trigger_id, reason)
+        if is_over:
+            self._operations.failed(trigger.trigger_id, reason)
         instructions: list[CheckpointInstruction] = [
             NotifyAborted(checkpoint_id, pending.tasks),
             DiscardSnapshots(checkpoint_id, pending.directory, pending.queries),

@@ -38,6 +38,7 @@ class PendingCheckpoint:
         tasks: who has to acknowledge it.
         directory: where its snapshots go.
         at: when it was triggered.
+        since: when it was wished for.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class PendingCheckpoint:
         tasks: Collection[CheckpointTask],
         directory: str,
         at: Instant,
+        since: Instant,
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.trigger = trigger
         self.directory = directory
         self.triggered = at
+        self.since = since
         self.notes: list[str] = []
         self.is_being_stored = False
         self._job_id = job_id

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from runtime.checkpoint.messages import OperationStatus, SnapshotType
+from runtime.checkpoint.messages import CheckpointMetadata, OperationStatus, SnapshotType
 
 HISTORY = 10
 """How many checkpoints are shown (Flink's ``web.checkpoints.history``)."""
@@ -183,6 +183,24 @@ class CheckpointStatsTracker:
         self._failed += 1
         self._ended.append(failed)
         self._latest_failed = failed
+
+    def recovered(self, metadata: CheckpointMetadata) -> None:
+        """A former JobMaster has completed it: it is shown, and not counted."""
+        tasks = len(metadata.tasks)
+        self._latest_completed = CheckpointStats(
+            id=metadata.checkpoint_id,
+            status=CheckpointStatsStatus.COMPLETED,
+            type=SnapshotType.CHECKPOINT,
+            trigger_timestamp=metadata.trigger_ms,
+            latest_ack_timestamp=metadata.completed_ms,
+            num_tasks=tasks,
+            num_acknowledged_tasks=tasks,
+            state_size=sum(query.bytes for query in metadata.queries),
+            checkpointed_size=sum(query.new_bytes for query in metadata.queries),
+            end_to_end_duration=metadata.completed_ms - metadata.trigger_ms,
+            external_path=metadata.path,
+        )
+        self._ended.append(self._latest_completed)
 
     def subsumed(self, checkpoint_id: int) -> None:
         """Its files are removed: there are newer ones."""

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
+from conf.files import write_private
 from runtime.checkpoint.errors import SavepointError, SnapshotError
+from runtime.checkpoint.files import make_private
 from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.checkpoint.model import QueryLocation, QuerySnapshot
 from runtime.checkpoint.snapshot import finish_restore, inspect_location, restore_snapshot
@@ -78,10 +80,8 @@ class TaskRestore:
         if mark.exists():
             return ""
         _put_back(query, state, copy=True)  # the savepoint is the user's
-        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = mark.with_suffix(".tmp")
-        unfinished.write_text(json.dumps({"savepoint": savepoint, "batch_id": state.batch_id}))
-        unfinished.replace(mark)
+        make_private(mark.parent)
+        write_private(mark, json.dumps({"savepoint": savepoint, "batch_id": state.batch_id}).encode())
         return f"query {query.name} begins from batch {state.batch_id} of the savepoint {savepoint}"
 
 

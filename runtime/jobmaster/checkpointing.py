@@ -117,15 +117,13 @@ class JobCheckpoints:
                 completed.append(_decode(data))
             except WireError as error:
                 self._endpoint.log.error("checkpoint %d is passed over: %s", checkpoint_id, error)
-        self._coordinator.recovered(completed, self._now())
+        self._coordinator.recovered(completed)
         await self._endpoint.run_blocking(self._sweep, {item.path for item in completed})
         if self._job.savepoint is not None and not completed:
             try:
-                initial = await self._endpoint.run_blocking(self._savepoints.read, self._job.savepoint)
+                self._initial = await self._endpoint.run_blocking(self._savepoints.read, self._job.savepoint)
             except (CheckpointError, OSError) as error:
                 return str(error)
-            self._initial = initial
-            self._coordinator.restored(0, initial.savepoint, self._now())
         return ""
 
     async def _recover_store(self) -> list[tuple[int, bytes]]:
@@ -163,13 +161,18 @@ class JobCheckpoints:
         """The figures now."""
         return self._coordinator.statistics(self._now())
 
-    def restore_of(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
-        """What a task begins with."""
+    def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
+        """What a task that is about to be deployed is given to begin with."""
         latest = self._coordinator.latest
         if latest is None:
+            if self._initial is not None:
+                self._coordinator.restored(0, self._initial.savepoint, self._now())
             return self._initial
         own = [task for task in latest.tasks if task.task_key == task_key]
-        return JobManagerTaskRestore(latest.checkpoint_id, own[0].queries) if own else None
+        if not own:
+            return None
+        self._coordinator.restored(latest.checkpoint_id, latest.path, self._now())
+        return JobManagerTaskRestore(latest.checkpoint_id, own[0].queries)
 
     def operation(self, trigger_id: TriggerID) -> OperationStatus:
         """What became of a trigger; raises `UnknownOperationError`."""

@@ -242,7 +242,7 @@ class JobExecution(LeaderEndpoint):
         descriptor, token, journal = instruction.descriptor, self.fencing_token, self._journal
         if token is None or journal is None or self._checkpoints is None:
             return
-        descriptor = replace(descriptor, restore=self._checkpoints.restore_of(descriptor.task_key))
+        descriptor = replace(descriptor, restore=self._checkpoints.restore(descriptor.task_key))
         try:
             await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token, journal.written)
         except SlotNotAllocatedError as error:

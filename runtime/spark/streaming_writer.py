@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
+from runtime.checkpoint.files import make_private, path_of
 from runtime.checkpoint.model import QueryLocation
 
 from .spec import StreamingSpec, TaskSpec
@@ -87,7 +88,7 @@ class StreamingQueries:
         name = query_name or self._name_of(given)
         if given is None:
             location = str(Path(self._spec.directory, "live", quote(name, safe="")))
-            Path(location).mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(Path(location))
             writer.option("checkpointLocation", location)
         else:
             location = self._absolute(given)
@@ -110,12 +111,9 @@ class StreamingQueries:
 
     def _absolute(self, path: str) -> str:
         """A path as the driver sees it; a URI of another file system than the local one stays as it is."""
-        parts = urlsplit(path)
-        if parts.scheme == "file":
-            return posixpath.normpath(unquote(parts.path))
-        if parts.scheme and "://" in path:
+        if "://" in path and not path.startswith("file:"):
             return path
-        return posixpath.normpath(posixpath.join(self._spec.driver_directory, path))
+        return posixpath.normpath(posixpath.join(self._spec.driver_directory, path_of(path)))
 
 
 def watch_streaming_queries(

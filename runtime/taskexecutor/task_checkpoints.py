@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.files import make_private
 from runtime.checkpoint.messages import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
@@ -74,12 +75,14 @@ class TaskCheckpoints:
         self._stop: asyncio.Task[None] | None = None
         self._stop_outcome = StopOutcome.NOT_ASKED
         self._ended = False
+        self._changed = asyncio.Event()
         self.stopped = asyncio.Event()
         """Set when the job has been stopped with a savepoint: the task has to end."""
 
     def query_started(self, query: QueryLocation) -> None:
         """The task is about to start a query, or to start it again."""
         self._queries[query.name] = query
+        self._changed.set()
 
     def trigger(self, trigger: TriggerCheckpoint) -> None:
         """Take part in a checkpoint; once for each number. The JobMaster is told what came of it."""
@@ -87,6 +90,7 @@ class TaskCheckpoints:
         if number in self._runs or self._ended:
             return
         self._runs[number] = run = asyncio.get_running_loop().create_task(self._take_part(trigger))
+        run.add_done_callback(lambda _: self._runs.pop(number, None))
         if trigger.trigger.type.ends_the_job:
             self._stop = run
 
@@ -97,18 +101,15 @@ class TaskCheckpoints:
 
     def aborted(self, checkpoint_id: int) -> None:
         """The checkpoint came to nothing."""
+        # What is still being taken is removed by the JobMaster when it hears of it; a stop learns by itself.
         self._taken.pop(checkpoint_id, None)
-        run = self._runs.get(checkpoint_id)
-        if run is not None and run is not self._stop:  # a stop has to learn what came of it by itself
-            run.cancel()
 
     async def end(self) -> StopOutcome:
         """The process has ended and left Spark: wait for what a stop-with-savepoint makes of that."""
         self._ended = True
+        self._changed.set()
         if self._stop is not None:
             await asyncio.gather(self._stop, return_exceptions=True)
-        for run in self._runs.values():
-            run.cancel()
         return self._stop_outcome
 
     async def _take_part(self, trigger: TriggerCheckpoint) -> None:
@@ -130,15 +131,27 @@ class TaskCheckpoints:
             self.stopped.set()
 
     async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[QuerySnapshot, ...]:
-        missing = sorted(self._expected - self._queries.keys())
-        if missing:
-            raise CheckpointError(f"streaming query {missing[0]!r} has not been started again yet")
+        await self._all_started(trigger.timeout_s)
         directory = Path(trigger.directory, self._task_key)
         found = list(self._queries.values())
         return tuple(await asyncio.get_running_loop().run_in_executor(None, self._take, found, directory))
 
+    async def _all_started(self, timeout_s: float) -> None:
+        """Wait until the queries that the task was restored with are there again: without them it is not whole."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while missing := sorted(self._expected - self._queries.keys()):
+                    if self._ended:
+                        break
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        if missing:
+            raise CheckpointError(f"streaming query {missing[0]!r} has not been started again")
+
     def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         taken = []
         for query in queries:
             if "://" in query.location:

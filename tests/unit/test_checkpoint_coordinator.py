@@ -265,13 +265,34 @@ def test_a_job_without_streaming_queries_has_nothing_to_keep_and_names_must_be_u
 def test_a_successor_knows_what_is_stored() -> None:
     driver = Driver()
     stored = CheckpointMetadata(JOB, 5, "/c/chk-5", 0, 1, ())
-    driver.coordinator.recovered([stored], at(0))
+    driver.coordinator.recovered([stored])
     assert driver.coordinator.latest == stored
     assert driver.acknowledge(5) is CheckpointOutcome.COMPLETED, "its reply was lost with the predecessor"
     assert driver.acknowledge(6) is CheckpointOutcome.ABORTED
-    restored = driver.coordinator.statistics(at(0)).latest_restored
+    figures = driver.coordinator.statistics(at(0))
+    assert figures.latest_completed is not None
+    assert figures.latest_completed.id == 5
+    assert figures.counts.restored == 0, "the tasks have gone on: nothing was restored"
+    driver.coordinator.restored(5, "/c/chk-5", at(1))
+    restored = driver.coordinator.statistics(at(1)).latest_restored
     assert restored is not None
     assert (restored.id, restored.is_savepoint) == (5, False)
+
+
+def test_a_wish_outlives_the_restart_of_a_task_and_a_periodic_checkpoint_does_not() -> None:
+    driver = Driver(interval_s=1, timeout_s=60)
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT)
+    driver.running = ready(2)
+    steps = driver.advance()
+    assert NotifyAborted(1, (task(1),)) in steps
+    (anew,) = of_type(steps, TriggerTasks)
+    assert isinstance(anew, TriggerTasks)
+    assert (anew.trigger, anew.checkpoint_id, anew.tasks) == (wanted, 2, (task(2),))
+    driver.acknowledge(2, 2)
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.COMPLETED  # type: ignore[union-attr]
+    driver.advance(1)
+    driver.running = RunningTasks((task(3),), True, False)
+    assert of_type(driver.advance(5), TriggerTasks) == []
 
 
 def test_a_checkpoint_that_is_overtaken_is_aborted() -> None:

@@ -127,10 +127,18 @@ async def test_a_task_that_was_restored_waits_for_its_queries(files: StreamingFi
     former = QuerySnapshot(files.query.name, "id", "/l", None, "/p", 1)
     checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
     checkpoints.trigger(trigger(tmp_path, 2))
-    assert "has not been started again yet" in (await responder.next()).reason
+    await asyncio.sleep(0)
+    assert responder.told == []
     checkpoints.query_started(files.query)
-    checkpoints.trigger(trigger(tmp_path, 3))
     assert isinstance(await responder.next(), AcknowledgeCheckpoint)
+
+
+async def test_a_task_that_ends_without_its_queries_declines(tmp_path: Path) -> None:
+    former = QuerySnapshot("counts", "id", "/l", None, "/p", 1)
+    checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
+    checkpoints.trigger(trigger(tmp_path, 2))
+    await checkpoints.end()
+    assert "'counts' has not been started again" in (await responder.next()).reason
 
 
 @pytest.mark.parametrize("answer", [CheckpointOutcome.COMPLETED, CheckpointOutcome.ABORTED])
