@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from conf.files import write_private
-from runtime.checkpoint.errors import SnapshotError
+from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, make_private, path_of, remove_tree, take_files
 from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, sink_files
 from runtime.checkpoint.model import NOTHING_COMMITTED, QuerySnapshot
-from runtime.checkpoint.sink_log import orphans, relocated
+from runtime.checkpoint.sink_log import files_in_log, moved, orphans, relocated
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 
 _JOURNAL = "journal.json"
@@ -67,7 +67,8 @@ def restore_snapshot(
         copy: whether nothing is linked: what is restored shares no file with the snapshot.
 
     Raises:
-        SnapshotLostError: the snapshot is not whole. Nothing was changed.
+        SnapshotLostError: the snapshot is not whole, or files of the sink are gone that it counts on: those of batches
+            that were abandoned by a rollback behind it, for one. Nothing was changed.
         SnapshotError: a file cannot be read or written.
     """
     finish_restore(location)
@@ -75,6 +76,8 @@ def restore_snapshot(
     keeps_log = sink is not None and snapshot.sink is not None
     workspace = _workspace_of(location)
     try:
+        if sink is not None and snapshot.sink is not None:
+            _check_output(snapshot, Path(snapshot.sink), sink)
         remove_tree(workspace)
         make_private(workspace / "location")
         take_files(Path(snapshot.path) / CHECKPOINT, files, workspace / "location", copy=copy)
@@ -144,11 +147,34 @@ def _with_schemas_at(location: Path, content: bytes) -> bytes:
     return f"{version}\n{json.dumps(metadata, separators=(',', ':'))}".encode()
 
 
+def _log_of(snapshot: QuerySnapshot) -> tuple[str, ...]:
+    """The files of the sink's log in a snapshot."""
+    if snapshot.batch_id == NOTHING_COMMITTED:
+        return ()
+    return sink_files(list_names(Path(snapshot.path) / SINK), snapshot.batch_id)
+
+
+def _check_output(snapshot: QuerySnapshot, old: Path, new: Path) -> None:
+    """See that the sink still has what the log of a snapshot names: Spark passes over missing files in silence."""
+    log = Path(snapshot.path) / SINK
+    try:
+        named = files_in_log((log / name).read_bytes() for name in _log_of(snapshot) if not name.endswith(".crc"))
+    except ValueError as error:
+        raise SnapshotLostError(f"the log of the file sink in {log} is damaged: {error}") from error
+    gone = [path for path in sorted(named) if not moved(path, old, new).exists() and not path.exists()]
+    if gone:
+        raise SnapshotLostError(
+            f"query {snapshot.name!r} cannot go back to batch {snapshot.batch_id}: its file sink has lost {len(gone)} "
+            f"of {len(named)} files of that time, {gone[0]} among them; they were removed, or abandoned by a rollback",
+            "take an earlier snapshot, or put the files back",
+        )
+
+
 def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool) -> None:
     source = Path(snapshot.path) / SINK
     sink.mkdir(parents=True, exist_ok=True)
     make_private(stage)
-    names = () if snapshot.batch_id == NOTHING_COMMITTED else sink_files(list_names(source), snapshot.batch_id)
+    names = _log_of(snapshot)
     take_files(source, names, stage, copy=copy)
     mode = sink.stat().st_mode & 0o777
     for name in names:

@@ -14,93 +14,48 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import runtime
-from actors.errors import WireError
-from actors.rpc.codec import from_plain, to_plain
 from conf.files import write_private
-from runtime.checkpoint.description import QueryDescription, describe
+from runtime.checkpoint.description import describe
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, list_names, make_private, remove_tree
+from runtime.checkpoint.manifest import (
+    Savepoint,
+    SavepointFile,
+    SavepointJob,
+    SavepointQuery,
+    from_manifest,
+    to_manifest,
+)
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, check_snapshot
 
-FORMAT_VERSION = 1
+__all__ = [
+    "MANIFEST",
+    "ListedSavepoint",
+    "Savepoint",
+    "SavepointJob",
+    "dispose_savepoint",
+    "list_savepoints",
+    "open_savepoint",
+    "read_savepoint",
+    "verify_savepoint",
+    "write_savepoint",
+]
+
 MANIFEST = "manifest.json"
 PREFIX = "savepoint-"
 
 _CHUNK = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointJob:
-    """Whose savepoint it is: the job's id (32 hexadecimal digits) and name."""
-
-    id: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointFile:
-    """A file of a savepoint: its size in bytes and SHA-256 digest in hexadecimal digits."""
-
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointQuery:
-    """One query of a savepoint.
-
-    Args:
-        snapshot: its state handle; the path is relative in the manifest, and absolute in what `read_savepoint` returns.
-        description: what its state is.
-        watermark_ms: the event-time watermark, in milliseconds since the epoch; 0 if it has none.
-    """
-
-    snapshot: QuerySnapshot
-    description: QueryDescription
-    watermark_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    """A savepoint.
-
-    Args:
-        job: whose it is.
-        created_ms: when it was written, in milliseconds since the epoch.
-        queries: of the job.
-        files: all files but the manifest, by their path below the savepoint.
-        spark_version: that the state was written by.
-        version: of Understudy.
-        format_version: of the manifest.
-        path: where it is now; not part of the manifest.
-    """
-
-    job: SavepointJob
-    created_ms: int
-    queries: tuple[SavepointQuery, ...]
-    files: dict[str, SavepointFile]
-    spark_version: str
-    version: str
-    format_version: int = FORMAT_VERSION
-    path: str = field(default="", compare=False)
-
-    @property
-    def bytes(self) -> int:
-        """How large its files are together."""
-        return sum(file.size for file in self.files.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +88,7 @@ def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[Quer
         savepoint = Savepoint(
             job, int(time.time() * 1000), queries, files, importlib.metadata.version("pyspark"), runtime.__version__
         )
-        write_private(part / MANIFEST, _to_manifest(savepoint))
+        write_private(part / MANIFEST, to_manifest(savepoint))
         part.rename(directory / name)
     except (OSError, IncompleteError) as error:
         raise SavepointError(f"no savepoint of job {job.name!r} in {directory}: {error}") from error
@@ -155,10 +110,7 @@ def read_savepoint(path: Path) -> Savepoint:
             f"{path} is no savepoint: {path / MANIFEST} cannot be read: {error.strerror}",
             "`savepoint list DIR` shows what there is",
         ) from error
-    savepoint = _from_manifest(path, content)
-    for relative in (*savepoint.files, *(query.snapshot.path for query in savepoint.queries)):
-        if PurePosixPath(relative).is_absolute() or ".." in PurePosixPath(relative).parts:
-            raise SavepointError(f"the manifest of {path} names a file outside of it: {relative}")
+    savepoint = from_manifest(path, content)
     root = path.absolute()
     queries = tuple(
         replace(query, snapshot=replace(query.snapshot, path=str(root / query.snapshot.path)))
@@ -291,31 +243,3 @@ def _digest(path: Path) -> SavepointFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return SavepointFile(file.tell(), digest)
-
-
-def _self_digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _to_manifest(savepoint: Savepoint) -> bytes:
-    manifest = to_plain(savepoint)
-    del manifest["path"]
-    return json.dumps({**manifest, "digest": _self_digest(manifest)}, indent=1).encode()
-
-
-def _from_manifest(path: Path, content: bytes) -> Savepoint:
-    try:
-        manifest = json.loads(content)
-        digest = manifest.pop("digest")
-        version = manifest["format_version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise SavepointError(
-                f"the savepoint {path} has format {version}; this version of Understudy reads up to {FORMAT_VERSION}",
-                "use the version that wrote it, or a later one",
-            )
-        if digest != _self_digest(manifest):
-            raise ValueError("its digest is another one")
-        savepoint: Savepoint = from_plain(manifest, Savepoint)
-    except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
-        raise SavepointError(f"the manifest of {path} is damaged: {error}") from error
-    return savepoint

@@ -29,6 +29,11 @@ def files_in_log(contents: Iterable[bytes]) -> set[Path]:
     return found
 
 
+def moved(path: Path, old: Path, new: Path) -> Path:
+    """Where a file is that was below *old*, and moved with it to *new*; *path* itself if it was not."""
+    return new / path.relative_to(old) if path.is_relative_to(old) else path
+
+
 def relocated(content: bytes, old: Path, new: Path, exists: Callable[[Path], bool]) -> bytes:
     """An entry of the log for a sink that was moved from *old* to *new*: names what is there by its new place.
 
@@ -38,15 +43,16 @@ def relocated(content: bytes, old: Path, new: Path, exists: Callable[[Path], boo
         ValueError: the entry is damaged.
     """
     version, *lines = content.decode().splitlines()
-    moved = [version]
+    result = [version]
     for line in lines:
         entry = json.loads(line)
         path = path_of(entry["path"])
-        if path.is_relative_to(old) and exists(new / path.relative_to(old)):
-            entry["path"] = uri_of(new / path.relative_to(old))
+        place = moved(path, old, new)
+        if place != path and exists(place):
+            entry["path"] = uri_of(place)
             line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-        moved.append(line)
-    return "\n".join(moved).encode()
+        result.append(line)
+    return "\n".join(result).encode()
 
 
 def orphans(abandoned: Iterable[bytes], kept: Iterable[bytes], sink: Path) -> set[Path]:

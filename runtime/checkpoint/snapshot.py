@@ -17,6 +17,7 @@ from pathlib import Path
 
 from actors.rpc.codec import to_plain
 from conf.files import write_private
+from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import list_files, list_names, make_private, remove_tree, take_files
 from runtime.checkpoint.layout import SINK_LOG, BatchFiles, files_of_batch, last_commit, sink_files
@@ -89,6 +90,18 @@ def inspect_location(query: QueryLocation) -> int:
     except (IncompleteError, OSError) as error:
         raise SnapshotError(f"query {query.name!r} cannot go on from {query.location}: {error}") from error
     return batch.batch_id
+
+
+def describe_query(query: QueryLocation) -> QueryDescription:
+    """What the state of a query is, from its own files.
+
+    Raises:
+        SnapshotError: they are damaged, or not all there.
+    """
+    try:
+        return describe(query.name, _choose(query), lambda path: (Path(query.location) / path).read_bytes())
+    except (IncompleteError, OSError) as error:
+        raise SnapshotError(f"what query {query.name!r} at {query.location} is cannot be told: {error}") from error
 
 
 def _choose(query: QueryLocation) -> BatchFiles:

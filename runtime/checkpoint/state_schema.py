@@ -75,16 +75,17 @@ def _fields(prefix: str, struct_type: Any) -> Iterator[tuple[str, str]]:
         if isinstance(kind, dict) and kind["type"] == "struct":
             yield from _fields(f"{prefix}{field['name']}.", kind)
         else:
-            yield f"{prefix}{field['name']}", kind if isinstance(kind, str) else _type_name(kind)
+            yield f"{prefix}{field['name']}", kind if isinstance(kind, str) else type_name(kind)
 
 
-def _type_name(kind: Any) -> str:
+def type_name(kind: Any) -> str:
+    """A type in Spark's JSON as SQL writes it."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":
-        return f"array<{_type_name(kind['elementType'])}>"
+        return f"array<{type_name(kind['elementType'])}>"
     if kind["type"] == "map":
-        return f"map<{_type_name(kind['keyType'])},{_type_name(kind['valueType'])}>"
+        return f"map<{type_name(kind['keyType'])},{type_name(kind['valueType'])}>"
     if kind["type"] == "struct":
         return f"struct<{','.join(f'{name}:{type_}' for name, type_ in _fields('', kind))}>"
     return str(kind["type"])

@@ -1,24 +1,28 @@
-"""The commands ``savepoint list | info | verify | dispose``: they need only the directories, and no cluster."""
+"""``savepoint list | info | verify | dispose | check | state``: they need no cluster, only the directories."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from runtime.cluster.options import json_option
+from conf.configuration import Configuration
+from runtime.cluster.options import configured, json_option
 
 if TYPE_CHECKING:
-    from runtime.checkpoint.savepoint import ListedSavepoint, Savepoint, SavepointQuery
+    from runtime.checkpoint.description import QueryDescription
+    from runtime.checkpoint.manifest import Savepoint, SavepointQuery
+    from runtime.checkpoint.savepoint import ListedSavepoint
 
 _directory = click.Path(file_okay=False, path_type=Path)
 
 
 @click.group()
 def savepoint() -> None:
-    """List, look at, verify and dispose savepoints; no cluster is needed."""
+    """List, verify and dispose savepoints, and look into them; no cluster is needed."""
 
 
 @savepoint.command(name="list")
@@ -101,6 +105,107 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
         print_json({"path": path, "disposed": True})
     else:
         print_line(clean(f"{path} is disposed"))
+
+
+@savepoint.command(name="check")
+@json_option
+@click.option("--query", help="Name of the query that OTHER is of, if that is a checkpointLocation.")
+@click.argument("path", type=_directory)
+@click.argument("other", type=_directory)
+def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -> None:
+    """Say whether a changed job could go on from the savepoint in PATH.
+
+    OTHER tells what the job's queries are now: a savepoint of it, or the checkpointLocation of one query, from a trial
+    run.
+
+    Exit status: 0 all queries fit, if with loss; 1 one does not.
+    """
+    from runtime.checkpoint.compatibility import Fit, check_job, check_query
+    from runtime.checkpoint.model import QueryLocation
+    from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
+    from runtime.checkpoint.snapshot import describe_query
+    from runtime.checkpoint.state_choice import choose_query
+    from runtime.cluster.formatting import clean
+    from runtime.cluster.render import print_json, print_line
+
+    kept = open_savepoint(path)
+    if (other / MANIFEST).exists():
+        verdicts = check_job(_descriptions(kept), _descriptions(open_savepoint(other)))
+    else:
+        old = choose_query(kept, query).description
+        verdicts = [check_query(old, describe_query(QueryLocation(old.name, str(other.absolute()))))]
+    if as_json:
+        print_json(verdicts)
+    else:
+        for verdict in verdicts:
+            print_line(clean(f"{verdict.query}: {verdict.fit.value}"))
+            for line in (*verdict.reasons, *verdict.losses, *verdict.notes):
+                print_line(clean(f"  {line}"))
+    if any(verdict.fit is Fit.DOES_NOT_FIT for verdict in verdicts):
+        sys.exit(1)
+
+
+@savepoint.command(name="state")
+@configured
+@json_option
+@click.option("--query", help="Name of the query; needed if more than one has state.")
+@click.option("--operator", type=click.IntRange(min=0), help="Id of the operator.  [default: the first]")
+@click.option("--store", help="Name of the operator's store; joins have several.  [default: the first]")
+@click.option("--variable", help="State variable of a transformWithState; needed if it has more than one.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows at most.")
+@click.argument("path", type=_directory)
+def savepoint_state(
+    configuration: Configuration,
+    path: Path,
+    query: str | None,
+    operator: int | None,
+    store: str | None,
+    variable: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show keys and values of the state in the savepoint in PATH.
+
+    A Spark of one core is started for it. `runtime.spark.state_reader.read_state` gives the same as a DataFrame.
+    """
+    from conf.options import EnvironmentOptions
+    from runtime.checkpoint.savepoint import open_savepoint
+    from runtime.checkpoint.state_choice import choose_state
+    from runtime.cluster.render import print_error, print_json, print_line, print_table
+    from runtime.spark.errors import SparkVehicleError
+    from runtime.spark.state_reader import first_rows
+
+    choice = choose_state(open_savepoint(path), query, operator, store, variable)
+    java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    try:
+        rows = first_rows(choice, limit, str(java_home) if java_home else None)
+    except SparkVehicleError as error:
+        print_error(error)
+        sys.exit(1)
+    plain = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    if as_json:
+        print_json(
+            {"query": choice.query.snapshot.name, "operator": choice.operator, "store": choice.store, "rows": plain}
+        )
+    elif not rows:
+        print_line("no rows")
+    else:
+        columns = [name for name in plain[0] if name != "partition_id"]
+        shown = [[str(row["partition_id"]), *(json.dumps(row[name]) for name in columns)] for row in plain]
+        print_table(("PARTITION", *(name.upper() for name in columns)), shown)
+
+
+def _plain(value: object) -> object:
+    """A value of Spark's as JSON has it; what it has not (moments, decimals, bytes) as text."""
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _descriptions(found: Savepoint) -> list[QueryDescription]:
+    return [query.description for query in found.queries]
 
 
 def _listed(one: ListedSavepoint) -> dict[str, object]:

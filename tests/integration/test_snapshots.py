@@ -6,40 +6,49 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from runtime.checkpoint.errors import SnapshotLostError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
+from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.model import QueryLocation
+from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import inspect_location, restore_snapshot, take_snapshot
+from runtime.checkpoint.state_schema import schema_fields
+from runtime.cluster.__main__ import cli
 from runtime.spark import DriverOptions, SparkDriver
+from runtime.spark.state_reader import read_state
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DEADLINE = 120.0
 """Seconds to wait for a condition."""
 
-FILES = 8
+FILES = 6
 _EPOCH = 1_700_000_000
 _PREFIX = "spark.sql.streaming.stateStore."
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CHANGELOG = f"{_PREFIX}rocksdb.changelogCheckpointing.enabled"
-_FORMAT = f"{_PREFIX}checkpointFormatVersion"
 PROVIDERS = {
     "hdfs": {},
     "rocksdb": {f"{_PREFIX}providerClass": _ROCKSDB},
     "changelog": {f"{_PREFIX}providerClass": _ROCKSDB, _CHANGELOG: "true"},
-    "unique": {f"{_PREFIX}providerClass": _ROCKSDB, _CHANGELOG: "true", _FORMAT: "2"},
 }
 
 Rows = list[tuple[Any, ...]]
@@ -127,7 +136,7 @@ async def spark(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spark
         master="local[2]",
         archive_dir=None,
         die_with_parent=True,
-        conf={"spark.sql.shuffle.partitions": "2"},
+        conf={"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.noDataMicroBatches.enabled": "false"},
     )
     driver = await SparkDriver.start(options)
     endpoint = await driver.open_session(isolated=False)
@@ -163,28 +172,96 @@ def _rolled_back(spark: SparkSession, undisturbed: Rows, tmp_path: Path, provide
     query = stream.start()
     until(lambda: stream.committed >= 2, query, "the third batch")
     first = take_snapshot(stream.query, tmp_path / "chk-1")
-    stream.feed(*range(FILES - 3, FILES))
-    until(lambda: stream.committed >= FILES - 1, query, "all batches")
-    second = take_snapshot(stream.query, tmp_path / "chk-2", first)
+    stream.feed(FILES - 3, FILES - 2)
+    until(lambda: stream.committed >= FILES - 2, query, "all batches")
+    abandoned = take_snapshot(stream.query, tmp_path / "chk-2", first)
     query.stop()
-    assert 2 <= first.batch_id < second.batch_id
+    assert 2 <= first.batch_id < abandoned.batch_id
     assert first.offsets == [json.dumps({"logOffset": first.batch_id}, separators=(",", ":"))]
-    assert second.new_bytes < second.bytes
+    assert abandoned.new_bytes < abandoned.bytes
 
-    # in place: the batches since are abandoned, and done again
+    # In place: the batches since are done again, and what they had written is gone.
     restore_snapshot(first, stream.location, stream.sink)
     assert inspect_location(stream.query) == first.batch_id
-    named = len(list(stream.sink.glob("part-*")))
+    named = {path.name for path in stream.sink.glob("part-*")}
     stream.run()
-    assert stream.rows() == undisturbed
-    assert named < len(list(stream.sink.glob("part-*")))
+    assert named < {path.name for path in stream.sink.glob("part-*")}
+    with pytest.raises(SnapshotLostError, match="abandoned by a rollback"):
+        restore_snapshot(abandoned, stream.location, stream.sink)
 
-    # in another place, which knows nothing of the first: with the sink's files, which readers look for there
+    # As a savepoint in another place, which knows nothing of the first; the sink's files were moved there as well.
+    job = SavepointJob("ab" * 16, "counts")
+    savepoint = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(stream.query, tmp_path / "chk-3")])
     moved = Stream(spark, tmp_path / f"moved-{provider}", stream.input, provider)
-    restore_snapshot(second, stream.location, stream.sink)
     shutil.copytree(stream.sink, moved.sink, ignore=shutil.ignore_patterns("_spark_metadata"))
     shutil.rmtree(stream.root)
-    restore_snapshot(second, moved.location, moved.sink, copy=True, new_query_id=True)
+    [query_of_it] = open_savepoint(Path(savepoint.path).rename(tmp_path / "taken along")).queries
+    restore_snapshot(query_of_it.snapshot, moved.location, moved.sink, copy=True, new_query_id=True)
+    moved.feed(FILES - 1)
     moved.run()
     assert moved.rows() == undisturbed
-    assert inspect_location(moved.query) >= second.batch_id
+    assert query_of_it.description.sources == ("file",)
+    [operator] = query_of_it.description.operators
+    assert (operator.name, operator.stores[0].partitions) == ("stateStoreSave", 2)
+    assert dict(schema_fields(operator.stores[0].families[0].value)) == {"count": "long"}
+
+    state = read_state(spark, tmp_path / "taken along", tmp_path / "state", query=stream.query.name)
+    open_windows = {(row.key["k"], row.value["count"]) for row in state.collect()}
+    assert open_windows
+    assert verify_savepoint(tmp_path / "taken along") == []
+
+
+class Total(StatefulProcessor):
+    """How many rows of a key there were so far."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.total = handle.getValueState("total", "n LONG")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timer_values: Any) -> Iterator[Any]:  # noqa: N802
+        total = (self.total.get()[0] if self.total.exists() else 0) + sum(len(part) for part in rows)
+        self.total.update((total,))
+        yield pd.DataFrame({"k": [key[0]], "n": [total]})
+
+    def close(self) -> None:
+        pass
+
+
+class Totals(Stream):
+    def frame(self) -> DataFrame:
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's Python workers do not have the tests
+        rows = self.spark.readStream.schema("k INT, at TIMESTAMP").json(str(self.input)).groupBy("k")
+        return rows.transformWithStateInPandas(Total(), "k INT, n LONG", "append", "none")
+
+    def rows(self) -> Rows:
+        return sorted(tuple(row) for row in self.spark.read.parquet(str(self.sink)).collect())
+
+
+async def test_state_of_a_processor_in_another_place(spark: SparkSession, tmp_path: Path) -> None:
+    """Its metadata name their schemas by absolute paths, of the place where it began."""
+    await asyncio.to_thread(_processor_moved, spark, tmp_path)
+
+
+def _processor_moved(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Totals(spark, tmp_path / "first", tmp_path / "in", "changelog")
+    stream.feed(0)
+    stream.run()
+    before = stream.rows()
+    snapshot = take_snapshot(stream.query, tmp_path / "chk")
+    moved = Totals(spark, tmp_path / "second", stream.input, "changelog")
+    shutil.copytree(stream.sink, moved.sink)
+    shutil.rmtree(stream.root)
+    restore_snapshot(snapshot, moved.location, moved.sink)
+    moved.feed(1)
+    moved.run()
+    totals = dict(before)
+    for key in (row["k"] for row in map(json.loads, (moved.input / "001.json").read_text().splitlines())):
+        totals[key] = totals.get(key, 0) + 1
+    assert sorted(set(moved.rows()) - set(before)) == sorted(totals.items())
+    job = SavepointJob("ab" * 16, "totals")
+    savepoint = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(moved.query, tmp_path / "chk-2")])
+    state = read_state(spark, savepoint.path, tmp_path / "state", variable="total")
+    assert {row.key["k"]: row.value["n"] for row in state.collect()} == totals
+    done = CliRunner().invoke(cli, ["savepoint", "state", "--json", savepoint.path], catch_exceptions=False)
+    shown = json.loads(done.stdout)
+    assert (shown["query"], shown["operator"], shown["store"]) == ("counts", 0, "default")
+    assert {row["key"]["k"]: row["value"]["n"] for row in shown["rows"]} == totals

@@ -277,6 +277,20 @@ def test_files_outside_of_the_sink_are_never_removed(files: StreamingFiles, tmp_
     check_restored(files, 0)
 
 
+def test_what_was_abandoned_by_a_rollback_is_no_place_to_go_back_to(files: StreamingFiles) -> None:
+    files.run(2)
+    first = take(files, "1")
+    files.run(2)
+    second = take(files, "2")
+    restore_snapshot(first, files.location, files.sink)
+    files.next_batch = 2
+    files.run(3)
+    with pytest.raises(SnapshotLostError, match=r"cannot go back to batch 3: its file sink has lost 2 of 4 files"):
+        restore_snapshot(second, files.location, files.sink)
+    assert start(files.location, files.sink) == 4
+    assert rows(files.sink) == expected(4)
+
+
 def test_a_damaged_entry_of_an_abandoned_batch_does_not_stop_it(
     files: StreamingFiles, caplog: pytest.LogCaptureFixture
 ) -> None:

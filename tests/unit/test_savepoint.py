@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint import savepoint as savepoint_module
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
 from runtime.checkpoint.files import list_files
+from runtime.checkpoint.manifest import Savepoint, SavepointJob, digest_of
 from runtime.checkpoint.savepoint import (
     MANIFEST,
-    Savepoint,
-    SavepointJob,
     dispose_savepoint,
     list_savepoints,
     open_savepoint,
@@ -110,7 +108,7 @@ def test_a_manifest_cannot_name_files_outside(savepoint: Savepoint, path: str) -
     manifest = json.loads((root / MANIFEST).read_text())
     manifest["queries"][0]["snapshot"]["path"] = path
     del manifest["digest"]
-    (root / MANIFEST).write_text(json.dumps({**manifest, "digest": savepoint_module._self_digest(manifest)}))
+    (root / MANIFEST).write_text(json.dumps({**manifest, "digest": digest_of(manifest)}))
     with pytest.raises(SavepointError, match="names a file outside of it"):
         read_savepoint(root)
 

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.savepoint import Savepoint, SavepointJob, write_savepoint
+from runtime.checkpoint.manifest import Savepoint, SavepointJob
+from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.cluster.__main__ import cli
 from tests.streaming_files import StreamingFiles
@@ -78,6 +79,30 @@ def test_verify(savepoint: Savepoint) -> None:
     done = run("verify", "--json", savepoint.path)
     assert done.exit_code == 1
     assert json.loads(done.stdout)["ok"] is False
+
+
+def test_check(savepoint: Savepoint, tmp_path: Path) -> None:
+    changed = StreamingFiles(tmp_path / "changed", partitions=3)
+    changed.run(1)
+    done = run("check", savepoint.path, str(changed.location))
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "counts: fits",
+        "  operator 0 (save) keeps its 2 partitions; the job asks for 3",
+        "  spark.sql.shuffle.partitions stays 2, as it was when the query began, and does not become 3",
+    ]
+    other = StreamingFiles(tmp_path / "other", operators=(("left", "right"),))
+    other.run(1)
+    job = SavepointJob("cd" * 16, "changed")
+    later = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(other.query, tmp_path / "chk-2")])
+    done = run("check", "--json", savepoint.path, later.path)
+    assert done.exit_code == 1
+    [verdict] = json.loads(done.stdout)
+    assert (verdict["query"], verdict["fit"]) == ("counts", "does not fit")
+    assert verdict["reasons"] == ["operator 0 (save) had the stores default and has left, right"]
+    error = run("check", "--query", "x", savepoint.path, str(other.location)).exception
+    assert isinstance(error, SavepointError)
+    assert str(error) == "the savepoint has no query 'x'"
 
 
 def test_dispose(savepoint: Savepoint) -> None:

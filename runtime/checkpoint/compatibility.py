@@ -1,0 +1,224 @@
+"""Whether a job's queries can go on from the state in a savepoint. Pure.
+
+What Spark checks when a query starts (``OperatorStateMetadataValidator``, ``StateSchemaCompatibilityChecker``), and
+what it does without a word: told before anything runs, query by query. (Flink's ``TypeSerializerSchemaCompatibility``.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
+from runtime.checkpoint.state_schema import ColumnFamily, type_name
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+_KEPT = (
+    _PARTITIONS,
+    _ENCODING,
+    "spark.sql.streaming.stateStore.providerClass",
+    "spark.sql.streaming.stateStore.compression.codec",
+)
+"""Settings that a query keeps from its first batch on, whatever the session says."""
+
+
+class Fit(StrEnum):
+    """The verdict on a query."""
+
+    FITS = "fits"
+    FITS_WITH_LOSS = "fits with loss"
+    DOES_NOT_FIT = "does not fit"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one query.
+
+    Args:
+        query: its name.
+        fit: the worst of what was found.
+        reasons: why it does not fit.
+        losses: what is lost.
+        notes: what is different and no harm, but good to know.
+    """
+
+    query: str
+    fit: Fit
+    reasons: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class _Findings:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.losses: list[str] = []
+        self.notes: list[str] = []
+
+    def verdict(self, query: str) -> Verdict:
+        fit = Fit.DOES_NOT_FIT if self.reasons else Fit.FITS_WITH_LOSS if self.losses else Fit.FITS
+        return Verdict(query, fit, tuple(self.reasons), tuple(self.losses), tuple(self.notes))
+
+
+def check_job(kept: Iterable[QueryDescription], job: Iterable[QueryDescription]) -> list[Verdict]:
+    """Compare all queries of a savepoint with those of a job, by their names.
+
+    Args:
+        kept: the queries of the savepoint.
+        job: the queries as the job has them now.
+
+    Returns:
+        a verdict for each query of the job, in their order, then for each that only the savepoint has.
+    """
+    by_name = {query.name: query for query in kept}
+    verdicts = []
+    for query in job:
+        old = by_name.pop(query.name, None)
+        if old is None:
+            verdicts.append(Verdict(query.name, Fit.FITS, notes=("it is new, and begins without state",)))
+        else:
+            verdicts.append(check_query(old, query))
+    return verdicts + [
+        Verdict(name, Fit.FITS_WITH_LOSS, losses=("the job has no such query: its state and position are left behind",))
+        for name in by_name
+    ]
+
+
+def check_query(kept: QueryDescription, query: QueryDescription) -> Verdict:
+    """Compare a query of a savepoint with the query as it is now."""
+    found = _Findings()
+    if kept.sources:  # else no batch was begun: there is nothing to go on from
+        _check_sources(kept.sources, query.sources, found)
+        _check_operators(kept, query, found)
+        for key in _KEPT:
+            old, new = kept.conf.get(key), query.conf.get(key)
+            if old is not None and new is not None and old != new:
+                found.notes.append(f"{key} stays {old}, as it was when the query began, and does not become {new}")
+    return found.verdict(query.name)
+
+
+def _check_sources(kept: tuple[str, ...], now: tuple[str, ...], found: _Findings) -> None:
+    if len(kept) != len(now):
+        found.reasons.append(f"it had {len(kept)} sources and has {len(now)}; offsets belong to sources by their order")
+        return
+    for number, (old, new) in enumerate(zip(kept, now, strict=True)):
+        if "unknown" in (old, new):
+            continue
+        old_kind, _, old_topics = old.partition(":")
+        new_kind, _, new_topics = new.partition(":")
+        if old_kind != new_kind:
+            found.reasons.append(f"source {number} was {old_kind} and is {new_kind}")
+        else:
+            gone = sorted(set(old_topics.split(",")) - set(new_topics.split(",")))
+            more = sorted(set(new_topics.split(",")) - set(old_topics.split(",")))
+            if gone:
+                found.losses.append(f"source {number} forgets where it was in {', '.join(gone)}")
+            if more:
+                found.notes.append(f"source {number} begins to read {', '.join(more)}")
+
+
+def _check_operators(kept: QueryDescription, query: QueryDescription, found: _Findings) -> None:
+    old = {operator.id: operator for operator in kept.operators}
+    new = {operator.id: operator for operator in query.operators}
+    is_evolving = kept.conf.get(_ENCODING) == "avro"
+    for number in sorted(old.keys() | new.keys()):
+        if number not in new:
+            found.reasons.append(f"stateful operator {number} ({old[number].name}) is not there any more")
+        elif number not in old:
+            found.reasons.append(
+                f"stateful operator {number} ({new[number].name}) is new; a query cannot get one later"
+            )
+        elif old[number].name != new[number].name:
+            found.reasons.append(f"stateful operator {number} was {old[number].name} and is {new[number].name}")
+        else:
+            _check_stores(old[number], new[number], found, is_evolving=is_evolving)
+
+
+def _check_stores(kept: OperatorDescription, now: OperatorDescription, found: _Findings, *, is_evolving: bool) -> None:
+    old = {store.name: store for store in kept.stores}
+    new = {store.name: store for store in now.stores}
+    if old.keys() != new.keys():
+        found.reasons.append(f"{_named(kept)} had the stores {', '.join(sorted(old))} and has {', '.join(sorted(new))}")
+        return
+    for name, store in old.items():
+        if store.partitions != new[name].partitions:
+            found.notes.append(
+                f"{_named(kept)} keeps its {store.partitions} partitions; the job asks for {new[name].partitions}"
+            )
+        where = _named(kept) if name == "default" else f"store {name} of {_named(kept)}"
+        _check_families(where, store, new[name], found, is_evolving=is_evolving)
+
+
+def _check_families(
+    where: str, kept: StoreDescription, now: StoreDescription, found: _Findings, *, is_evolving: bool
+) -> None:
+    if not kept.families or not now.families:
+        return  # Spark has not written their schemas
+    new = {family.name: family for family in now.families}
+    for family in kept.families:
+        if family.name not in new:
+            found.losses.append(f"the state variable {family.name} of {where} is not there any more")
+        else:
+            _check_family(where, family, new.pop(family.name), found, is_evolving=is_evolving)
+    found.notes.extend(f"the state variable {name} of {where} is new, and begins empty" for name in sorted(new))
+
+
+def _check_family(where: str, kept: ColumnFamily, now: ColumnFamily, found: _Findings, *, is_evolving: bool) -> None:
+    variable = "" if kept.name == "default" else f" of state variable {kept.name}"
+    for part, old_schema, new_schema in (("key", kept.key, now.key), ("value", kept.value, now.value)):
+        what = f"the {part}{variable} of {where}"
+        old, new = json.loads(old_schema)["fields"], json.loads(new_schema)["fields"]
+        if part == "value" and is_evolving:
+            _check_evolution(what, old, new, found)
+            continue
+        if len(old) != len(new):
+            found.reasons.append(f"{what} had {len(old)} columns ({_shown(old)}) and has {len(new)} ({_shown(new)})")
+            continue
+        for before, after in zip(old, new, strict=True):
+            difference = _difference(before, after)
+            if difference:
+                found.reasons.append(f"{what}: column {before['name']} {difference}")
+            elif before["name"] != after["name"]:
+                found.notes.append(f"{what}: column {before['name']} is called {after['name']} now")
+
+
+def _check_evolution(what: str, old: list[Any], new: list[Any], found: _Findings) -> None:
+    """Values in Avro may get and lose columns, which are known by their names."""
+    after = {field["name"]: field for field in new}
+    for field in old:
+        if field["name"] not in after:
+            found.losses.append(f"{what}: column {field['name']} is not there any more")
+        elif difference := _difference(field, after[field["name"]]):
+            found.reasons.append(f"{what}: column {field['name']} {difference}")
+    more = [name for name in after if name not in {field["name"] for field in old}]
+    found.notes.extend(f"{what}: column {name} is new, and null at first" for name in more)
+
+
+def _difference(old: Any, new: Any) -> str:
+    """How a column changed that Spark would not take; empty if it would. Names of nested fields do not count."""
+    if _bare(old["type"]) != _bare(new["type"]):
+        return f"was {type_name(old['type'])} and is {type_name(new['type'])}"
+    if new["nullable"] and not old["nullable"]:
+        return "could not be null and can be now"
+    return ""
+
+
+def _bare(kind: Any) -> Any:
+    """A type without names and metadata."""
+    if not isinstance(kind, dict):
+        return kind
+    if kind["type"] == "struct":
+        return ["struct", *(_bare(field["type"]) for field in kind["fields"])]
+    return [_bare(value) for name, value in sorted(kind.items()) if name != "metadata"]
+
+
+def _named(operator: OperatorDescription) -> str:
+    return f"operator {operator.id} ({operator.name})"
+
+
+def _shown(fields: list[Any]) -> str:
+    return ", ".join(f"{field['name']} {type_name(field['type'])}" for field in fields)

@@ -1,0 +1,120 @@
+"""What a savepoint is, and its manifest: JSON with a digest of itself. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from actors.errors import WireError
+from actors.rpc.codec import from_plain, to_plain
+from runtime.checkpoint.description import QueryDescription
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.model import QuerySnapshot
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointJob:
+    """Whose savepoint it is: the job's id (32 hexadecimal digits) and name."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointFile:
+    """A file of a savepoint: its size in bytes and SHA-256 digest in hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointQuery:
+    """One query of a savepoint.
+
+    Args:
+        snapshot: its state handle; the path is relative in the manifest, and absolute in what `read_savepoint` returns.
+        description: what its state is.
+        watermark_ms: the event-time watermark, in milliseconds since the epoch; 0 if it has none.
+    """
+
+    snapshot: QuerySnapshot
+    description: QueryDescription
+    watermark_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A savepoint.
+
+    Args:
+        job: whose it is.
+        created_ms: when it was written, in milliseconds since the epoch.
+        queries: of the job.
+        files: all files but the manifest, by their path below the savepoint.
+        spark_version: that the state was written by.
+        version: of Understudy.
+        format_version: of the manifest.
+        path: where it is now; not part of the manifest.
+    """
+
+    job: SavepointJob
+    created_ms: int
+    queries: tuple[SavepointQuery, ...]
+    files: dict[str, SavepointFile]
+    spark_version: str
+    version: str
+    format_version: int = FORMAT_VERSION
+    path: str = field(default="", compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """How large its files are together."""
+        return sum(file.size for file in self.files.values())
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """The digest that a manifest has of itself, without its ``digest``."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def to_manifest(savepoint: Savepoint) -> bytes:
+    """The content of a savepoint's manifest."""
+    manifest = to_plain(savepoint)
+    del manifest["path"]
+    return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1).encode()
+
+
+def from_manifest(path: Path, content: bytes) -> Savepoint:
+    """The savepoint of a manifest, with paths as they stand there.
+
+    Args:
+        path: of the savepoint, for the errors.
+        content: of the manifest.
+
+    Raises:
+        SavepointError: it is damaged, of a later form, or names files outside of the savepoint.
+    """
+    try:
+        manifest = json.loads(content)
+        digest = manifest.pop("digest")
+        version = manifest["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise SavepointError(
+                f"the savepoint {path} has format {version}; this version of Understudy reads up to {FORMAT_VERSION}",
+                "use the version that wrote it, or a later one",
+            )
+        if digest != digest_of(manifest):
+            raise ValueError("its digest is another one")
+        savepoint: Savepoint = from_plain(manifest, Savepoint)
+    except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+        raise SavepointError(f"the manifest of {path} is damaged: {error}") from error
+    for relative in (*savepoint.files, *(query.snapshot.path for query in savepoint.queries)):
+        if PurePosixPath(relative).is_absolute() or ".." in PurePosixPath(relative).parts:
+            raise SavepointError(f"the manifest of {path} names a file outside of it: {relative}")
+    return savepoint

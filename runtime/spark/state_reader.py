@@ -1,0 +1,108 @@
+"""Reads the state in a savepoint through Spark's own data source (``statestore``).
+
+    frame = read_state(spark, "/savepoints/savepoint-0123ab-...", "/tmp/state", query="arrivals")
+    frame.show()
+
+The state is put beside first: Spark writes into a checkpointLocation that it reads, and some operators' metadata name
+files by absolute paths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.checkpoint.restore import restore_snapshot
+from runtime.checkpoint.savepoint import open_savepoint
+from runtime.checkpoint.state_choice import StateChoice, choose_state
+
+from .driver import SparkDriver
+from .launch import DriverOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_state(
+    spark: SparkSession,
+    path: str | Path,
+    directory: str | Path,
+    *,
+    query: str | None = None,
+    operator: int | None = None,
+    store: str | None = None,
+    variable: str | None = None,
+) -> DataFrame:
+    """The keys and values of one operator's state in a savepoint, as a DataFrame.
+
+    Args:
+        spark: a session, classic or Connect, whose driver sees the directories.
+        path: of the savepoint; it is verified first, and not changed.
+        directory: where the state is put for Spark to read; to be kept while the DataFrame is used.
+        query: name of the query; may be left out if only one has state.
+        operator: id of the operator; the first unless given.
+        store: name of the operator's store (joins have several); the first unless given.
+        variable: the state variable of a transformWithState; may be left out if it has only one.
+
+    Raises:
+        SavepointError: the savepoint cannot be used, or there is no such state, or it is not clear which is meant.
+        SnapshotError: the state cannot be put into *directory*.
+    """
+    return _load(spark, choose_state(open_savepoint(Path(path)), query, operator, store, variable), Path(directory))
+
+
+def _load(spark: SparkSession, choice: StateChoice, directory: Path) -> DataFrame:
+    snapshot = choice.query.snapshot
+    location = directory.absolute() / "checkpoint"
+    restore_snapshot(snapshot, location, None)
+    reader = spark.read.format("statestore").option("operatorId", choice.operator).option("batchId", snapshot.batch_id)
+    if choice.store != "default":
+        reader = reader.option("storeName", choice.store)
+    if choice.variable is not None:
+        reader = reader.option("stateVarName", choice.variable)
+    return reader.load(str(location))
+
+
+def first_rows(choice: StateChoice, limit: int, java_home: str | None = None) -> list[dict[str, Any]]:
+    """The first rows of a part of a savepoint's state, read with a Spark of one core that is started for it.
+
+    Args:
+        choice: which part; of a savepoint that was verified.
+        limit: how many at most.
+        java_home: the configured Java, None to find one.
+
+    Raises:
+        SparkVehicleError: Spark cannot be started.
+        SnapshotError: the state cannot be prepared.
+    """
+    return asyncio.run(_first_rows(choice, limit, java_home))
+
+
+async def _first_rows(choice: StateChoice, limit: int, java_home: str | None) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="understudy-state-") as name:
+        directory = Path(name)
+        options = DriverOptions(
+            work_dir=directory / "driver",
+            log_file=directory / "log" / "spark-driver.log",
+            java_home=java_home,
+            master="local[1]",
+            die_with_parent=True,
+        )
+        driver = await SparkDriver.start(options)
+        try:
+            endpoint = await driver.open_session(isolated=False)
+            return await asyncio.to_thread(_collect, endpoint.url, choice, directory, limit)
+        finally:
+            await driver.stop()
+
+
+def _collect(url: str, choice: StateChoice, directory: Path, limit: int) -> list[dict[str, Any]]:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote(url).create()
+    try:
+        return [row.asDict(recursive=True) for row in _load(spark, choice, directory).limit(limit).collect()]
+    finally:
+        spark.stop()
