@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from runtime.checkpoint.messages import OperationState
+from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID, TriggerID
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import write_job
@@ -38,6 +39,23 @@ if location:
     writer = writer.option("checkpointLocation", location)
 writer.start(sink).awaitTermination()
 print("the query has ended")
+"""
+
+# On Spark Connect, with neither a name nor a location: it has nothing but what the job gives it.
+PIPELINE = """\
+from runtime.api import Parameter, Pipeline, parse_parameters
+
+def read(ctx):
+    return ctx.spark.readStream.schema("at TIMESTAMP, key STRING").json(ctx.parameters["source"])
+
+def write(ctx, rows):
+    writer = rows.groupBy("key").count().writeStream.format("noop").outputMode("update")
+    writer.trigger(processingTime="200 milliseconds").start().awaitTermination()
+
+def pipeline(argv):
+    p = Pipeline("unnamed-stream", parse_parameters(argv, Parameter("source")))
+    p.source("read", read).sink("write", write)
+    return p
 """
 
 KEYS = 7
@@ -210,3 +228,27 @@ def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster,
     assert "Traceback" not in missing.stderr
     failed = cluster.run("job", "savepoint", job_id, check=False)
     assert "FINISHED already" in failed.stderr
+
+
+def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed: Cluster, tmp_path: Path) -> None:
+    cluster, source = checkpointed, Source(tmp_path / "in")
+
+    def batch() -> int:
+        queries = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"]
+        return -1 if not queries or queries[0]["batch"] is None else int(queries[0]["batch"])
+
+    source.write(1)
+    job_id = cluster.submit(write_job(tmp_path, PIPELINE), f"--source={source.directory}")
+    await_value(lambda: batch() >= 0, timeout=120)
+    source.write(1)
+    await_value(lambda: batch() >= 1, timeout=120)
+    before = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"][0]
+    (task,) = cluster.tasks_of(job_id)
+    kill_and_await_restart(cluster, job_id, task)
+    source.write(1)
+    await_value(lambda: batch() > before["batch"], timeout=120)
+    after = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"][0]
+    assert (after["id"], after["run_id"] != before["run_id"]) == (before["id"], True), "it is the same query"
+    savepoint = Path(cluster.run("job", "stop", job_id).stdout.strip())
+    assert cluster.job(job_id)["status"] == "FINISHED"
+    assert [query.snapshot.name for query in read_savepoint(savepoint).queries] == ["query-0"]
