@@ -197,13 +197,6 @@ class CheckpointCoordinator:
             self._last_triggered_s = at.monotonic_s
         return [TriggerTasks(checkpoint_id, trigger, directory, tasks), *self._start_next()]
 
-    def id_refused(self, reason: str) -> list[CheckpointInstruction]:
-        """No number could be had."""
-        request, self._allocating = self._allocating, None
-        if request is not None:
-            self._request_failed(request, reason)
-        return self._start_next()
-
     def acknowledged(
         self, ack: AcknowledgeCheckpoint, at: Instant
     ) -> tuple[CheckpointOutcome, list[CheckpointInstruction]]:

@@ -11,7 +11,7 @@ from runtime.checkpoint.pending import CheckpointTask
 
 @dataclass(frozen=True, slots=True)
 class AllocateCheckpointID:
-    """Get the next number; answer with `id_allocated` or `id_refused`."""
+    """Get the next number; answer with `id_allocated`."""
 
 
 @dataclass(frozen=True, slots=True)

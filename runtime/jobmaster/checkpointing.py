@@ -247,13 +247,18 @@ class JobCheckpoints:
         task.add_done_callback(self._work.discard)
 
     async def _allocate(self) -> None:
-        try:
-            number = await self._counter.get_and_increment(self._term)
-        except HaError as error:
-            instructions = self._coordinator.id_refused(f"the checkpoint could not be numbered: {error}")
-        else:
-            instructions = self._coordinator.id_allocated(number, self._now())
-        self._do(instructions)
+        while True:
+            try:
+                number = await self._counter.get_and_increment(self._term)
+            except LeadershipLostError as error:
+                self._endpoint.log.info("no checkpoint is begun: %s", error)
+                return
+            except HaError as error:
+                self._endpoint.log.warning("a checkpoint waits for its number: %s", error)
+                await asyncio.sleep(RETRY_S)  # a number may be left out, none is given out twice
+            else:
+                break
+        self._do(self._coordinator.id_allocated(number, self._now()))
 
     async def _trigger(self, instruction: TriggerTasks, task: CheckpointTask) -> None:
         number, token = instruction.checkpoint_id, self._endpoint.fencing_token
