@@ -12,6 +12,7 @@ from runtime.checkpoint.messages import OperationState, OperationStatus
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID, TriggerID
+from runtime.jobmaster.execution_state import JobStatus
 
 T = TypeVar("T")
 
@@ -57,6 +58,20 @@ class CheckpointClient(ABC):
         return self._operation(
             lambda dispatcher: dispatcher.stop_with_savepoint(job_id, wanted, directory, drain).result()
         )
+
+    def stop_and_await_end(
+        self, job_id: JobID, target: Path | None = None, *, drain: bool = False
+    ) -> tuple[OperationStatus, JobStatus | None]:
+        """`stop_with_savepoint`, and wait for the end of the job; its state is None where the job goes on."""
+        wanted = TriggerID.random()
+        while True:
+            status = self.stop_with_savepoint(job_id, target, drain=drain, trigger_id=wanted)
+            if status.state is not OperationState.COMPLETED:
+                return status, None
+            job_status = self._ask(lambda dispatcher: dispatcher.request_job_status(job_id).result())
+            if job_status.is_globally_terminal:
+                return status, job_status
+            time.sleep(POLL_S)
 
     def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
         """The figures of a job's checkpoints; raises `JobNotFoundError`."""

@@ -256,9 +256,18 @@ class CheckpointCoordinator:
         """A `StoreCheckpoint` could not be carried out; nothing of it is in the store."""
         return [*self._abort(self._pending[checkpoint_id], reason, at, counts=True), *self._start_next()]
 
-    def note(self, trigger_id: TriggerID, text: str) -> None:
-        """Something that whoever made that wish should know."""
-        self._operations.note(trigger_id, text)
+    def stop_undone(self) -> None:
+        """A task is about to run again: a job that was stopped with a savepoint goes on, which is told.
+
+        As Flink's `StopWithSavepointStoppingException`: the savepoint was made, and a task was lost before it ended.
+        """
+        stop = self.stop_operation
+        if stop is not None and stop.state is OperationState.COMPLETED:
+            self._stop = None
+            self._operations.undone(
+                stop.trigger_id,
+                f"the savepoint {stop.path} was made, but a task was lost before it had ended, and the job goes on",
+            )
 
     def close(self, reason: str, at: Instant) -> list[CheckpointInstruction]:
         """The job is over: whatever is under way and not being stored is aborted."""

@@ -46,11 +46,9 @@ class Operations:
         """It came to nothing."""
         self._change(trigger_id, state=OperationState.FAILED, error=error)
 
-    def note(self, trigger_id: TriggerID, text: str) -> None:
-        """Something that whoever wished should know, whether or not the wish is done already."""
-        known = self._known.get(trigger_id)
-        if known is not None:
-            self._known[trigger_id] = replace(known, notes=(*known.notes, text))
+    def undone(self, trigger_id: TriggerID, error: str) -> None:
+        """It was done, and does not hold any more."""
+        self._known[trigger_id] = replace(self._known[trigger_id], state=OperationState.FAILED, error=error)
 
     def _change(self, trigger_id: TriggerID, **changes: object) -> None:
         known = self._known.get(trigger_id)

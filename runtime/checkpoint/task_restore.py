@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from urllib.parse import quote
 
 from conf.files import write_private
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import make_private
 from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.checkpoint.model import QueryLocation, QuerySnapshot
+from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import finish_restore, inspect_location, restore_snapshot
 
 
@@ -76,7 +76,7 @@ class TaskRestore:
             )
 
     def _restore_savepoint(self, query: QueryLocation, state: QuerySnapshot, savepoint: str) -> str:
-        mark = self._directory / "restored" / f"{quote(query.name, safe='')}.json"
+        mark = self._directory / "restored" / f"{directory_name(query.name)}.json"
         if mark.exists():
             return ""
         _put_back(query, state, copy=True)  # the savepoint is the user's

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from actors.rpc.codec import to_plain
@@ -13,7 +12,6 @@ from runtime.client import ClusterClient
 from runtime.cluster.formatting import format_duration, format_moment, format_size
 from runtime.cluster.render import print_error, print_facts, print_json, print_line
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 
 
 def take_checkpoint(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
@@ -33,13 +31,11 @@ def stop_job(
     directory: str | None,
     drain: bool,
     as_json: bool,
-    await_end: Callable[[], ArchivedExecutionGraph],
 ) -> None:
     """`understudy job stop`."""
-    status = client.stop_with_savepoint(job_id, None if directory is None else Path(directory), drain=drain)
-    if status.state is OperationState.COMPLETED:
-        job = await_end()
-        print_line(f"job {job_id} is {job.status.value}", sys.stderr)
+    status, job_status = client.stop_and_await_end(job_id, None if directory is None else Path(directory), drain=drain)
+    if job_status is not None:
+        print_line(f"job {job_id} is {job_status.value}", sys.stderr)
     _show(status, f"savepoint of job {job_id}", as_json)
 
 

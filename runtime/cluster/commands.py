@@ -340,7 +340,7 @@ def job_stop(configuration: Configuration, job_id: str, directory: str | None, d
     """`understudy job stop`."""
     wanted = _job_id(job_id)
     with _readable_errors(), connect(configuration) as client:
-        stop_job(client, wanted, directory, drain, as_json, lambda: _await_end(client, wanted, lambda _: None))
+        stop_job(client, wanted, directory, drain, as_json)
 
 
 def job_cancel(configuration: Configuration, job_id: str, wait: bool) -> None:

@@ -163,6 +163,7 @@ class JobCheckpoints:
 
     def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
         """What a task that is about to be deployed is given to begin with."""
+        self._coordinator.stop_undone()
         latest = self._coordinator.latest
         if latest is None:
             if self._initial is not None:

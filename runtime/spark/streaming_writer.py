@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from runtime.checkpoint.files import make_private, path_of
 from runtime.checkpoint.model import QueryLocation
+from runtime.checkpoint.names import directory_name
 
 from .spec import StreamingSpec, TaskSpec
 
@@ -87,7 +87,7 @@ class StreamingQueries:
             given = posixpath.join(below, query_name)
         name = query_name or self._name_of(given)
         if given is None:
-            location = str(Path(self._spec.directory, "live", quote(name, safe="")))
+            location = str(Path(self._spec.directory, "live", directory_name(name)))
             make_private(Path(location))
             writer.option("checkpointLocation", location)
         else:

@@ -397,7 +397,9 @@ class Task:
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
-                query = QueryLocation(str(message["name"]), str(message["location"]), message["sink"])
+                query = QueryLocation(
+                    str(message["name"]), str(message["location"]), message["sink"] and str(message["sink"])
+                )
                 self.checkpoints.query_started(query)
             case "progress":
                 self._progress = vertex_progress(message["vertices"])

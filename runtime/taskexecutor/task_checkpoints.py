@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
-from urllib.parse import quote
 
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import make_private
@@ -24,6 +23,7 @@ from runtime.checkpoint.messages import (
     TriggerCheckpoint,
 )
 from runtime.checkpoint.model import QueryLocation, QuerySnapshot
+from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ids import ExecutionAttemptID, JobVertexID
 from runtime.spark import SparkVehicleError
@@ -113,11 +113,14 @@ class TaskCheckpoints:
         return self._stop_outcome
 
     async def _take_part(self, trigger: TriggerCheckpoint) -> None:
-        is_stop = trigger.trigger.type.ends_the_job
-        if is_stop:
-            self._stop_outcome = StopOutcome.FAILED  # until it is known to have been done
+        # A task without queries runs to its own end.
+        is_stop = trigger.trigger.type.ends_the_job and bool(self._queries)
+        notes: tuple[str, ...] = ()
         try:
-            notes = tuple(await self._stop_queries(_drains(trigger))) if is_stop else ()
+            self._check_locations()
+            if is_stop:
+                self._stop_outcome = StopOutcome.FAILED  # until it is known to have been done
+                notes = tuple(await self._stop_queries(_drains(trigger)))
             queries = await self._snapshot(trigger)
         except (CheckpointError, SparkVehicleError, OSError) as error:
             log.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
@@ -150,16 +153,19 @@ class TaskCheckpoints:
         if missing:
             raise CheckpointError(f"streaming query {missing[0]!r} has not been started again")
 
+    def _check_locations(self) -> None:
+        for query in self._queries.values():
+            if "://" in query.location:
+                raise CheckpointError(
+                    f"the checkpointLocation of query {query.name!r} is {query.location}: only those in a local file "
+                    "system are checkpointed"
+                )
+
     def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
         make_private(directory)
         taken = []
         for query in queries:
-            if "://" in query.location:
-                raise CheckpointError(
-                    f"the checkpointLocation of query {query.name!r} is {query.location}",
-                    "only queries whose checkpointLocation is in a local file system are checkpointed",
-                )
-            target = directory / quote(query.name, safe="")
+            target = directory / directory_name(query.name)
             taken.append(take_snapshot(query, target, self._previous.get(query.name)))
         return taken
 

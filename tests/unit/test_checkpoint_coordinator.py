@@ -295,6 +295,21 @@ def test_a_wish_outlives_the_restart_of_a_task_and_a_periodic_checkpoint_does_no
     assert of_type(driver.advance(5), TriggerTasks) == []
 
 
+def test_a_stop_that_a_lost_task_undoes_is_told_and_the_job_is_checkpointed_again() -> None:
+    driver = Driver(interval_s=10)
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT_SUSPEND)
+    driver.coordinator.stop_undone()
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.IN_PROGRESS  # type: ignore[union-attr]
+    driver.acknowledge(1)
+    assert of_type(driver.advance(100), TriggerTasks) == []
+    driver.coordinator.stop_undone()
+    status = driver.coordinator.operation(wanted.trigger_id)
+    assert status is not None
+    assert (status.state, status.path) == (OperationState.FAILED, "/c/chk-1")
+    assert "the job goes on" in status.error
+    assert len(of_type(driver.advance(), TriggerTasks)) == 1
+
+
 def test_a_checkpoint_that_is_overtaken_is_aborted() -> None:
     driver = Driver(max_concurrent=2)
     driver.trigger()

@@ -161,6 +161,23 @@ async def test_the_end_of_a_stopped_task_waits_for_its_savepoint(
     assert checkpoints.stopped.is_set() == completed
 
 
+async def test_a_task_without_queries_is_not_stopped_and_ends_as_it_ends(tmp_path: Path) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    assert (await responder.next()).queries == ()
+    assert stopper.drains == []
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
+async def test_queries_whose_state_cannot_be_kept_are_not_stopped(tmp_path: Path) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(QueryLocation("far", "s3://bucket/live"))
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    assert "s3://bucket/live" in (await responder.next()).reason
+    assert stopper.drains == []
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
 async def test_queries_that_cannot_be_stopped_fail_the_stop(files: StreamingFiles, tmp_path: Path) -> None:
     checkpoints, responder, _ = made(error=SparkVehicleError("the driver is gone"))
     checkpoints.query_started(files.query)
