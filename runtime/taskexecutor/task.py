@@ -17,11 +17,9 @@ from typing import Any
 
 from blob.cache import BlobCache
 from blob.errors import BlobError
-from blob.key import BlobKey
-from runtime.checkpoint.model import QueryLocation
 from runtime.ids import JobVertexID
 from runtime.job_logs import KeptLog
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
+from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
@@ -32,9 +30,9 @@ from runtime.jobmaster.descriptor import (
     VertexProgress,
 )
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
-from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
+from runtime.librarycache.environment import PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
-from runtime.librarycache.manager import EnvironmentLease, LibraryCacheManager
+from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import (
     DriverOptions,
     SparkDriver,
@@ -57,8 +55,9 @@ from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.query_watch import watch_queries
 from runtime.taskexecutor.task_checkpoints import StopOutcome, TaskCheckpoints
+from runtime.taskexecutor.task_files import TaskFiles
 from runtime.taskexecutor.task_pool import TaskPool, private_file
-from runtime.taskexecutor.task_spec import describe_exit, task_spec, vertex_progress
+from runtime.taskexecutor.task_spec import describe_exit, query_location, task_spec, vertex_progress
 
 log = logging.getLogger(__name__)
 
@@ -95,15 +94,6 @@ class TaskServices:
     cancellation_timeout_s: float
     limits: ResourceLimits
     checkpoints_dir: Path
-
-
-_LIBRARIES = {
-    ArtifactRole.PY_FILE: LibraryKind.PY_FILE,
-    ArtifactRole.PACKAGE: LibraryKind.PACKAGE,
-    ArtifactRole.REQUIREMENTS: LibraryKind.REQUIREMENTS,
-    ArtifactRole.ARCHIVE: LibraryKind.ARCHIVE,
-    ArtifactRole.JAR: LibraryKind.JAR,
-}
 
 
 class Task:
@@ -145,6 +135,7 @@ class Task:
         self._queries: tuple[StreamingQuery, ...] = ()
         self._scheduler_pool = ""
         self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
+        self._files = TaskFiles(descriptor, directory, services.blobs)
         self.checkpoints = TaskCheckpoints(
             descriptor.attempt_id, descriptor.task_key, descriptor.restore, responder, self._stop_queries
         )
@@ -232,7 +223,9 @@ class Task:
         lease = self._services.libraries.register_lease(job_id)
         self._scheduler_pool = self._services.fair_pools.enter(job_id)
         try:
-            files, environment = await asyncio.get_running_loop().run_in_executor(None, self._prepare, lease)
+            files, environment = await asyncio.get_running_loop().run_in_executor(
+                None, self._files.prepare, lease, self._cancelled.is_set
+            )
             return await self._run_process(files, environment)
         finally:
             self._services.fair_pools.leave(job_id)
@@ -397,10 +390,7 @@ class Task:
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
-                query = QueryLocation(
-                    str(message["name"]), str(message["location"]), message["sink"] and str(message["sink"])
-                )
-                self.checkpoints.query_started(query)
+                self.checkpoints.query_started(query_location(message))
             case "progress":
                 self._progress = vertex_progress(message["vertices"])
                 self._tell_progress()
@@ -434,7 +424,9 @@ class Task:
         attempt_id = self.descriptor.attempt_id
         if stop is StopOutcome.COMPLETED:
             # The job is over, and its state kept; what its code made of the end of its queries is no failure.
-            return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status)
+            return TaskExecutionState(
+                attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
+            )
         if self.cancelled:
             return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
         if stop is StopOutcome.FAILED:
@@ -452,37 +444,3 @@ class Task:
     def _ended_itself_well(self, status: int | None) -> bool:
         """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
         return status == 0 and self.descriptor.kind is JobKind.SCRIPT
-
-    # --------------------------------------------------------------- preparation
-
-    def _prepare(self, lease: EnvironmentLease) -> tuple[dict[ArtifactRole, list[Path]], PythonEnvironment | None]:
-        """The job's files, and what its code imports; the latter is None where it brings nothing."""
-        libraries = {
-            Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
-            for artifact in self.descriptor.artifacts
-            if artifact.role in _LIBRARIES
-        }
-        files = self._fetch_artifacts()
-        if not libraries:
-            return files, None
-        spec = EnvironmentSpec(tuple(libraries))
-        return files, lease.get_or_resolve(
-            spec, lambda library: self._cached(libraries[library]), lambda: self.cancelled
-        )
-
-    def _cached(self, artifact: Artifact) -> Path:
-        return self._services.blobs.get_file(self.descriptor.job_id, BlobKey.parse(artifact.blob_key))
-
-    def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
-        """The job's files under the names that the user knows, linked from the cache into the attempt's directory."""
-        files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
-        for artifact in self.descriptor.artifacts:
-            if artifact.role in _LIBRARIES:
-                continue
-            cached = self._cached(artifact)
-            target = self._directory / "files" / Path(artifact.name).name
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            if not target.exists():
-                os.link(cached, target)
-            files[artifact.role].append(target)
-        return files
