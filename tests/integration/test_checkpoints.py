@@ -46,6 +46,7 @@ PIPELINE = """\
 from runtime.api import Parameter, Pipeline, parse_parameters
 
 def read(ctx):
+    ctx.spark.conf.set("spark.sql.shuffle.partitions", 2)
     return ctx.spark.readStream.schema("at TIMESTAMP, key STRING").json(ctx.parameters["source"])
 
 def write(ctx, rows):
@@ -59,6 +60,8 @@ def pipeline(argv):
 """
 
 KEYS = 7
+
+pytestmark = pytest.mark.timeout(900)  # many restarts of Spark, on a machine that may be busy
 
 
 class Source:
