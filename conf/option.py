@@ -107,6 +107,8 @@ def computed_option(
     compute: Callable[[Configuration], V],
     default_text: str,
     description: str,
+    *,
+    fallback_keys: tuple[str, ...] = (),
 ) -> ConfigOption[V]:
     """Declares an option whose default follows from others. ``default_text`` says how, for the reference."""
-    return ConfigOption(key, value_type, None, default_text, description, compute=compute)
+    return ConfigOption(key, value_type, None, default_text, description, fallback_keys, compute=compute)

@@ -21,6 +21,7 @@ from blob.gateway import BlobAddress
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
+from runtime.checkpoint.client import CheckpointClient
 from runtime.gateways.diagnostics import ComponentLog, ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
@@ -43,7 +44,7 @@ RETRY_S = 0.1
 _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, JobNotReachableError)
 
 
-class ClusterClient:
+class ClusterClient(CheckpointClient):
     """Speaks to one cluster.
 
     Args:

@@ -87,6 +87,12 @@ class RestartID(AbstractID):
     __slots__ = ()
 
 
+class TriggerID(AbstractID):
+    """A client's wish for a savepoint or a checkpoint; asking with it twice is asking once (Flink's `TriggerId`)."""
+
+    __slots__ = ()
+
+
 class ResourceID(str):
     """The name of a process that takes part in the cluster, e.g. ``tm-1`` (Flink's `ResourceID`).
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from conf.option import ConfigOption
 from conf.options.blob import BlobOptions
+from conf.options.checkpointing import CheckpointingOptions, StateBackend
 from conf.options.cluster import (
     ClusterOptions,
     EnvironmentOptions,
@@ -33,6 +34,7 @@ __all__ = [
     "AREAS",
     "Area",
     "BlobOptions",
+    "CheckpointingOptions",
     "ClientOptions",
     "ClusterOptions",
     "EnvironmentOptions",
@@ -50,6 +52,7 @@ __all__ = [
     "RpcOptions",
     "SecurityOptions",
     "SparkOptions",
+    "StateBackend",
     "TaskManagerOptions",
     "all_options",
 ]
@@ -87,6 +90,7 @@ AREAS = (
     Area("High availability", HighAvailabilityOptions),
     Area("Jobs", JobOptions),
     Area("Restart strategies", RestartStrategyOptions),
+    Area("Checkpoints and savepoints", CheckpointingOptions),
     Area("Job store", JobStoreOptions),
     Area("Spark", SparkOptions),
     Area("REST", RestOptions),

@@ -104,6 +104,17 @@ def job() -> None:
     default=0,
     help="Slots go to jobs of a higher one first; 0 unless given.",
 )
+@click.option(
+    "--from",
+    "savepoint",
+    type=click.Path(exists=True, file_okay=False),
+    help="Begin from this savepoint: each streaming query from the state that it holds under the query's name.",
+)
+@click.option(
+    "--allow-non-restored-state",
+    is_flag=True,
+    help="With --from: begin although a query has another name than those in the savepoint.",
+)
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option
 @click.argument("file", type=click.Path())
@@ -161,6 +172,54 @@ def job_info(**settings: object) -> None:
     from runtime.cluster import commands
 
     commands.job_info(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="checkpoint")
+@configured
+@json_option
+@click.argument("job_id")
+def job_checkpoint(**settings: object) -> None:
+    """Take a checkpoint of a job's streaming queries now; its directory goes to standard output."""
+    from runtime.cluster import commands
+
+    commands.job_checkpoint(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="savepoint")
+@configured
+@json_option
+@click.argument("job_id")
+@click.argument("directory", required=False, type=click.Path(file_okay=False))
+def job_savepoint(**settings: object) -> None:
+    """Make a savepoint of a job's streaming queries in DIRECTORY; its own directory goes to standard output.
+
+    DIRECTORY is execution.checkpointing.savepoint-dir unless it is given.
+    """
+    from runtime.cluster import commands
+
+    commands.job_savepoint(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="stop")
+@configured
+@click.option(
+    "--savepoint",
+    "directory",
+    type=click.Path(file_okay=False),
+    help="The directory for the savepoint.  [default: execution.checkpointing.savepoint-dir]",
+)
+@click.option("--drain", is_flag=True, help="Let the queries work off first what their sources have.")
+@json_option
+@click.argument("job_id")
+def job_stop(**settings: object) -> None:
+    """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
+
+    A query that commits no batch within task.cancellation.timeout is stopped by force, which is told; it does that
+    batch again when it is restored. Where the savepoint fails the job goes on.
+    """
+    from runtime.cluster import commands
+
+    commands.job_stop(**settings)  # type: ignore[arg-type]
 
 
 @job.command(name="cancel")

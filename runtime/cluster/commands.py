@@ -16,7 +16,9 @@ from actors.rpc.codec import to_plain
 from blob.errors import BlobError
 from conf.configuration import Configuration
 from conf.options import ClusterOptions
+from runtime.checkpoint.savepoint import read_savepoint
 from runtime.client import ClusterClient
+from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, take_checkpoint, take_savepoint
 from runtime.cluster.job_file import read_job_file
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
 from runtime.cluster.progress import job_progress
@@ -41,7 +43,7 @@ from runtime.ha.errors import HaError
 from runtime.ids import JobID
 from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
 from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
-from runtime.jobgraph.job_graph import ArtifactRole
+from runtime.jobgraph.job_graph import ArtifactRole, SavepointRestoreSettings
 from runtime.jobgraph.svg import explain_svg
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
@@ -194,6 +196,8 @@ def job_run(
     archives: tuple[str, ...],
     jars: tuple[str, ...],
     priority: int,
+    savepoint: str | None,
+    allow_non_restored_state: bool,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -207,9 +211,10 @@ def job_run(
     )
     libraries = [(Path(path), role) for role, paths in roles for path in paths]
     with _readable_errors(), connect(configuration) as client:
+        restore = _restore_settings(savepoint, allow_non_restored_state)
         if not detach and not as_json:
-            sys.exit(_run(client, Path(file), args, name, job_id, libraries, priority))
-        submitted = _submit(client, Path(file), args, name, job_id, libraries, priority)
+            sys.exit(_run(client, Path(file), args, name, job_id, libraries, priority, restore))
+        submitted = _submit(client, Path(file), args, name, job_id, libraries, priority, restore)
         if detach:
             print_json({"job_id": submitted}) if as_json else print_line(submitted)
             return
@@ -238,9 +243,19 @@ def _submit(
     job_id: str | None,
     libraries: Sequence[tuple[Path, ArtifactRole]],
     priority: int,
+    savepoint: SavepointRestoreSettings | None,
 ) -> JobID:
     graph = read_job_file(file, args, name, None if job_id is None else _job_id(job_id))
-    return client.submit(replace(graph, priority=priority), file, libraries=libraries)
+    return client.submit(replace(graph, priority=priority, savepoint=savepoint), file, libraries=libraries)
+
+
+def _restore_settings(savepoint: str | None, allow_non_restored_state: bool) -> SavepointRestoreSettings | None:
+    """What a job begins from; raises `SavepointError` where it is no savepoint."""
+    if savepoint is None:
+        return None
+    path = Path(savepoint).resolve()
+    read_savepoint(path)  # before anything is submitted
+    return SavepointRestoreSettings(str(path), allow_non_restored_state)
 
 
 def _run(
@@ -251,9 +266,10 @@ def _run(
     job_id: str | None,
     libraries: Sequence[tuple[Path, ArtifactRole]],
     priority: int = 0,
+    savepoint: SavepointRestoreSettings | None = None,
 ) -> int:
     """Run a job attached; returns the exit status."""
-    submitted = _submit(client, file, args, name, job_id, libraries, priority)
+    submitted = _submit(client, file, args, name, job_id, libraries, priority, savepoint)
     print_line(f"job {submitted} was submitted", sys.stderr)
     interrupted = False
     with job_progress() as progress:
@@ -314,6 +330,26 @@ def job_info(configuration: Configuration, job_id: str, as_json: bool) -> None:
         print_json(to_plain(job))
     else:
         print_job(view_of_job(job))
+        print_checkpoints(job.checkpoints)
+
+
+def job_checkpoint(configuration: Configuration, job_id: str, as_json: bool) -> None:
+    """`understudy job checkpoint`."""
+    with _readable_errors(), connect(configuration) as client:
+        take_checkpoint(client, _job_id(job_id), as_json)
+
+
+def job_savepoint(configuration: Configuration, job_id: str, directory: str | None, as_json: bool) -> None:
+    """`understudy job savepoint`."""
+    with _readable_errors(), connect(configuration) as client:
+        take_savepoint(client, _job_id(job_id), directory, as_json)
+
+
+def job_stop(configuration: Configuration, job_id: str, directory: str | None, drain: bool, as_json: bool) -> None:
+    """`understudy job stop`."""
+    wanted = _job_id(job_id)
+    with _readable_errors(), connect(configuration) as client:
+        stop_job(client, wanted, directory, drain, as_json)
 
 
 def job_cancel(configuration: Configuration, job_id: str, wait: bool) -> None:

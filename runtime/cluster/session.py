@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -282,6 +283,8 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
     if directory.root.exists():
         with directory.acquire():
             directory.clean()
+            if directory.checkpoints.exists():  # of jobs that are over with the cluster
+                shutil.rmtree(directory.checkpoints)
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:

@@ -18,6 +18,7 @@ from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.options import BlobOptions, JobOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
+from runtime.dispatcher.checkpoints import DispatcherCheckpoints
 from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
@@ -55,7 +56,7 @@ EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
 
 
-class Dispatcher(LeaderEndpoint, DispatcherGateway):
+class Dispatcher(DispatcherCheckpoints, LeaderEndpoint, DispatcherGateway):
     """The front desk. Its JobMasters are the master's children, so they outlive it.
 
     Args:
@@ -294,6 +295,17 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         if archived is None:
             raise JobNotFoundError(f"job {job_id} has ended and is not remembered any more (jobstore.max-capacity)")
         return archived.result()
+
+    def _running(self, job_id: JobID) -> RunningJob:
+        """A job that is not over; raises `JobNotFoundError`, or `JobAlreadyTerminatedError`."""
+        archived = self._archive.find(job_id)
+        if archived is not None:
+            raise JobAlreadyTerminatedError(f"job {job_id} is {archived.status.value} already")
+        return self._find(job_id)
+
+    async def _ended(self, job_id: JobID) -> ArchivedExecutionGraph | None:
+        """A job that is over; None for any other."""
+        return await self.run_blocking(self._archive.get, job_id)
 
     @rpc
     async def cancel_job(self, job_id: JobID) -> None:

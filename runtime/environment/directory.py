@@ -5,7 +5,9 @@ cluster.lock    held while the cluster runs          blob/      blobs of the Blo
 secret          the cluster's secret (0600)          ha/        state whose handles are in Redis
 run/            sockets and process numbers          redis/     files of the embedded redis-server
 archive/        finished jobs                        jobs/      materialised results of running jobs
-claims/         which master looks after what             rest-token the token of the REST API (0600)
+claims/         which master looks after what        rest-token the token of the REST API (0600)
+checkpoints/    of running jobs, with their queries' live state
+savepoints/     savepoints (the user's)
 tm-<n>/         a TaskManager's own
 """
 
@@ -55,6 +57,7 @@ class ClusterDirectory:
         self.redis = root / "redis"
         self.archive = root / "archive"
         self.jobs = root / "jobs"
+        self.checkpoints = root / "checkpoints"
         self.claims = root / "claims"
 
     def taskmanager(self, index: int) -> Path:

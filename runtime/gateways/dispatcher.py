@@ -5,8 +5,10 @@ from __future__ import annotations
 from actors.rpc.gateway import Ask, FencedRpcGateway
 from blob.gateway import BlobAddress
 from blob.offload import Inline, Offloaded
+from runtime.checkpoint.messages import OperationStatus
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
-from runtime.ids import JobID
+from runtime.ids import JobID, TriggerID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobResult
 from runtime.jobmaster.execution_state import JobStatus
 
@@ -14,8 +16,8 @@ from runtime.jobmaster.execution_state import JobStatus
 class DispatcherGateway(FencedRpcGateway):
     """Fenced: every call names the leadership that it is meant for.
 
-    Of Flink's methods those on savepoints, back pressure and addresses of metric query services are not here: there are
-    neither checkpoints nor a metric service.
+    Of Flink's methods those on back pressure and addresses of metric query services are not here: there is no metric
+    service.
     """
 
     def submit_job(self, job_graph: Inline | Offloaded) -> Ask[JobID]:
@@ -55,6 +57,41 @@ class DispatcherGateway(FencedRpcGateway):
 
     def cancel_job(self, job_id: JobID) -> Ask[None]:
         """Begin to cancel the job; raises `JobNotFoundError`, or `JobAlreadyTerminatedError` when it is over."""
+        raise NotImplementedError
+
+    def trigger_checkpoint(self, job_id: JobID, trigger_id: TriggerID) -> Ask[OperationStatus]:
+        """Take a checkpoint of a job. Idempotent by trigger id: ask again, after any failure too, to learn of its end.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            JobNotReachableError: its JobMaster does not answer at present; ask again.
+        """
+        raise NotImplementedError
+
+    def trigger_savepoint(self, job_id: JobID, trigger_id: TriggerID, target_directory: str) -> Ask[OperationStatus]:
+        """Make a savepoint of a job in *target_directory*, empty for the cluster's; as `trigger_checkpoint`."""
+        raise NotImplementedError
+
+    def stop_with_savepoint(
+        self, job_id: JobID, trigger_id: TriggerID, target_directory: str, drain: bool
+    ) -> Ask[OperationStatus]:
+        """Stop a job's queries, make a savepoint, and let the job finish; as `trigger_savepoint`."""
+        raise NotImplementedError
+
+    def get_triggered_savepoint_status(self, job_id: JobID, trigger_id: TriggerID) -> Ask[OperationStatus]:
+        """What became of one of the three above.
+
+        Raises:
+            UnknownOperationError: the JobMaster that leads now does not know of it: trigger it again with its id.
+        """
+        raise NotImplementedError
+
+    def dispose_savepoint(self, path: str) -> Ask[None]:
+        """Remove a savepoint; raises `SavepointError` where the directory is none."""
+        raise NotImplementedError
+
+    def request_checkpoint_statistics(self, job_id: JobID) -> Ask[CheckpointStatsSnapshot]:
+        """The figures of a job's checkpoints, of one that is over too; raises `JobNotFoundError`."""
         raise NotImplementedError
 
     def request_job_logs(self, job_id: JobID) -> Ask[list[TaskLog]]:

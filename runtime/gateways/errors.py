@@ -10,6 +10,7 @@ GatewayError
 ├── SlotOccupiedError            the slot belongs to another allocation
 ├── SlotNotAllocatedError        the slot is not this job's (any more)
 ├── DeploymentNotFoundError      a part of a deployment travels as a blob, which is not to be found
+├── UnknownOperationError        no such savepoint or checkpoint was asked for here
 ├── NoSuchLogError               what was asked for is no log
 ├── NoSuchTaskError              no process of that attempt runs here
 ├── TaskNotRespondingError       a task process does not answer
@@ -66,6 +67,11 @@ class SlotOccupiedError(GatewayError):
 @wire_error
 class SlotNotAllocatedError(GatewayError):
     """The slot is not this job's (any more)."""
+
+
+@wire_error
+class UnknownOperationError(GatewayError):
+    """No savepoint or checkpoint was asked for under that trigger id, or it has been forgotten; ask for it again."""
 
 
 @wire_error

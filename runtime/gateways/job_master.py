@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import Ask, FencedRpcGateway
+from runtime.checkpoint.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointOutcome,
+    DeclineCheckpoint,
+    OperationStatus,
+)
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.messages import TaskExecutorRegistration
-from runtime.ids import AllocationID, ResourceID
+from runtime.ids import AllocationID, ResourceID, TriggerID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution_state import ErrorInfo
@@ -47,6 +54,40 @@ class JobMasterGateway(FencedRpcGateway):
 
     def cancel(self) -> Ask[None]:
         """Cancel the job; it is CANCELED when nothing of it runs any more."""
+        raise NotImplementedError
+
+    def acknowledge_checkpoint(self, ack: AcknowledgeCheckpoint) -> Ask[CheckpointOutcome]:
+        """From a TaskExecutor: a task has done its part of a checkpoint. Idempotent.
+
+        The answer is what has become of the checkpoint so far; where it is ABORTED, what the task has made is removed.
+        """
+        raise NotImplementedError
+
+    def decline_checkpoint(self, decline: DeclineCheckpoint) -> Ask[None]:
+        """From a TaskExecutor: a task cannot do its part of a checkpoint. Idempotent."""
+        raise NotImplementedError
+
+    def trigger_checkpoint(self, trigger_id: TriggerID) -> Ask[OperationStatus]:
+        """Take a checkpoint. Idempotent by trigger id: ask again to learn what became of it."""
+        raise NotImplementedError
+
+    def trigger_savepoint(self, trigger_id: TriggerID, target_directory: str) -> Ask[OperationStatus]:
+        """Make a savepoint in *target_directory*; as `trigger_checkpoint`."""
+        raise NotImplementedError
+
+    def stop_with_savepoint(self, trigger_id: TriggerID, target_directory: str, drain: bool) -> Ask[OperationStatus]:
+        """Stop the queries, make a savepoint, and let the job finish; as `trigger_checkpoint`.
+
+        With *drain* the queries first work off what their sources have. Where the savepoint fails the job goes on.
+        """
+        raise NotImplementedError
+
+    def request_operation_status(self, trigger_id: TriggerID) -> Ask[OperationStatus]:
+        """What became of a trigger; raises `UnknownOperationError`."""
+        raise NotImplementedError
+
+    def request_checkpoint_statistics(self) -> Ask[CheckpointStatsSnapshot]:
+        """The figures of the job's checkpoints (Flink's ``requestCheckpointStats``)."""
         raise NotImplementedError
 
     def request_job(self) -> Ask[ArchivedExecutionGraph]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from blob.gateway import BlobAddress
+from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.gateways.diagnostics import ComponentLog, LogInfo, ThreadDump
 from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorHeartbeat, TaskLog
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
@@ -50,6 +51,24 @@ class TaskExecutorGateway(RpcGateway):
 
     def cancel_task(self, attempt_id: ExecutionAttemptID) -> Ask[None]:
         """From a JobMaster: cancel an attempt; CANCELED is reported when nothing of it runs any more."""
+        raise NotImplementedError
+
+    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint, job_master: FencingToken) -> Ask[None]:
+        """From a JobMaster: have an attempt take part in a checkpoint. Idempotent by attempt and number.
+
+        What comes of it follows as `JobMasterGateway.acknowledge_checkpoint` or `decline_checkpoint`.
+
+        Raises:
+            NoSuchTaskError: the attempt does not run here.
+        """
+        raise NotImplementedError
+
+    def notify_checkpoint_complete(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        """From a JobMaster, the second phase: the checkpoint is complete (Flink's ``confirmCheckpoint``)."""
+        raise NotImplementedError
+
+    def notify_checkpoint_aborted(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        """From a JobMaster: the checkpoint came to nothing (Flink's ``abortCheckpoint``)."""
         raise NotImplementedError
 
     def heartbeat_from_resource_manager(self) -> Ask[TaskExecutorHeartbeat]:

@@ -120,6 +120,19 @@ class JobEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class SavepointRestoreSettings:
+    """The savepoint that a job begins from (Flink's `SavepointRestoreSettings`).
+
+    Args:
+        path: its directory.
+        allow_non_restored_state: whether the job may begin although it does not claim all of the state.
+    """
+
+    path: str
+    allow_non_restored_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobGraph:
     """A job to be run. Check it with `runtime.jobgraph.validation.validate`.
 
@@ -136,6 +149,7 @@ class JobGraph:
         created_ms: when the client made it, in milliseconds since the epoch.
         format_version: of this structure; readers refuse versions that they do not know.
         priority: slots go to jobs of a higher one first.
+        savepoint: what its streaming queries begin from; None: they begin without state.
     """
 
     job_id: JobID
@@ -150,6 +164,7 @@ class JobGraph:
     created_ms: int = 0
     format_version: int = FORMAT_VERSION
     priority: int = 0
+    savepoint: SavepointRestoreSettings | None = None
 
     @classmethod
     def for_script(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
@@ -169,6 +170,7 @@ class ArchivedExecutionGraph:
         restart_strategy: in words.
         failure_counts: how many failures of each kind there were, restarted ones too, by the kind's name; only kinds
             that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
+        checkpoints: the figures of its checkpoints.
     """
 
     job_id: JobID
@@ -183,6 +185,7 @@ class ArchivedExecutionGraph:
     restarts: int
     restart_strategy: str
     failure_counts: dict[str, int] = field(default_factory=dict)
+    checkpoints: CheckpointStatsSnapshot = field(default_factory=CheckpointStatsSnapshot)
 
     @property
     def start_ms(self) -> int:

@@ -83,6 +83,11 @@ class TaskManagers:
         """RPC address of a registered TaskExecutor; raises KeyError."""
         return self._workers[resource_id].registration.address
 
+    def gateway(self, resource_id: ResourceID) -> TaskExecutorGateway | None:
+        """A registered TaskExecutor; None where there is none of that name."""
+        worker = self._workers.get(resource_id)
+        return None if worker is None else worker.gateway
+
     async def deploy(
         self,
         resource_id: ResourceID,

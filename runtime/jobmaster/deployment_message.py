@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blob.offload import Inline, Offloaded
+from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import Artifact, JobKind
@@ -40,6 +41,7 @@ class AttemptInformation:
     vertices: tuple[VertexDescriptor, ...]
     jobmaster_address: str
     memory_bytes: int
+    restore: JobManagerTaskRestore | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ def pack(descriptor: TaskDeploymentDescriptor) -> tuple[bytes, bytes]:
         descriptor.vertices,
         descriptor.jobmaster_address,
         descriptor.memory_bytes,
+        descriptor.restore,
     )
     return encode(job), encode(attempt)
 
@@ -96,4 +99,5 @@ def unpack(job: bytes, attempt: bytes) -> TaskDeploymentDescriptor:
         parameters=shared.parameters,
         jobmaster_address=own.jobmaster_address,
         memory_bytes=own.memory_bytes,
+        restore=own.restore,
     )

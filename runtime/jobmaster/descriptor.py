@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy, VertexRole
@@ -76,6 +77,7 @@ class TaskDeploymentDescriptor:
         parameters: ``ctx.parameters``.
         jobmaster_address: where states are reported to.
         memory_bytes: what the task process may take beyond what it begins with; 0 for no limit.
+        restore: the state that its streaming queries begin with; None: they begin without.
     """
 
     job_id: JobID
@@ -92,6 +94,7 @@ class TaskDeploymentDescriptor:
     parameters: dict[str, Any]
     jobmaster_address: str
     memory_bytes: int = 0
+    restore: JobManagerTaskRestore | None = None
 
     @property
     def blocking_inputs(self) -> dict[JobVertexID, str]:

@@ -23,15 +23,16 @@ from runtime.ha.model import LeaderTerm
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.jobmaster.checkpointing_job import CheckpointingJob
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution_state import ErrorInfo
-from runtime.jobmaster.job_execution import JobExecution, current_instant
+from runtime.jobmaster.job_execution import current_instant
 from runtime.jobmaster.slot_pool import SlotOffer
 
 CHECK_INTERVAL_S = 0.5
 
 
-class JobMaster(JobExecution, JobMasterGateway):
+class JobMaster(CheckpointingJob, JobMasterGateway):
     """One job. Its arguments are those of `JobExecution`."""
 
     # --------------------------------------------------------------- leadership
@@ -59,6 +60,8 @@ class JobMaster(JobExecution, JobMasterGateway):
             gateway = self.service.gateway(address, TaskExecutorGateway)
             self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
+        if self._cannot_begin:
+            self._checkpoints_fail(self._cannot_begin)
         self._check(term)
 
     def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Awaitable[JobHeartbeat]]:
@@ -81,6 +84,9 @@ class JobMaster(JobExecution, JobMasterGateway):
         if self._graph is not None:
             self._graph.suspend(current_instant())
             self._graph = None
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+            self._checkpoints = None
         if self._heartbeats is not None:
             self._heartbeats.stop()
             self._heartbeats = None
@@ -96,6 +102,7 @@ class JobMaster(JobExecution, JobMasterGateway):
     def _check(self, term: LeaderTerm) -> None:
         if self._term == term and self._graph is not None:
             self._do(self._pool.expired(time.monotonic()))
+            self._advance_checkpoints()
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     # ------------------------------------------------------------ TaskExecutors
@@ -130,6 +137,7 @@ class JobMaster(JobExecution, JobMasterGateway):
     @rpc
     async def update_task_execution_state(self, state: TaskExecutionState) -> None:
         self._do(self._require_graph().task_state_reported(state, current_instant()))
+        self._advance_checkpoints()
         if state.state.is_terminal:
             await self._written()
 
@@ -167,7 +175,7 @@ class JobMaster(JobExecution, JobMasterGateway):
 
     @rpc_sync
     def request_job(self) -> ArchivedExecutionGraph:
-        return self._require_graph().archive()
+        return self._archive(self._require_graph())
 
     @rpc_sync
     def request_job_details(self) -> JobDetails:

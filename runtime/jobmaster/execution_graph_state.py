@@ -9,6 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from runtime.checkpoint.coordinator import RunningTasks
+from runtime.checkpoint.pending import CheckpointTask
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph
@@ -126,6 +128,23 @@ class ExecutionGraphState:
             taken_ms=at.epoch_ms,
             tasks=snapshot_tasks(self._tasks.values()),
             failure_counts=self._counts(),
+        )
+
+    def running_tasks(self) -> RunningTasks:
+        """The tasks as far as checkpoints are concerned."""
+        active = [task for task in self._tasks.values() if task.is_active]
+        running = [task for task in active if task.current.state is ExecutionState.RUNNING]
+        is_whole = self._status is JobStatus.RUNNING and not any(task.restarting for task in self._tasks.values())
+        return RunningTasks(
+            tuple(
+                CheckpointTask(
+                    task.current.attempt_id, task.chain.key, task.chain.name, task.current.slot.slot_id.resource_id
+                )
+                for task in running
+                if task.current.slot is not None
+            ),
+            are_ready=is_whole and bool(running) and len(running) == len(active),
+            are_stateful=any(task.current.queries for task in running),
         )
 
     @property

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
@@ -29,6 +30,8 @@ from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
 from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
+from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.defaults import default_restart_strategy
 from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.execution_graph import ExecutionGraph
@@ -108,6 +111,8 @@ class JobExecution(LeaderEndpoint):
         self._task_managers = TaskManagers(self, job_id, configuration, blob)
         self._heartbeats: HeartbeatManager | None = None
         self._journal: ExecutionJournal | None = None
+        self._checkpoints: JobCheckpoints | None = None
+        self._cannot_begin = ""
         self._resumes = False
         self._known_addresses: dict[ResourceID, str] = {}
 
@@ -143,12 +148,22 @@ class JobExecution(LeaderEndpoint):
             restart_user_failures=job.restart_strategy is not None
             or self._configuration.is_set(RestartStrategyOptions.TYPE),
         )
+        self._checkpoints = JobCheckpoints(
+            self, job, term, self._ha, self._configuration, self._task_managers, current_instant, self._checkpoints_fail
+        )
+        self._cannot_begin = await self._checkpoints.recover()
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()
             for request_id, slot in graph.restore(saved, now):
                 self._pool.adopt_slot(request_id, slot, now.monotonic_s)
                 self._known_addresses[slot.slot_id.resource_id] = slot.address
+
+    def _checkpoints_fail(self, reason: str) -> None:
+        """What no restart mends: the savepoint that the job was to begin from, or too many failed checkpoints."""
+        if self._graph is not None:
+            error = ErrorInfo(FailureKind.RUNTIME, "CheckpointException", reason)
+            self._do(self._graph.fail(error, current_instant()))
 
     async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
         """What the predecessor had written down; None where there was none, or it cannot be read."""
@@ -225,8 +240,9 @@ class JobExecution(LeaderEndpoint):
 
     async def _deploy(self, instruction: DeployTask) -> None:
         descriptor, token, journal = instruction.descriptor, self.fencing_token, self._journal
-        if token is None or journal is None:
+        if token is None or journal is None or self._checkpoints is None:
             return
+        descriptor = replace(descriptor, restore=self._checkpoints.restore(descriptor.task_key))
         try:
             await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token, journal.written)
         except SlotNotAllocatedError as error:
@@ -270,6 +286,8 @@ class JobExecution(LeaderEndpoint):
         except JobNotReachableError as error:
             self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
             return
+        if self._checkpoints is not None:
+            await self._checkpoints.finish()
         await self._keep_lost_logs(graph)
         if self._graph is not graph:
             return  # another JobMaster reports the end, or this one anew
@@ -279,7 +297,7 @@ class JobExecution(LeaderEndpoint):
         self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
         self._resource_manager.job_over(instruction.status.value)
         await self.run_blocking(_remove_tree, self._results_dir.parent)
-        archived = graph.archive()
+        archived = self._archive(graph)
         while self._graph is graph:
             try:
                 dispatcher = await self._dispatcher.get()
@@ -289,6 +307,10 @@ class JobExecution(LeaderEndpoint):
                 await asyncio.sleep(RETRY_S)
             else:
                 return
+
+    def _archive(self, graph: ExecutionGraph) -> ArchivedExecutionGraph:
+        archived = graph.archive()
+        return archived if self._checkpoints is None else replace(archived, checkpoints=self._checkpoints.statistics())
 
     async def _keep_lost_logs(self, graph: ExecutionGraph) -> None:
         """An attempt that was lost with its TaskExecutor left its logs there: where that is back, they are kept too."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from runtime.checkpoint.model import QueryLocation
+
 from ..threads import thread_stacks
 from .errors import TaskCancelled
 from .wire import BlockingChannel, Message
@@ -125,6 +127,10 @@ class TaskControl:
         """Send a message. A TaskExecutor that is gone ends the task by the reading side."""
         with contextlib.suppress(OSError):
             self._channel.send({"type": kind, **values})
+
+    def tell_query(self, query: QueryLocation) -> None:
+        """Say that the task is about to start a streaming query."""
+        self.tell("query", name=query.name, location=query.location, sink=query.sink)
 
     def _read(self) -> None:
         while (message := self._channel.receive()) is not None:

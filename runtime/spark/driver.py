@@ -315,6 +315,23 @@ class SparkDriver:
             return await self._call(self._gateway.classic_queries, endpoint.name)
         return await self._call(self._gateway.session_queries, endpoint.user_id, endpoint.session_id)
 
+    async def stop_streaming_queries(
+        self, endpoint: ClassicEndpoint | ConnectEndpoint, *, drain: bool, timeout_s: float
+    ) -> list[str]:
+        """Stop the streaming queries of a task between two batches; returns what has to be told of it.
+
+        See `runtime.spark.query_stop`. Raises `SparkVehicleError`.
+        """
+        loop = asyncio.get_running_loop()  # its threads, for this may take long
+        if isinstance(endpoint, ClassicEndpoint):
+            return await loop.run_in_executor(
+                None, lambda: self._gateway.stop_classic_queries(endpoint.name, drain, timeout_s)
+            )
+        return await loop.run_in_executor(
+            None,
+            lambda: self._gateway.stop_session_queries(endpoint.user_id, endpoint.session_id, drain, timeout_s),
+        )
+
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         if not self._process.alive:
             raise DriverLostError(

@@ -19,6 +19,7 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from .errors import DriverCallError, DriverLostError
+from .query_stop import stop_at_boundary
 from .remains import TaskRemains
 from .spec import ClassicEndpoint
 
@@ -277,6 +278,21 @@ class DriverGateway:
             entry = self._registry().get(name)
             sessions = [] if entry is None else list(entry.get(1))
             return [_query_info(query) for session in sessions for query in session.streams().active()]
+
+    def stop_classic_queries(self, name: str, drain: bool, timeout_s: float) -> list[str]:
+        """Stop the streaming queries of a classic task between two batches; see `stop_at_boundary`."""
+        with _calls():
+            entry = self._registry().get(name)
+            sessions = [] if entry is None else list(entry.get(1))
+            queries = [query for session in sessions for query in session.streams().active()]
+            return stop_at_boundary(queries, drain=drain, timeout_s=timeout_s)
+
+    def stop_session_queries(self, user_id: str, session_id: str, drain: bool, timeout_s: float) -> list[str]:
+        """Stop the streaming queries of a Connect session between two batches; see `stop_at_boundary`."""
+        with _calls():
+            holder = self._holder(user_id, session_id)
+            queries = [] if holder is None else list(holder.session().streams().active())
+            return stop_at_boundary(queries, drain=drain, timeout_s=timeout_s)
 
     def stop_queries(self) -> None:
         """Stop every streaming query of the driver."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyspark.cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
 from .carried_path import carry_path
 from .context import VertexContext
@@ -30,6 +31,7 @@ from .memory_limit import limit_memory
 from .progress import Counts, ProgressReporter, TaskProgress
 from .result_partition import ResultPartition
 from .spec import ConnectEndpoint, TaskSpec, VertexSpec
+from .streaming_writer import watch_streaming_queries
 
 
 def run_pipeline(
@@ -46,9 +48,13 @@ def run_pipeline(
     cancellation.on_request(lambda: _interrupt(spark))
     if spec.memory_bytes:
         limit_memory(spec.memory_bytes)
+    queries = watch_streaming_queries(spec, control.tell_query, DataStreamWriter)
     control.tell("running")
     try:
-        return _Chain(spec, spark, reporter).run()
+        result = _Chain(spec, spark, reporter).run()
+        if queries is not None:
+            queries.warn_of_unclaimed()
+        return result
     finally:
         cancellation.checkpoint()
         cancellation.close()

@@ -9,12 +9,15 @@ import types
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 from .classic import ClassicAttachment
 from .control import Cancellation, TaskControl
 from .errors import EXIT_FAILED, ScriptExitError
 from .progress import ProgressReporter, TaskProgress
 from .spec import TaskSpec
 from .status import StatusPoller
+from .streaming_writer import watch_streaming_queries
 
 
 def run_script(
@@ -28,6 +31,7 @@ def run_script(
         raise ValueError(f"task {spec.task_name!r} is a script and has no classic endpoint to attach to")
     attachment = ClassicAttachment(spec, spec.classic, cancellation, gateway)
     attachment.install()
+    queries = watch_streaming_queries(spec, control.tell_query, DataStreamWriter)
     cancellation.on_request(attachment.stop_spark)
     control.tell("running")
     vertex = spec.vertices[0].id
@@ -38,6 +42,8 @@ def run_script(
         _run_main(spec)
         cancellation.checkpoint()
         attachment.warn_of_active_queries()
+        if queries is not None:
+            queries.warn_of_unclaimed()
     finally:
         cancellation.close()
         poller.stop()

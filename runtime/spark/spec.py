@@ -9,6 +9,8 @@ from typing import Any
 
 from cattrs.preconf.msgpack import make_converter
 
+from runtime.checkpoint.messages import JobManagerTaskRestore
+
 SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
 
@@ -128,6 +130,22 @@ class ResourceLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamingSpec:
+    """What the streaming queries of a task begin with.
+
+    Args:
+        directory: where the job keeps what is its own of them: checkpointLocations that its code does not name, and
+            marks of what was restored; one directory for each task.
+        driver_directory: the Spark driver's current directory, from which relative paths count.
+        restore: what there is of their state; None for a task that begins without.
+    """
+
+    directory: str
+    driver_directory: str
+    restore: JobManagerTaskRestore | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpec:
     """One execution attempt of a task.
 
@@ -149,6 +167,7 @@ class TaskSpec:
         memory_bytes: what the process may take beyond what it begins with; 0 for no limit.
         progress_interval: seconds between two looks at Spark's stage and task counts.
         limits: what its process may take.
+        streaming: what its streaming queries begin with; None: Spark alone looks after them.
     """
 
     job_id: str
@@ -171,6 +190,7 @@ class TaskSpec:
     memory_bytes: int = 0
     progress_interval: float = 0.3
     limits: ResourceLimits = ResourceLimits()
+    streaming: StreamingSpec | None = None
 
     @property
     def python_path(self) -> list[str]:

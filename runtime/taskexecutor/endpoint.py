@@ -24,13 +24,14 @@ from conf.options import (
     SparkOptions,
     TaskManagerOptions,
 )
+from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.environment.context import (
     ComponentContext,
     blob_client,
     offload_large_calls,
     wait_for_process,
 )
-from runtime.gateways.errors import DeploymentNotFoundError
+from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
 from runtime.gateways.messages import (
     JobHeartbeat,
     LeaderAddress,
@@ -367,6 +368,30 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
     @rpc_sync
     def cancel_task(self, attempt_id: ExecutionAttemptID) -> None:
         self._tasks.cancel(attempt_id)
+
+    # ------------------------------------------------------------- checkpoints
+
+    @rpc_sync
+    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint, job_master: FencingToken) -> None:
+        connection = self._connections.find(job_id)
+        if connection is not None and job_master < connection.token:
+            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
+        checkpoints = self._tasks.checkpoints(trigger.attempt_id)
+        if checkpoints is None:
+            raise NoSuchTaskError(f"attempt {trigger.attempt_id} does not run here any more")
+        checkpoints.trigger(trigger)
+
+    @rpc_tell
+    def notify_checkpoint_complete(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        checkpoints = self._tasks.checkpoints(attempt_id)
+        if checkpoints is not None:
+            checkpoints.completed(checkpoint_id)
+
+    @rpc_tell
+    def notify_checkpoint_aborted(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        checkpoints = self._tasks.checkpoints(attempt_id)
+        if checkpoints is not None:
+            checkpoints.aborted(checkpoint_id)
 
     def _log_client(self) -> BlobClient:
         if self._client is None:

@@ -9,7 +9,7 @@ from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
-from conf.options import BlobOptions, JobOptions, TaskManagerOptions
+from conf.options import BlobOptions, CheckpointingOptions, JobOptions, TaskManagerOptions
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
@@ -61,4 +61,5 @@ def create_services(
         libraries,
         get(JobOptions.CANCELLATION_TIMEOUT),
         task_limits(configuration),
+        get(CheckpointingOptions.CHECKPOINTS_DIR),
     )

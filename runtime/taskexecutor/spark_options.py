@@ -7,9 +7,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conf.configuration import Configuration
-from conf.options import EnvironmentOptions, SparkOptions, TaskManagerOptions
+from conf.options import CheckpointingOptions, EnvironmentOptions, SparkOptions, StateBackend, TaskManagerOptions
 from runtime.spark import DriverOptions
 from runtime.spark.spec import ResourceLimits
+
+_STATE_STORE = "spark.sql.streaming.stateStore"
+_PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+
+
+def state_backend_properties(backend: StateBackend) -> dict[str, str]:
+    """Spark's settings for a state backend.
+
+    RocksDB writes changelogs: what a batch adds is what it has changed, not whole files (Flink's incremental
+    checkpoints).
+    """
+    if backend is StateBackend.HASHMAP:
+        return {f"{_STATE_STORE}.providerClass": f"{_PROVIDERS}.HDFSBackedStateStoreProvider"}
+    return {
+        f"{_STATE_STORE}.providerClass": f"{_PROVIDERS}.RocksDBStateStoreProvider",
+        f"{_STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+    }
 
 
 def driver_options(
@@ -32,7 +49,10 @@ def driver_options(
         java_home=None if java_home is None else str(java_home),
         master=get(SparkOptions.MASTER),
         memory=f"{get(SparkOptions.DRIVER_MEMORY) >> 20}m",
-        conf=configuration.spark_properties(),
+        conf={
+            **state_backend_properties(get(CheckpointingOptions.STATE_BACKEND)),
+            **configuration.spark_properties(),
+        },
         java_options=options or (),
         jars=tuple(jars),
         archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,

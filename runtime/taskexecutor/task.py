@@ -17,10 +17,9 @@ from typing import Any
 
 from blob.cache import BlobCache
 from blob.errors import BlobError
-from blob.key import BlobKey
 from runtime.ids import JobVertexID
 from runtime.job_logs import KeptLog
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
+from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
@@ -31,9 +30,9 @@ from runtime.jobmaster.descriptor import (
     VertexProgress,
 )
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
-from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
+from runtime.librarycache.environment import PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
-from runtime.librarycache.manager import EnvironmentLease, LibraryCacheManager
+from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import (
     DriverOptions,
     SparkDriver,
@@ -44,11 +43,21 @@ from runtime.spark import (
     ZygoteLostError,
 )
 from runtime.spark.result_partition import discard_unfinished
-from runtime.spark.spec import SCHEDULER_POOL, ClassicEndpoint, ConnectEndpoint, ResourceLimits, TaskSpec
+from runtime.spark.spec import (
+    SCHEDULER_POOL,
+    ClassicEndpoint,
+    ConnectEndpoint,
+    ResourceLimits,
+    StreamingSpec,
+    TaskSpec,
+)
+from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.query_watch import watch_queries
+from runtime.taskexecutor.task_checkpoints import StopOutcome, TaskCheckpoints
+from runtime.taskexecutor.task_files import TaskFiles
 from runtime.taskexecutor.task_pool import TaskPool, private_file
-from runtime.taskexecutor.task_spec import describe_exit, task_spec, vertex_progress
+from runtime.taskexecutor.task_spec import describe_exit, query_location, task_spec, vertex_progress
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +81,7 @@ class TaskServices:
         cancellation_timeout_s: seconds that a cancelled process may take before it is killed, and what has ended to
             leave Spark before the driver is.
         limits: what a task's process may take.
+        checkpoints_dir: where the jobs' checkpoints are.
     """
 
     driver: SparkDriver
@@ -83,15 +93,7 @@ class TaskServices:
     libraries: LibraryCacheManager
     cancellation_timeout_s: float
     limits: ResourceLimits
-
-
-_LIBRARIES = {
-    ArtifactRole.PY_FILE: LibraryKind.PY_FILE,
-    ArtifactRole.PACKAGE: LibraryKind.PACKAGE,
-    ArtifactRole.REQUIREMENTS: LibraryKind.REQUIREMENTS,
-    ArtifactRole.ARCHIVE: LibraryKind.ARCHIVE,
-    ArtifactRole.JAR: LibraryKind.JAR,
-}
+    checkpoints_dir: Path
 
 
 class Task:
@@ -104,6 +106,7 @@ class Task:
         on_state: told each state that the attempt enters, the last one when nothing of it runs any more.
         on_progress: told Spark's counts.
         keep_logs: puts the logs of the attempt, which has ended, where they outlive this TaskExecutor.
+        responder: tells the JobMaster of its part of checkpoints.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Task:
         on_state: Callable[[TaskExecutionState], None],
         on_progress: Callable[[TaskProgress], None],
         keep_logs: Callable[[], Awaitable[tuple[KeptLog, ...]]],
+        responder: CheckpointResponder,
     ) -> None:
         self.descriptor = descriptor
         self._directory = directory
@@ -130,6 +134,11 @@ class Task:
         self._progress: tuple[VertexProgress, ...] = ()
         self._queries: tuple[StreamingQuery, ...] = ()
         self._scheduler_pool = ""
+        self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
+        self._files = TaskFiles(descriptor, directory, services.blobs)
+        self.checkpoints = TaskCheckpoints(
+            descriptor.attempt_id, descriptor.task_key, descriptor.restore, responder, self._stop_queries
+        )
         self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = time.time_ns() // 1_000_000
 
@@ -166,7 +175,7 @@ class Task:
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
-        state = self._final_state(status)
+        state = self._final_state(status, await self.checkpoints.end())
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
@@ -214,7 +223,9 @@ class Task:
         lease = self._services.libraries.register_lease(job_id)
         self._scheduler_pool = self._services.fair_pools.enter(job_id)
         try:
-            files, environment = await asyncio.get_running_loop().run_in_executor(None, self._prepare, lease)
+            files, environment = await asyncio.get_running_loop().run_in_executor(
+                None, self._files.prepare, lease, self._cancelled.is_set
+            )
             return await self._run_process(files, environment)
         finally:
             self._services.fair_pools.leave(job_id)
@@ -242,7 +253,7 @@ class Task:
     ) -> int:
         process, endpoint = await self._start_process(driver, files, environment)
         try:
-            self._process = process
+            self._process, self._endpoint = process, endpoint
             try:
                 status = await self._follow(process, endpoint)
             finally:
@@ -278,7 +289,20 @@ class Task:
         endpoint: ClassicEndpoint | ConnectEndpoint,
     ) -> TaskSpec:
         conf = {SCHEDULER_POOL: self._scheduler_pool}
-        return task_spec(self.descriptor, self._directory, files, environment, endpoint, self._services.limits, conf)
+        spec = task_spec(self.descriptor, self._directory, files, environment, endpoint, self._services.limits, conf)
+        return replace(spec, streaming=self._streaming())
+
+    def _streaming(self) -> StreamingSpec:
+        directory = self._services.checkpoints_dir / self.descriptor.job_id / "tasks" / self.descriptor.task_key
+        return StreamingSpec(
+            str(directory), str(Path(f"/proc/{self._driver.info.pid}/cwd").readlink()), self.descriptor.restore
+        )
+
+    async def _stop_queries(self, drain: bool) -> list[str]:
+        if self._endpoint is None or not self._driver.alive:
+            return []
+        timeout_s = self._services.cancellation_timeout_s
+        return await self._driver.stop_streaming_queries(self._endpoint, drain=drain, timeout_s=timeout_s)
 
     def _tell_user(self, text: str) -> None:
         """A line in the standard error of the attempt, which its process goes on with."""
@@ -317,6 +341,7 @@ class Task:
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
         watchers = (
             asyncio.create_task(self._cancel_when_asked(process)),
+            asyncio.create_task(self._end_when_stopped(process)),
             asyncio.create_task(self._end_with_driver(process)),
             asyncio.create_task(watch_queries(self._driver, endpoint, self._queries_changed)),
         )
@@ -340,6 +365,18 @@ class Task:
         )
         process.kill()
 
+    async def _end_when_stopped(self, process: TaskProcess) -> None:
+        """The job was stopped with a savepoint: its code sees its queries end, and should end too."""
+        await self.checkpoints.stopped.wait()
+        await asyncio.sleep(self._services.cancellation_timeout_s)
+        self._tell_user(
+            f"the job was stopped with a savepoint, but its code went on for {self._services.cancellation_timeout_s:g} "
+            "s after its queries had ended (task.cancellation.timeout): it is ended by force"
+        )
+        await process.cancel()
+        await asyncio.sleep(self._services.cancellation_timeout_s)
+        process.kill()
+
     async def _end_with_driver(self, process: TaskProcess) -> None:
         driver = self._driver
         await driver.wait_dead()
@@ -352,6 +389,8 @@ class Task:
         match message.get("type"):
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
+            case "query":
+                self.checkpoints.query_started(query_location(message))
             case "progress":
                 self._progress = vertex_progress(message["vertices"])
                 self._tell_progress()
@@ -381,10 +420,20 @@ class Task:
             lost = None if lost_result is None else JobVertexID(lost_result)
             self._failure = ErrorInfo(kind, name, message, traceback, self.descriptor.task_name, now_ms, lost)
 
-    def _final_state(self, status: int | None) -> TaskExecutionState:
+    def _final_state(self, status: int | None, stop: StopOutcome) -> TaskExecutionState:
         attempt_id = self.descriptor.attempt_id
+        if stop is StopOutcome.COMPLETED:
+            # The job is over, and its state kept; what its code made of the end of its queries is no failure.
+            return TaskExecutionState(
+                attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
+            )
         if self.cancelled:
             return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
+        if stop is StopOutcome.FAILED:
+            # Its queries were stopped and its state not kept: the job is not over, and goes on.
+            self._failure = None
+            message = "the job was to be stopped with a savepoint, which failed after its queries had been stopped"
+            self._fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message)
         if self._failure is None and not self._finished and not self._ended_itself_well(status):
             message = describe_exit(status, self._services.limits)
             self._fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", message)
@@ -395,37 +444,3 @@ class Task:
     def _ended_itself_well(self, status: int | None) -> bool:
         """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
         return status == 0 and self.descriptor.kind is JobKind.SCRIPT
-
-    # --------------------------------------------------------------- preparation
-
-    def _prepare(self, lease: EnvironmentLease) -> tuple[dict[ArtifactRole, list[Path]], PythonEnvironment | None]:
-        """The job's files, and what its code imports; the latter is None where it brings nothing."""
-        libraries = {
-            Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
-            for artifact in self.descriptor.artifacts
-            if artifact.role in _LIBRARIES
-        }
-        files = self._fetch_artifacts()
-        if not libraries:
-            return files, None
-        spec = EnvironmentSpec(tuple(libraries))
-        return files, lease.get_or_resolve(
-            spec, lambda library: self._cached(libraries[library]), lambda: self.cancelled
-        )
-
-    def _cached(self, artifact: Artifact) -> Path:
-        return self._services.blobs.get_file(self.descriptor.job_id, BlobKey.parse(artifact.blob_key))
-
-    def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
-        """The job's files under the names that the user knows, linked from the cache into the attempt's directory."""
-        files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
-        for artifact in self.descriptor.artifacts:
-            if artifact.role in _LIBRARIES:
-                continue
-            cached = self._cached(artifact)
-            target = self._directory / "files" / Path(artifact.name).name
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            if not target.exists():
-                os.link(cached, target)
-            files[artifact.role].append(target)
-        return files

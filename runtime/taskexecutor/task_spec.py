@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
+from runtime.checkpoint.model import QueryLocation
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, VertexProgress
@@ -94,6 +96,12 @@ def vertex_progress(vertices: dict[str, dict[str, int]]) -> tuple[VertexProgress
         )
         for vertex_id, counts in vertices.items()
     )
+
+
+def query_location(message: dict[str, Any]) -> QueryLocation:
+    """A streaming query as the task process tells of it before it starts."""
+    sink = message["sink"]
+    return QueryLocation(str(message["name"]), str(message["location"]), None if sink is None else str(sink))
 
 
 def describe_exit(status: int | None, limits: ResourceLimits) -> str:

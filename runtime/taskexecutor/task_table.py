@@ -18,8 +18,10 @@ from runtime.jobmaster.descriptor import (
     TaskProgress,
 )
 from runtime.spark import TaskProcess
+from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.task import Task, TaskServices
+from runtime.taskexecutor.task_checkpoints import TaskCheckpoints
 
 RETRY_S = 0.5
 
@@ -64,6 +66,7 @@ class TaskTable:
             lambda state: self._state_entered(job_id, state),
             lambda progress: self._progressed(job_id, progress),
             keep_logs,
+            CheckpointResponder(self._connections, job_id),
         )
         self._tasks[attempt_id] = task
         self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
@@ -84,6 +87,11 @@ class TaskTable:
         """The process of an attempt that runs here."""
         task = self._tasks.get(attempt_id)
         return None if task is None else task.process
+
+    def checkpoints(self, attempt_id: ExecutionAttemptID) -> TaskCheckpoints | None:
+        """The part that an attempt that runs here has in checkpoints."""
+        task = self._tasks.get(attempt_id)
+        return None if task is None else task.checkpoints
 
     def cancel(self, attempt_id: ExecutionAttemptID) -> None:
         """Cancel one attempt, if it runs here."""

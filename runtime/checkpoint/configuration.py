@@ -1,0 +1,42 @@
+"""How a job is checkpointed (Flink's `CheckpointCoordinatorConfiguration`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conf.configuration import Configuration
+from conf.options import CheckpointingOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCoordinatorConfiguration:
+    """Durations are in seconds.
+
+    Args:
+        interval_s: between the beginnings of two periodic checkpoints; None for none.
+        min_pause_s: the least time from the end of a checkpoint to the next periodic one.
+        timeout_s: what is not complete after it is aborted.
+        max_concurrent: how many checkpoints may be under way; savepoints are not counted.
+        tolerable_failures: how many checkpoints may fail in a row before the job fails; None for any number.
+    """
+
+    interval_s: float | None = None
+    min_pause_s: float = 0.0
+    timeout_s: float = 600.0
+    max_concurrent: int = 1
+    tolerable_failures: int | None = None
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> CheckpointCoordinatorConfiguration:
+        """As the cluster's configuration says."""
+        get = configuration.get
+        interval_s = get(CheckpointingOptions.INTERVAL)
+        min_pause_s = get(CheckpointingOptions.MIN_PAUSE)
+        return cls(
+            interval_s or None,
+            min_pause_s,
+            get(CheckpointingOptions.TIMEOUT),
+            # A pause after each checkpoint leaves room for one at a time only, as in Flink.
+            1 if min_pause_s else get(CheckpointingOptions.MAX_CONCURRENT),
+            get(CheckpointingOptions.TOLERABLE_FAILURES),
+        )

@@ -1,0 +1,399 @@
+"""When a job is checkpointed, and when a checkpoint is complete (Flink's `CheckpointCoordinator`).
+
+Pure: events in, instructions out, the time an argument. A checkpoint is complete when every task that runs has
+acknowledged it and it has been stored; only then are the tasks told (the second phase), and only then do those that it
+subsumes lose their files. Savepoints are checkpoints that the user owns: they wait for no pause, are not counted among
+those under way, and fail no job.
+
+One event, `advance`, brings the time and the tasks that run; whatever follows from either (a timeout, a task that has
+gone, a periodic checkpoint that is due) follows there.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from runtime.checkpoint.instructions import (
+    AllocateCheckpointID,
+    CheckpointInstruction,
+    DiscardSnapshots,
+    FailJob,
+    NotifyAborted,
+    NotifyComplete,
+    StoreCheckpoint,
+    TriggerTasks,
+)
+from runtime.checkpoint.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointMetadata,
+    CheckpointOutcome,
+    CheckpointTrigger,
+    DeclineCheckpoint,
+    OperationState,
+    OperationStatus,
+    SnapshotType,
+)
+from runtime.checkpoint.operations import Operations
+from runtime.checkpoint.pending import CheckpointTask, PendingCheckpoint
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker
+from runtime.ids import JobID, TriggerID
+from runtime.jobmaster.execution_state import Instant
+
+REMEMBERED = 1000
+"""Of how many checkpoints that are over it is remembered what became of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTasks:
+    """The tasks of a job at one moment.
+
+    Args:
+        tasks: those that run.
+        are_ready: whether all that are deployed run; a checkpoint has to include them all.
+        are_stateful: whether one of them has a streaming query, so that there is something to checkpoint.
+    """
+
+    tasks: tuple[CheckpointTask, ...] = ()
+    are_ready: bool = False
+    are_stateful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    trigger: CheckpointTrigger
+    since: Instant
+    is_periodic: bool = False
+
+
+class CheckpointCoordinator:
+    """The checkpoints of one job, under one leadership of its JobMaster.
+
+    Args:
+        configuration: when there are checkpoints.
+        job_id: the job.
+        directory: where the job's checkpoints are; each is a directory ``chk-<number>`` in it.
+        at: now.
+    """
+
+    def __init__(
+        self, configuration: CheckpointCoordinatorConfiguration, job_id: JobID, directory: str, at: Instant
+    ) -> None:
+        self._configuration = configuration
+        self._job_id = job_id
+        self._directory = directory
+        self._stats = CheckpointStatsTracker()
+        self._operations = Operations()
+        self._requests: deque[_Request] = deque()
+        self._allocating: _Request | None = None
+        self._pending: dict[int, PendingCheckpoint] = {}
+        self._outcomes: OrderedDict[int, CheckpointOutcome] = OrderedDict()
+        self._latest: CheckpointMetadata | None = None
+        self._last_triggered_s = at.monotonic_s
+        self._last_completed_s: float | None = None
+        self._failures_in_a_row = 0
+        self._stop: TriggerID | None = None
+        self._running = RunningTasks()
+
+    # ------------------------------------------------------------------ views
+
+    @property
+    def latest(self) -> CheckpointMetadata | None:
+        """The completed checkpoint to go back to."""
+        return self._latest
+
+    @property
+    def pending(self) -> tuple[PendingCheckpoint, ...]:
+        """The checkpoints under way."""
+        return tuple(self._pending.values())
+
+    @property
+    def stop_operation(self) -> OperationStatus | None:
+        """The stop-with-savepoint that is under way or done; None where there is none."""
+        return None if self._stop is None else self._operations.find(self._stop)
+
+    def statistics(self, at: Instant) -> CheckpointStatsSnapshot:
+        """The figures now."""
+        return self._stats.snapshot(at.epoch_ms, self._operations.all())
+
+    def operation(self, trigger_id: TriggerID) -> OperationStatus | None:
+        """What became of a wish; None where it is not known here."""
+        return self._operations.find(trigger_id)
+
+    def outcome(self, checkpoint_id: int) -> CheckpointOutcome | None:
+        """What became of a checkpoint; None where it is not known here."""
+        if checkpoint_id in self._pending:
+            return CheckpointOutcome.PENDING
+        return self._outcomes.get(checkpoint_id)
+
+    # ----------------------------------------------------------------- events
+
+    def recovered(self, completed: Sequence[CheckpointMetadata]) -> None:
+        """What the store holds, the oldest first; to be called once, before all else."""
+        for metadata in completed:
+            self._remember(metadata.checkpoint_id, CheckpointOutcome.COMPLETED)
+            self._stats.recovered(metadata)
+            self._latest = metadata
+
+    def restored(self, checkpoint_id: int, path: str, at: Instant) -> None:
+        """A task is given a checkpoint to go on from, or a savepoint (number 0) to begin from."""
+        self._stats.restored(checkpoint_id, path, at.epoch_ms, is_savepoint=checkpoint_id == 0)
+
+    def trigger(self, trigger: CheckpointTrigger, at: Instant) -> OperationStatus:
+        """Somebody wishes for a checkpoint; the wish waits until the job's tasks run. Followed by `advance`."""
+        known = self._operations.find(trigger.trigger_id)
+        if known is not None:
+            return known
+        begun = self._operations.begin(trigger)
+        if self._is_stopping():
+            self._operations.failed(
+                trigger.trigger_id, "the job is being stopped with a savepoint, and takes no other meanwhile"
+            )
+            return self._operations.find(trigger.trigger_id) or begun
+        if trigger.type.ends_the_job:
+            self._stop = trigger.trigger_id
+        self._requests.append(_Request(trigger, at))
+        return begun
+
+    def already_there(self, trigger: CheckpointTrigger, path: str) -> OperationStatus:
+        """A former JobMaster has completed this wish."""
+        begun = self._operations.find(trigger.trigger_id) or self._operations.begin(trigger)
+        self._operations.completed(trigger.trigger_id, path, ())
+        if trigger.type.ends_the_job:
+            self._stop = trigger.trigger_id
+        return self._operations.find(trigger.trigger_id) or begun
+
+    def advance(self, running: RunningTasks, at: Instant) -> list[CheckpointInstruction]:
+        """The time has passed, and these tasks run."""
+        self._running = running
+        instructions = self._expire(at)
+        instructions += self._without_the_gone(running, at)
+        self._give_up_waiting(at)
+        if self._is_due(running, at):
+            trigger = CheckpointTrigger(TriggerID.random(), SnapshotType.CHECKPOINT)
+            self._requests.append(_Request(trigger, at, is_periodic=True))
+        return instructions + self._start_next()
+
+    def id_allocated(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:
+        """The number that an `AllocateCheckpointID` asked for."""
+        request, self._allocating = self._allocating, None
+        if request is None:
+            return []  # the coordinator was closed meanwhile
+        trigger = request.trigger
+        if not self._running.are_ready:
+            self._requests.appendleft(request)  # a number has been left out, which costs nothing
+            return []
+        self._operations.numbered(trigger.trigger_id, checkpoint_id)
+        directory = self._checkpoint_directory(checkpoint_id)
+        tasks = self._running.tasks
+        self._pending[checkpoint_id] = PendingCheckpoint(
+            self._job_id, checkpoint_id, trigger, tasks, directory, at, request.since
+        )
+        self._stats.triggered(checkpoint_id, trigger.type, len(tasks), at.epoch_ms)
+        if not trigger.type.is_savepoint:
+            self._last_triggered_s = at.monotonic_s
+        return [TriggerTasks(checkpoint_id, trigger, directory, tasks), *self._start_next()]
+
+    def acknowledged(
+        self, ack: AcknowledgeCheckpoint, at: Instant
+    ) -> tuple[CheckpointOutcome, list[CheckpointInstruction]]:
+        """A task has done its part; the answer says what has become of the checkpoint. What comes late is removed."""
+        pending = self._pending.get(ack.checkpoint_id)
+        if pending is None:
+            outcome = self._outcomes.get(ack.checkpoint_id, CheckpointOutcome.ABORTED)
+            if outcome is not CheckpointOutcome.ABORTED:
+                return outcome, []
+            directory = self._checkpoint_directory(ack.checkpoint_id)
+            return outcome, [DiscardSnapshots(ack.checkpoint_id, directory, ack.queries)]
+        if not pending.takes_part(ack.attempt_id):
+            return CheckpointOutcome.ABORTED, []  # of an attempt that was not asked; the directory goes as a whole
+        if not pending.expects(ack.attempt_id):
+            return CheckpointOutcome.PENDING, []
+        pending.acknowledge(ack)
+        size, new_bytes = sum(query.bytes for query in ack.queries), sum(query.new_bytes for query in ack.queries)
+        self._stats.acknowledged(ack.checkpoint_id, size, new_bytes, at.epoch_ms)
+        if not pending.is_fully_acknowledged:
+            return CheckpointOutcome.PENDING, []
+        problem = pending.problem()
+        if problem:
+            return CheckpointOutcome.ABORTED, self._abort(pending, problem, at)
+        pending.is_being_stored = True
+        return CheckpointOutcome.PENDING, [StoreCheckpoint(pending.trigger, pending.metadata(at.epoch_ms))]
+
+    def declined(self, decline: DeclineCheckpoint, at: Instant) -> list[CheckpointInstruction]:
+        """A task cannot do its part, or was not reached."""
+        pending = self._pending.get(decline.checkpoint_id)
+        if pending is None or not pending.expects(decline.attempt_id):
+            return []
+        return [*self._abort(pending, decline.reason, at, counts=True), *self._start_next()]
+
+    def stored(
+        self, checkpoint_id: int, path: str, subsumed: Sequence[CheckpointMetadata], at: Instant
+    ) -> list[CheckpointInstruction]:
+        """A `StoreCheckpoint` was carried out; *subsumed* are in the store no more."""
+        pending = self._pending.pop(checkpoint_id)
+        self._remember(checkpoint_id, CheckpointOutcome.COMPLETED)
+        self._stats.completed(checkpoint_id, path, at.epoch_ms)
+        self._operations.completed(pending.trigger.trigger_id, path, tuple(pending.notes))
+        instructions: list[CheckpointInstruction] = [NotifyComplete(checkpoint_id, pending.tasks)]
+        if pending.trigger.type.is_savepoint:
+            # What the savepoint was copied from.
+            instructions.append(DiscardSnapshots(checkpoint_id, pending.directory, pending.queries))
+        else:
+            self._failures_in_a_row = 0
+            self._last_completed_s = at.monotonic_s
+            self._latest = pending.metadata(at.epoch_ms)
+            instructions += self._drop_subsumed(checkpoint_id, at)
+        for metadata in subsumed:
+            self._stats.subsumed(metadata.checkpoint_id)
+            instructions.append(DiscardSnapshots(metadata.checkpoint_id, metadata.path, metadata.queries))
+        return instructions + self._start_next()
+
+    def store_failed(self, checkpoint_id: int, reason: str, at: Instant) -> list[CheckpointInstruction]:
+        """A `StoreCheckpoint` could not be carried out; nothing of it is in the store."""
+        return [*self._abort(self._pending[checkpoint_id], reason, at, counts=True), *self._start_next()]
+
+    def stop_undone(self) -> None:
+        """A task is about to run again: a job that was stopped with a savepoint goes on, which is told.
+
+        As Flink's `StopWithSavepointStoppingException`: the savepoint was made, and a task was lost before it ended.
+        """
+        stop = self.stop_operation
+        if stop is not None and stop.state is OperationState.COMPLETED:
+            self._stop = None
+            self._operations.undone(
+                stop.trigger_id,
+                f"the savepoint {stop.path} was made, but a task was lost before it had ended, and the job goes on",
+            )
+
+    def close(self, reason: str, at: Instant) -> list[CheckpointInstruction]:
+        """The job is over: whatever is under way and not being stored is aborted."""
+        instructions: list[CheckpointInstruction] = []
+        for pending in [item for item in self._pending.values() if not item.is_being_stored]:
+            instructions += self._abort(pending, reason, at)
+        waiting = [*self._requests, *([] if self._allocating is None else [self._allocating])]
+        self._requests.clear()
+        self._allocating = None
+        for request in waiting:
+            self._request_failed(request, reason)
+        return instructions
+
+    # ---------------------------------------------------------------- helpers
+
+    def _is_stopping(self) -> bool:
+        operation = self.stop_operation
+        return operation is not None and operation.state is not OperationState.FAILED
+
+    def _is_due(self, running: RunningTasks, at: Instant) -> bool:
+        configuration = self._configuration
+        if configuration.interval_s is None or not (running.are_ready and running.are_stateful):
+            return False
+        if self._is_stopping() or self._waits_for_a_checkpoint() or not self._has_room():
+            return False
+        last = self._last_completed_s
+        if last is not None and at.monotonic_s < last + configuration.min_pause_s:
+            return False
+        return at.monotonic_s >= self._last_triggered_s + configuration.interval_s
+
+    def _waits_for_a_checkpoint(self) -> bool:
+        waiting = [*self._requests, *([] if self._allocating is None else [self._allocating])]
+        return any(not request.trigger.type.is_savepoint for request in waiting)
+
+    def _has_room(self) -> bool:
+        checkpoints = [item for item in self._pending.values() if not item.trigger.type.is_savepoint]
+        return len(checkpoints) < self._configuration.max_concurrent
+
+    def _start_next(self) -> list[CheckpointInstruction]:
+        if self._allocating is not None or not self._running.are_ready:
+            return []
+        for request in self._requests:
+            if request.trigger.type.is_savepoint or self._has_room():
+                self._requests.remove(request)
+                self._allocating = request
+                return [AllocateCheckpointID()]
+        return []
+
+    def _give_up_waiting(self, at: Instant) -> None:
+        deadline_s = at.monotonic_s - self._configuration.timeout_s
+        for request in [item for item in self._requests if item.since.monotonic_s <= deadline_s]:
+            self._requests.remove(request)
+            self._request_failed(
+                request, f"not all tasks of the job ran for {self._configuration.timeout_s:g} s; ask again when they do"
+            )
+
+    def _request_failed(self, request: _Request, reason: str) -> None:
+        self._operations.failed(request.trigger.trigger_id, reason)
+
+    def _expire(self, at: Instant) -> list[CheckpointInstruction]:
+        timeout_s = self._configuration.timeout_s
+        expired = [
+            item
+            for item in self._pending.values()
+            if not item.is_being_stored and at.monotonic_s >= item.triggered.monotonic_s + timeout_s
+        ]
+        reason = f"it was not complete within {timeout_s:g} s (execution.checkpointing.timeout)"
+        return [step for item in expired for step in self._abort(item, reason, at, counts=True)]
+
+    def _without_the_gone(self, running: RunningTasks, at: Instant) -> list[CheckpointInstruction]:
+        attempts = {task.attempt_id for task in running.tasks}
+        instructions: list[CheckpointInstruction] = []
+        for pending in list(self._pending.values()):
+            missing = pending.missing_of(attempts)
+            if not missing:
+                continue
+            wish = self._operations.find(pending.trigger.trigger_id)
+            if wish is not None:  # somebody waits for it: it is begun anew when the tasks run again
+                self._requests.append(_Request(pending.trigger, pending.since))
+            reason = f"task {missing[0].name!r} has ended before its part was done"
+            instructions += self._abort(pending, reason, at, is_over=wish is None)
+        return instructions
+
+    def _drop_subsumed(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:
+        """Older checkpoints that are still under way are of no use any more."""
+        older = [
+            item
+            for number, item in self._pending.items()
+            if number < checkpoint_id and not item.trigger.type.is_savepoint and not item.is_being_stored
+        ]
+        reason = f"checkpoint {checkpoint_id} was complete before it"
+        return [step for item in older for step in self._abort(item, reason, at)]
+
+    def _abort(
+        self, pending: PendingCheckpoint, reason: str, at: Instant, *, counts: bool = False, is_over: bool = True
+    ) -> list[CheckpointInstruction]:
+        """End a checkpoint; where it *counts*, too many in a row fail the job (Flink's `CheckpointFailureManager`).
+
+        *is_over*: whether the wish for it has failed with it.
+        """
+        checkpoint_id, trigger = pending.checkpoint_id, pending.trigger
+        del self._pending[checkpoint_id]
+        self._remember(checkpoint_id, CheckpointOutcome.ABORTED)
+        self._stats.failed(checkpoint_id, reason, at.epoch_ms)
+        if is_over:
+            self._operations.failed(trigger.trigger_id, reason)
+        instructions: list[CheckpointInstruction] = [
+            NotifyAborted(checkpoint_id, pending.tasks),
+            DiscardSnapshots(checkpoint_id, pending.directory, pending.queries),
+        ]
+        if counts and not trigger.type.is_savepoint:
+            self._failures_in_a_row += 1
+            tolerable = self._configuration.tolerable_failures
+            if tolerable is not None and self._failures_in_a_row > tolerable:
+                instructions.append(
+                    FailJob(
+                        f"{self._failures_in_a_row} checkpoints in a row have failed, "
+                        f"execution.checkpointing.tolerable-failed-checkpoints is {tolerable}; the last one: {reason}"
+                    )
+                )
+        return instructions
+
+    def _checkpoint_directory(self, checkpoint_id: int) -> str:
+        return posixpath.join(self._directory, f"chk-{checkpoint_id}")
+
+    def _remember(self, checkpoint_id: int, outcome: CheckpointOutcome) -> None:
+        self._outcomes[checkpoint_id] = outcome
+        while len(self._outcomes) > REMEMBERED:
+            self._outcomes.popitem(last=False)

@@ -1,0 +1,195 @@
+"""What JobMaster, TaskExecutors and clients tell each other about checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from runtime.checkpoint.model import QuerySnapshot
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
+
+FORMAT_VERSION = 1
+
+
+class SnapshotType(Enum):
+    """What is made (Flink's `SnapshotType`): a checkpoint, a savepoint, or a savepoint after which the job ends.
+
+    SAVEPOINT_SUSPEND stops each query between two batches; SAVEPOINT_TERMINATE, as `--drain` asks for, lets it work off
+    first what its sources have.
+    """
+
+    CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
+    SAVEPOINT_SUSPEND = "SAVEPOINT_SUSPEND"
+    SAVEPOINT_TERMINATE = "SAVEPOINT_TERMINATE"
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it is the user's, self-contained, and never removed by the job."""
+        return self is not SnapshotType.CHECKPOINT
+
+    @property
+    def ends_the_job(self) -> bool:
+        """Whether the queries are stopped for it."""
+        return self in (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTrigger:
+    """Somebody's wish for a checkpoint or savepoint.
+
+    Args:
+        trigger_id: chosen by whoever wishes; the same wish bears the same id.
+        type: what is wished for.
+        target: the directory in which a savepoint is to be made; empty for a checkpoint.
+    """
+
+    trigger_id: TriggerID
+    type: SnapshotType
+    target: str = ""
+
+
+class OperationState(Enum):
+    """How far a wish is (Flink's `QueueStatus` with the outcome)."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatus:
+    """What became of a wish so far (Flink's `SavepointInfo`).
+
+    Args:
+        trigger_id: the wish.
+        state: how far it is.
+        checkpoint_id: the number of the checkpoint; None before there is one.
+        path: when it is completed: the directory.
+        error: when it failed: why, on one line.
+        notes: what whoever asked should know, e.g. that a query had to be stopped by force.
+    """
+
+    trigger_id: TriggerID
+    state: OperationState
+    checkpoint_id: int | None = None
+    path: str = ""
+    error: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSnapshot:
+    """What one task has snapshotted (Flink's `TaskStateSnapshot`).
+
+    Args:
+        task_key: of the task.
+        task_name: of the task.
+        queries: one for each of its streaming queries.
+    """
+
+    task_key: JobVertexID
+    task_name: str
+    queries: tuple[QuerySnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMetadata:
+    """A completed checkpoint as it is stored (Flink's `CompletedCheckpoint` and its `_metadata`).
+
+    Args:
+        job_id: of the job.
+        checkpoint_id: its number.
+        path: its directory.
+        trigger_ms: when it was triggered, in milliseconds since the epoch.
+        completed_ms: when all tasks had acknowledged it.
+        tasks: what each task has snapshotted.
+        format_version: of this form.
+    """
+
+    job_id: JobID
+    checkpoint_id: int
+    path: str
+    trigger_ms: int
+    completed_ms: int
+    tasks: tuple[TaskSnapshot, ...]
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def queries(self) -> tuple[QuerySnapshot, ...]:
+        """All queries of all tasks."""
+        return tuple(query for task in self.tasks for query in task.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    """From the JobMaster to a task: take part in a checkpoint.
+
+    Args:
+        attempt_id: the task's attempt.
+        checkpoint_id: the number.
+        trigger: what is wished for.
+        directory: where the snapshots go: each query's in a directory of its own, below that of its task.
+        timeout_s: how long the checkpoint may take in all, in seconds.
+    """
+
+    attempt_id: ExecutionAttemptID
+    checkpoint_id: int
+    trigger: CheckpointTrigger
+    directory: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeCheckpoint:
+    """From a task: its part of a checkpoint is done (Flink's `AcknowledgeCheckpoint`).
+
+    Args:
+        checkpoint_id: the number.
+        attempt_id: the task's attempt.
+        trigger: what was wished for, so that a JobMaster that does not know the checkpoint knows what it was.
+        queries: what was snapshotted.
+        notes: what whoever wished should know.
+    """
+
+    checkpoint_id: int
+    attempt_id: ExecutionAttemptID
+    trigger: CheckpointTrigger
+    queries: tuple[QuerySnapshot, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineCheckpoint:
+    """From a task: it cannot do its part (Flink's `DeclineCheckpoint`); *reason* on one line."""
+
+    checkpoint_id: int
+    attempt_id: ExecutionAttemptID
+    reason: str
+
+
+class CheckpointOutcome(Enum):
+    """What has become of a checkpoint, as far as it is known to whoever is asked."""
+
+    PENDING = "PENDING"
+    COMPLETED = "COMPLETED"
+    ABORTED = "ABORTED"
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerTaskRestore:
+    """What a task begins with (Flink's `JobManagerTaskRestore`).
+
+    Args:
+        checkpoint_id: the checkpoint, or 0 for a savepoint.
+        queries: what there is of the task's queries.
+        savepoint: the directory of the savepoint that the job was begun from; empty for a checkpoint of the job's own.
+            A savepoint is put back once, whatever lies at the location of the query; a checkpoint only where what lies
+            there is behind it, or broken.
+        allow_non_restored_state: whether a query may begin without state although there is some that nobody claims.
+    """
+
+    checkpoint_id: int
+    queries: tuple[QuerySnapshot, ...]
+    savepoint: str = ""
+    allow_non_restored_state: bool = False

@@ -1,0 +1,11 @@
+"""The names of queries as names of directories."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+
+def directory_name(query_name: str) -> str:
+    """A name for the directory of a query, one for each query name; never hidden, nor a way out of its parent."""
+    quoted = quote(query_name, safe="")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted

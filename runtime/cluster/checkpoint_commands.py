@@ -1,0 +1,88 @@
+"""The commands on a job's checkpoints: ``job checkpoint``, ``job savepoint`` and ``job stop``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from actors.rpc.codec import to_plain
+from runtime.checkpoint.messages import OperationState, OperationStatus
+from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot
+from runtime.client import ClusterClient
+from runtime.cluster.formatting import format_duration, format_moment, format_size
+from runtime.cluster.render import print_error, print_facts, print_json, print_line
+from runtime.ids import JobID
+
+
+def take_checkpoint(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
+    """`understudy job checkpoint`."""
+    _show(client.trigger_checkpoint(job_id), f"checkpoint of job {job_id}", as_json)
+
+
+def take_savepoint(client: ClusterClient, job_id: JobID, directory: str | None, as_json: bool) -> None:
+    """`understudy job savepoint`."""
+    status = client.trigger_savepoint(job_id, None if directory is None else Path(directory))
+    _show(status, f"savepoint of job {job_id}", as_json)
+
+
+def stop_job(
+    client: ClusterClient,
+    job_id: JobID,
+    directory: str | None,
+    drain: bool,
+    as_json: bool,
+) -> None:
+    """`understudy job stop`."""
+    status, job_status = client.stop_and_await_end(job_id, None if directory is None else Path(directory), drain=drain)
+    if job_status is not None:
+        print_line(f"job {job_id} is {job_status.value}", sys.stderr)
+    _show(status, f"savepoint of job {job_id}", as_json)
+
+
+def _show(status: OperationStatus, what: str, as_json: bool) -> None:
+    """The directory to standard output, what is to be known beside it to standard error."""
+    if as_json:
+        print_json(to_plain(status))
+    elif status.state is OperationState.COMPLETED:
+        for note in status.notes:
+            print_line(f"note: {note}", sys.stderr)
+        print_line(status.path)
+    if status.state is not OperationState.COMPLETED:
+        if not as_json:
+            print_error(f"the {what} failed: {status.error}", "the job goes on; mend the cause and ask again")
+        sys.exit(1)
+
+
+def print_checkpoints(figures: CheckpointStatsSnapshot) -> None:
+    """The part of ``job info`` on checkpoints; nothing of a job that has had none."""
+    counts = figures.counts
+    if not counts.total and figures.latest_restored is None:
+        return
+    print_line("")
+    restored = figures.latest_restored
+    print_facts(
+        {
+            "Checkpoints": f"{counts.completed} completed, {counts.in_progress} in progress, {counts.failed} failed, "
+            f"{counts.restored} restored",
+            "Latest completed": _stats(figures.latest_completed),
+            "Latest savepoint": _stats(figures.latest_savepoint),
+            "Latest failed": _failure(figures.latest_failed),
+            "Latest restored": ""
+            if restored is None
+            else f"{restored.external_path}, {format_moment(restored.restore_timestamp)}",
+        }
+    )
+
+
+def _stats(stats: CheckpointStats | None) -> str:
+    if stats is None:
+        return ""
+    size = f"{format_size(stats.state_size)}, {format_size(stats.checkpointed_size)} new"
+    moment, duration = format_moment(stats.trigger_timestamp), format_duration(stats.end_to_end_duration)
+    return f"{stats.id}, {moment}, {duration}, {size}, {stats.external_path}"
+
+
+def _failure(stats: CheckpointStats | None) -> str:
+    if stats is None:
+        return ""
+    return f"{stats.id}, {format_moment(stats.trigger_timestamp)}: {stats.failure_message}"

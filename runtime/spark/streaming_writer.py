@@ -1,0 +1,168 @@
+"""Sees a task's streaming queries before they start: their names, where their state and their sink are.
+
+A hook around PySpark's `DataStreamWriter`, in task processes only, for scripts (classic) and Connect alike. A query
+that names no checkpointLocation gets one in the job's own directory, so that its restart goes on where it was; state
+that the job begins with is put back before the query starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import posixpath
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runtime.checkpoint.files import make_private, path_of
+from runtime.checkpoint.model import QueryLocation
+from runtime.checkpoint.names import directory_name
+
+from .spec import StreamingSpec, TaskSpec
+
+FILE_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro", "xml"})
+LOCATION = "checkpointlocation"
+_DEFAULT_LOCATIONS = "spark.sql.streaming.checkpointLocation"
+_SETTINGS = "_understudy_settings"
+
+
+class StreamingQueries:
+    """The queries of this task process.
+
+    Args:
+        spec: what they begin with.
+        tell: told each query before it starts.
+    """
+
+    def __init__(self, spec: StreamingSpec, tell: Callable[[QueryLocation], None]) -> None:
+        from runtime.checkpoint.task_restore import TaskRestore
+
+        self._spec = spec
+        self._tell = tell
+        self._restore = TaskRestore(Path(spec.directory), spec.restore)
+        self._names: dict[str, str] = {}
+        self._unnamed = 0
+
+    def install(self, writer: Any) -> None:
+        """Put the hook into a `DataStreamWriter` class, in this process only."""
+        for method, record in _RECORDED.items():
+            _record(writer, method, record)
+        for method in ("start", "toTable"):
+            self._prepare_before(writer, method)
+
+    def warn_of_unclaimed(self) -> None:
+        """See `runtime.checkpoint.task_restore.warn_of_unclaimed`."""
+        from runtime.checkpoint.task_restore import warn_of_unclaimed
+
+        warn_of_unclaimed(self._restore)
+
+    def _prepare_before(self, writer: Any, method: str) -> None:
+        original = getattr(writer, method)
+        signature = inspect.signature(original)
+        queries = self
+
+        @functools.wraps(original)
+        def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            given = signature.bind(self, *arguments, **keywords).arguments
+            options = given.get("options", {})
+            self.options(**options)  # and once more by PySpark itself: what they say is the same
+            for name in ("format", "outputMode", "queryName"):
+                if given.get(name) is not None:
+                    getattr(self, name)(given[name])
+            path = given.get("path")
+            queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
+            return original(self, *arguments, **keywords)
+
+        setattr(writer, method, start)
+
+    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> None:
+        settings = _settings(writer)
+        kind = settings.get("format", "table" if is_table else "parquet")
+        given = settings.get(LOCATION)
+        if given is None and (kind == "memory" and settings.get("outputmode") != "complete"):
+            return  # Spark lets no such query go on from a location
+        query_name = settings.get("queryname")
+        if given is None and query_name and (below := _default_locations(writer)):
+            given = posixpath.join(below, query_name)
+        name = query_name or self._name_of(given)
+        if given is None:
+            location = str(Path(self._spec.directory, "live", directory_name(name)))
+            make_private(Path(location))
+            writer.option("checkpointLocation", location)
+        else:
+            location = self._absolute(given)
+        self._names[location] = name
+        sink = path or settings.get("path")
+        is_file_sink = kind in FILE_FORMATS and sink is not None
+        query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
+        note = "" if "://" in location else self._restore.prepare(query)
+        if note:
+            print(note, file=sys.stderr, flush=True)  # noqa: T201
+        self._tell(query)
+
+    def _name_of(self, given: str | None) -> str:
+        """The name of a query without one: its place in the order of start, however often it is started again."""
+        known = None if given is None else self._names.get(self._absolute(given))
+        if known is not None:
+            return known
+        self._unnamed += 1
+        return f"query-{self._unnamed - 1}"
+
+    def _absolute(self, path: str) -> str:
+        """A path as the driver sees it; a URI of another file system than the local one stays as it is."""
+        if "://" in path and not path.startswith("file:"):
+            return path
+        return posixpath.normpath(posixpath.join(self._spec.driver_directory, path_of(path)))
+
+
+def watch_streaming_queries(
+    spec: TaskSpec, tell: Callable[[QueryLocation], None], writer: Any
+) -> StreamingQueries | None:
+    """Install the hook into a `DataStreamWriter` class; None where Spark alone looks after the task's queries."""
+    if spec.streaming is None:
+        return None
+    queries = StreamingQueries(spec.streaming, tell)
+    queries.install(writer)
+    return queries
+
+
+def _settings(writer: Any) -> dict[str, str]:
+    settings: dict[str, str] = writer.__dict__.setdefault(_SETTINGS, {})
+    return settings
+
+
+def _default_locations(writer: Any) -> str | None:
+    session = getattr(writer, "_spark", None) or getattr(writer, "_session", None)
+    if session is None:
+        return None
+    found: str | None = session.conf.get(_DEFAULT_LOCATIONS, None)
+    return found
+
+
+def _record(writer: Any, method: str, record: Callable[..., dict[str, Any]]) -> None:
+    original = getattr(writer, method)
+
+    @functools.wraps(original)
+    def recorded(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        returned = original(self, *arguments, **keywords)
+        found = {key: str(value) for key, value in record(*arguments, **keywords).items() if value is not None}
+        _settings(self).update(found)
+        return returned
+
+    setattr(writer, method, recorded)
+
+
+def _lower(options: dict[str, Any]) -> dict[str, Any]:
+    return {key.lower(): value for key, value in options.items()}
+
+
+_RECORDED: dict[str, Callable[..., dict[str, Any]]] = {
+    "format": lambda source: {"format": source.lower()},
+    "outputMode": lambda outputMode: {"outputmode": outputMode.lower()},  # noqa: N803
+    "queryName": lambda queryName: {"queryname": queryName},  # noqa: N803
+    "option": lambda key, value: _lower({key: value}),
+    "options": lambda **options: _lower(options),
+    "foreach": lambda f: {"format": "foreach"},
+    "foreachBatch": lambda func: {"format": "foreachbatch"},
+}

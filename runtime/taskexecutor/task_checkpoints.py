@@ -1,0 +1,174 @@
+"""The part of one attempt in the checkpoints of its job (Flink's `SubtaskCheckpointCoordinator`).
+
+A snapshot is taken here, in the TaskExecutor, off its main thread: it needs the files of the task's queries only, and
+neither Spark nor the task process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from pathlib import Path
+
+from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.files import make_private
+from runtime.checkpoint.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointOutcome,
+    DeclineCheckpoint,
+    JobManagerTaskRestore,
+    SnapshotType,
+    TriggerCheckpoint,
+)
+from runtime.checkpoint.model import QueryLocation, QuerySnapshot
+from runtime.checkpoint.names import directory_name
+from runtime.checkpoint.snapshot import take_snapshot
+from runtime.ids import ExecutionAttemptID, JobVertexID
+from runtime.spark import SparkVehicleError
+from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
+
+log = logging.getLogger(__name__)
+
+StopQueries = Callable[[bool], Awaitable[list[str]]]
+"""Stops the task's queries, drained or not; returns what whoever asked should know."""
+
+
+class StopOutcome(Enum):
+    """What a stop-with-savepoint makes of the end of its task."""
+
+    NOT_ASKED = "NOT_ASKED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+class TaskCheckpoints:
+    """One attempt's queries, and its part of the checkpoints.
+
+    Args:
+        attempt_id: the attempt.
+        task_key: of its task.
+        restore: what it has begun with.
+        responder: tells the JobMaster.
+        stop_queries: see `StopQueries`; raises SparkVehicleError.
+    """
+
+    def __init__(
+        self,
+        attempt_id: ExecutionAttemptID,
+        task_key: JobVertexID,
+        restore: JobManagerTaskRestore | None,
+        responder: CheckpointResponder,
+        stop_queries: StopQueries,
+    ) -> None:
+        self._attempt_id = attempt_id
+        self._task_key = task_key
+        self._responder = responder
+        self._stop_queries = stop_queries
+        self._queries: dict[str, QueryLocation] = {}
+        is_savepoint = restore is not None and bool(restore.savepoint)
+        self._previous = {} if restore is None or is_savepoint else {query.name: query for query in restore.queries}
+        self._expected = frozenset(self._previous)
+        self._taken: dict[int, tuple[QuerySnapshot, ...]] = {}
+        self._runs: dict[int, asyncio.Task[None]] = {}
+        self._stop: asyncio.Task[None] | None = None
+        self._stop_outcome = StopOutcome.NOT_ASKED
+        self._ended = False
+        self._changed = asyncio.Event()
+        self.stopped = asyncio.Event()
+        """Set when the job has been stopped with a savepoint: the task has to end."""
+
+    def query_started(self, query: QueryLocation) -> None:
+        """The task is about to start a query, or to start it again."""
+        self._queries[query.name] = query
+        self._changed.set()
+
+    def trigger(self, trigger: TriggerCheckpoint) -> None:
+        """Take part in a checkpoint; once for each number. The JobMaster is told what came of it."""
+        number = trigger.checkpoint_id
+        if number in self._runs or self._ended:
+            return
+        self._runs[number] = run = asyncio.get_running_loop().create_task(self._take_part(trigger))
+        run.add_done_callback(lambda _: self._runs.pop(number, None))
+        if trigger.trigger.type.ends_the_job:
+            self._stop = run
+
+    def completed(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete: the next one builds upon it."""
+        for query in self._taken.pop(checkpoint_id, ()):
+            self._previous[query.name] = query
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint came to nothing."""
+        # What is still being taken is removed by the JobMaster when it hears of it; a stop learns by itself.
+        self._taken.pop(checkpoint_id, None)
+
+    async def end(self) -> StopOutcome:
+        """The process has ended and left Spark: wait for what a stop-with-savepoint makes of that."""
+        self._ended = True
+        self._changed.set()
+        if self._stop is not None:
+            await asyncio.gather(self._stop, return_exceptions=True)
+        return self._stop_outcome
+
+    async def _take_part(self, trigger: TriggerCheckpoint) -> None:
+        # A task without queries runs to its own end.
+        is_stop = trigger.trigger.type.ends_the_job and bool(self._queries)
+        notes: tuple[str, ...] = ()
+        try:
+            self._check_locations()
+            if is_stop:
+                self._stop_outcome = StopOutcome.FAILED  # until it is known to have been done
+                notes = tuple(await self._stop_queries(_drains(trigger)))
+            queries = await self._snapshot(trigger)
+        except (CheckpointError, SparkVehicleError, OSError) as error:
+            log.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
+            await self._responder.decline(DeclineCheckpoint(trigger.checkpoint_id, self._attempt_id, str(error)))
+            return
+        self._taken[trigger.checkpoint_id] = queries
+        ack = AcknowledgeCheckpoint(trigger.checkpoint_id, self._attempt_id, trigger.trigger, queries, notes)
+        outcome = await self._responder.acknowledge(ack, trigger.timeout_s, until_decided=is_stop)
+        if is_stop and outcome is CheckpointOutcome.COMPLETED:
+            self._stop_outcome = StopOutcome.COMPLETED
+            self.stopped.set()
+
+    async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[QuerySnapshot, ...]:
+        await self._all_started(trigger.timeout_s)
+        directory = Path(trigger.directory, self._task_key)
+        found = list(self._queries.values())
+        return tuple(await asyncio.get_running_loop().run_in_executor(None, self._take, found, directory))
+
+    async def _all_started(self, timeout_s: float) -> None:
+        """Wait until the queries that the task was restored with are there again: without them it is not whole."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while missing := sorted(self._expected - self._queries.keys()):
+                    if self._ended:
+                        break
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        if missing:
+            raise CheckpointError(f"streaming query {missing[0]!r} has not been started again")
+
+    def _check_locations(self) -> None:
+        for query in self._queries.values():
+            if "://" in query.location:
+                raise CheckpointError(
+                    f"the checkpointLocation of query {query.name!r} is {query.location}: only those in a local file "
+                    "system are checkpointed"
+                )
+
+    def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
+        make_private(directory)
+        taken = []
+        for query in queries:
+            target = directory / directory_name(query.name)
+            taken.append(take_snapshot(query, target, self._previous.get(query.name)))
+        return taken
+
+
+def _drains(trigger: TriggerCheckpoint) -> bool:
+    return trigger.trigger.type is SnapshotType.SAVEPOINT_TERMINATE

@@ -1,0 +1,257 @@
+"""Checkpoints and savepoints of a streaming job: every part of the cluster is killed, and no row is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet
+import pytest
+
+from runtime.checkpoint.messages import OperationState
+from runtime.checkpoint.savepoint import read_savepoint
+from runtime.ids import JobID, TriggerID
+from tests.cluster_harness import Cluster, await_value, started
+from tests.job_files import write_job
+
+# File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
+STREAM = """\
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+source, sink, location = sys.argv[1:4]
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
+rows = spark.readStream.schema("at TIMESTAMP, key STRING").option("maxFilesPerTrigger", 1).json(source)
+counts = (
+    rows.withWatermark("at", "0 seconds").groupBy(F.window("at", "1 minute"), "key").count()
+    .selectExpr("window.start AS start", "key", "count")
+)
+writer = counts.writeStream.queryName("counts").format("parquet").trigger(processingTime="200 milliseconds")
+if location:
+    writer = writer.option("checkpointLocation", location)
+writer.start(sink).awaitTermination()
+print("the query has ended")
+"""
+
+# On Spark Connect, with neither a name nor a location: it has nothing but what the job gives it.
+PIPELINE = """\
+from runtime.api import Parameter, Pipeline, parse_parameters
+
+def read(ctx):
+    ctx.spark.conf.set("spark.sql.shuffle.partitions", 2)
+    return ctx.spark.readStream.schema("at TIMESTAMP, key STRING").json(ctx.parameters["source"])
+
+def write(ctx, rows):
+    writer = rows.groupBy("key").count().writeStream.format("noop").outputMode("update")
+    writer.trigger(processingTime="200 milliseconds").start().awaitTermination()
+
+def pipeline(argv):
+    p = Pipeline("unnamed-stream", parse_parameters(argv, Parameter("source")))
+    p.source("read", read).sink("write", write)
+    return p
+"""
+
+KEYS = 7
+
+pytestmark = pytest.mark.timeout(900)  # many restarts of Spark, on a machine that may be busy
+
+
+class Source:
+    """The files of the source, each with rows of one minute; the last one closes all windows."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.expected: Counter[tuple[str, str]] = Counter()
+        self._files = 0
+        self._begun = time.time() - 3600
+        directory.mkdir()
+
+    def write(self, files: int) -> None:
+        for _ in range(files):
+            number = self._files
+            minute = f"2026-01-01T{number // 60:02}:{number % 60:02}:00"
+            keys = [f"key-{row % KEYS}" for row in range(20 + number)]
+            self.expected.update((minute, key) for key in keys)
+            self._add([{"at": minute, "key": key} for key in keys])
+
+    def close(self) -> None:
+        self._add([{"at": "2030-01-01T00:00:00", "key": "end"}])
+
+    def _add(self, rows: list[dict[str, str]]) -> None:
+        unfinished = self.directory.parent / "unfinished"
+        unfinished.write_text("\n".join(map(json.dumps, rows)))
+        # Spark takes the files in the order of these times.
+        os.utime(unfinished, (self._begun + self._files, self._begun + self._files))
+        unfinished.rename(self.directory / f"{self._files:04}.json")
+        self._files += 1
+
+
+@pytest.fixture(scope="module")
+def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that checkpoints often and restarts at once."""
+    yield from started(
+        tmp_path_factory.mktemp("c"),
+        "execution.checkpointing.interval=1s",
+        "execution.checkpointing.num-retained=2",
+        "restart-strategy.fixed-delay.attempts=20",
+        "restart-strategy.fixed-delay.delay=200ms",
+        "spark.sql.session.timeZone=UTC",
+    )
+
+
+def attempts(cluster: Cluster, job_id: str) -> int:
+    return int(cluster.job(job_id)["tasks"][0]["attempts"][-1]["number"])
+
+
+def await_checkpoints(cluster: Cluster, job_id: str, more: int = 1) -> dict[str, Any]:
+    """Wait until as many more checkpoints are complete."""
+    latest = lambda: (cluster.job(job_id)["checkpoints"]["latest_completed"] or {"id": 0})["id"]  # noqa: E731
+    before = latest()
+    await_value(lambda: latest() >= before + more, timeout=120)
+    figures: dict[str, Any] = cluster.job(job_id)["checkpoints"]
+    return figures
+
+
+def kill_and_await_restart(cluster: Cluster, job_id: str, pid: int) -> None:
+    before = attempts(cluster, job_id)
+    os.kill(pid, signal.SIGKILL)
+    await_value(lambda: attempts(cluster, job_id) > before, timeout=120)
+    cluster.await_status(job_id, "RUNNING")
+
+
+def rows_of(sink: Path) -> Counter[tuple[str, str]]:
+    """What the sink holds by its log, which is what counts for Spark's readers; a row that is there twice counts twice.
+
+    The log is read here, and not by Spark: what Spark wrote is not checked by Spark.
+    """
+    log = sink / "_spark_metadata"
+    names = [path.name for path in log.iterdir() if not path.name.startswith(".")] if log.exists() else []
+    compact = max((int(name.split(".")[0]) for name in names if name.endswith(".compact")), default=-1)
+    later = [name for name in names if name.isdigit() and int(name) > compact]
+    paths: list[str] = []
+    for name in [*([f"{compact}.compact"] if compact >= 0 else []), *later]:
+        paths += [json.loads(line)["path"] for line in (log / name).read_text().splitlines()[1:]]
+    found: Counter[tuple[str, str]] = Counter()
+    for path in paths:
+        for row in pyarrow.parquet.read_table(unquote(urlsplit(path).path)).to_pylist():
+            found[row["start"].strftime("%Y-%m-%dT%H:%M:%S"), row["key"]] += row["count"]
+    return found
+
+
+def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doubles_no_row(
+    checkpointed: Cluster, tmp_path: Path
+) -> None:
+    cluster, source, sink = checkpointed, Source(tmp_path / "in"), tmp_path / "out"
+    script = write_job(tmp_path, STREAM, "stream.py")
+    source.write(3)
+    job_id = cluster.submit(script, str(source.directory), str(sink), str(tmp_path / "live"))
+    cluster.await_status(job_id, "RUNNING")
+    figures = await_checkpoints(cluster, job_id, 2)
+    counts = figures["counts"]
+    assert counts["total"] == counts["completed"] + counts["failed"] + counts["in_progress"]
+    assert len(list((cluster.directory / "checkpoints" / job_id).glob("chk-*"))) >= 1
+
+    # The task process, the Spark driver with its TaskExecutor, the JobMaster: the job goes on from where it was.
+    (task,) = cluster.tasks_of(job_id)
+    kill_and_await_restart(cluster, job_id, task)
+    source.write(3)
+    await_checkpoints(cluster, job_id)
+    (manager,) = cluster.json("status")["task_managers"]
+    kill_and_await_restart(cluster, job_id, manager["registration"]["spark_pid"])
+    source.write(3)
+    before = await_checkpoints(cluster, job_id)["latest_completed"]["id"]
+    assert cluster.job(job_id)["checkpoints"]["counts"]["restored"] == 2
+    os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
+    known = lambda: cluster.job(job_id)["checkpoints"]["latest_completed"]  # noqa: E731
+    assert await_value(known)["id"] >= before, "the successor knows what was stored"
+    cluster.await_status(job_id, "RUNNING")
+    assert await_checkpoints(cluster, job_id)["counts"]["restored"] == 0, "the task has gone on"
+
+    # The same wish twice is one savepoint, also for a JobMaster that does not know of the first time.
+    trigger = TriggerID.random()
+    with cluster.client() as client:
+        first = client.trigger_savepoint(JobID(job_id), tmp_path / "savepoints", trigger)
+        assert first.state is OperationState.COMPLETED, first.error
+        os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
+        again = client.trigger_savepoint(JobID(job_id), tmp_path / "savepoints", trigger)
+    assert (again.state, again.path) == (OperationState.COMPLETED, first.path)
+    assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [first.path]
+
+    # Stopped with a savepoint, and begun again from it by another job, at a location of that job's own.
+    source.write(3)
+    cluster.await_status(job_id, "RUNNING")
+    stopped = cluster.run("job", "stop", "--savepoint", str(tmp_path / "stopped"), "--drain", job_id)
+    assert f"job {job_id} is FINISHED" in stopped.stderr
+    assert not (cluster.directory / "checkpoints" / job_id).exists(), "what was the job's own goes with it"
+    options = ("--from", stopped.stdout.strip())
+    second = cluster.submit(script, str(source.directory), str(sink), "", options=options)
+    cluster.await_status(second, "RUNNING")
+    assert cluster.job(second)["checkpoints"]["latest_restored"]["is_savepoint"]
+    source.write(2)
+    await_checkpoints(cluster, second)
+    (task,) = cluster.tasks_of(second)
+    kill_and_await_restart(cluster, second, task)
+    source.close()
+    await_value(lambda: rows_of(sink).total() >= source.expected.total(), timeout=180)
+    assert rows_of(sink) == source.expected
+    cluster.run("job", "cancel", second)
+
+    # Rolled back to the first savepoint, in place: everything after it is done again, and nothing is there twice.
+    options = ("--from", first.path)
+    third = cluster.submit(script, str(source.directory), str(sink), str(tmp_path / "live"), options=options)
+    cluster.await_status(third, "RUNNING")
+    await_value(lambda: rows_of(sink) != source.expected)
+    await_value(lambda: rows_of(sink).total() >= source.expected.total(), timeout=180)
+    assert rows_of(sink) == source.expected
+    cluster.run("job", "cancel", third)
+
+
+def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster, tmp_path: Path) -> None:
+    cluster, source = checkpointed, Source(tmp_path / "in")
+    source.write(1)
+    arguments = str(source.directory), str(tmp_path / "out"), str(tmp_path / "live")
+    job_id = cluster.submit(write_job(tmp_path, STREAM, "stream.py"), *arguments)
+    cluster.await_status(job_id, "RUNNING")
+    await_checkpoints(cluster, job_id)
+    savepoint = cluster.run("job", "stop", job_id).stdout.strip()
+    renamed = write_job(tmp_path, STREAM.replace('queryName("counts")', 'queryName("other")'), "renamed.py")
+    refused = cluster.run("job", "run", "--from", savepoint, str(renamed), "--", *arguments, check=False)
+    assert refused.returncode == 1
+    assert "holds no state of query 'other', but of 'counts'" in refused.stderr
+    missing = cluster.run("job", "run", "--from", str(tmp_path), str(renamed), "--", *arguments, check=False)
+    assert missing.returncode == 1
+    assert "Traceback" not in missing.stderr
+    failed = cluster.run("job", "savepoint", job_id, check=False)
+    assert "FINISHED already" in failed.stderr
+
+
+def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed: Cluster, tmp_path: Path) -> None:
+    cluster, source = checkpointed, Source(tmp_path / "in")
+
+    def batch() -> int:
+        queries = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"]
+        return -1 if not queries or queries[0]["batch"] is None else int(queries[0]["batch"])
+
+    source.write(1)
+    job_id = cluster.submit(write_job(tmp_path, PIPELINE), f"--source={source.directory}")
+    await_value(lambda: batch() >= 0, timeout=120)
+    source.write(1)
+    await_value(lambda: batch() >= 1, timeout=120)
+    before = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"][0]
+    (task,) = cluster.tasks_of(job_id)
+    kill_and_await_restart(cluster, job_id, task)
+    source.write(1)
+    await_value(lambda: batch() > before["batch"], timeout=120)
+    after = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"][0]
+    assert (after["id"], after["run_id"] != before["run_id"]) == (before["id"], True), "it is the same query"
+    savepoint = Path(cluster.run("job", "stop", job_id).stdout.strip())
+    assert cluster.job(job_id)["status"] == "FINISHED"
+    assert [query.snapshot.name for query in read_savepoint(savepoint).queries] == ["query-0"]

@@ -1,0 +1,416 @@
+"""The checkpoint coordinator: triggers, acknowledgements, timeouts, what is subsumed, and what nobody may remove."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from runtime.checkpoint.coordinator import CheckpointCoordinator, RunningTasks
+from runtime.checkpoint.instructions import (
+    AllocateCheckpointID,
+    CheckpointInstruction,
+    DiscardSnapshots,
+    FailJob,
+    NotifyAborted,
+    NotifyComplete,
+    StoreCheckpoint,
+    TriggerTasks,
+)
+from runtime.checkpoint.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointMetadata,
+    CheckpointOutcome,
+    CheckpointTrigger,
+    DeclineCheckpoint,
+    OperationState,
+    SnapshotType,
+)
+from runtime.checkpoint.model import QuerySnapshot
+from runtime.checkpoint.pending import CheckpointTask
+from runtime.checkpoint.statistics import HISTORY, CheckpointStatsStatus
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.jobmaster.execution_state import Instant
+
+JOB = JobID("0" * 32)
+
+
+def at(seconds: float) -> Instant:
+    return Instant(seconds, int(seconds * 1000))
+
+
+def task(number: int) -> CheckpointTask:
+    digits = f"{number:032x}"
+    return CheckpointTask(ExecutionAttemptID(digits), JobVertexID(digits), f"task-{number}", ResourceID("tm-0"))
+
+
+def ready(*numbers: int) -> RunningTasks:
+    return RunningTasks(tuple(task(number) for number in numbers or (1,)), are_ready=True, are_stateful=True)
+
+
+def snapshot(checkpoint_id: int, number: int = 1, name: str | None = None) -> QuerySnapshot:
+    path = f"/c/chk-{checkpoint_id}/{number}"
+    return QuerySnapshot(name or f"query-{number}", "id", "/live", None, path, 7, ["{}"], 3, 100, 10)
+
+
+def wish(kind: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointTrigger:
+    return CheckpointTrigger(TriggerID.random(), kind, "/s" if kind.is_savepoint else "")
+
+
+def of_type(instructions: list[CheckpointInstruction], kind: type) -> list[CheckpointInstruction]:
+    return [item for item in instructions if isinstance(item, kind)]
+
+
+class Driver:
+    """Carries instructions out as a JobMaster would, with a store of one's own."""
+
+    def __init__(self, retained: int = 1, **settings: float | None) -> None:
+        configuration = CheckpointCoordinatorConfiguration(**settings)  # type: ignore[arg-type]
+        self.coordinator = CheckpointCoordinator(configuration, JOB, "/c", at(0))
+        self.retained = retained
+        self.now = 0.0
+        self.next_id = 1
+        self.running = ready()
+        self.store: list[CheckpointMetadata] = []
+        self.done: list[CheckpointInstruction] = []
+        self.hold_stores = False
+        self.held: list[StoreCheckpoint] = []
+
+    def carry_out(self, instructions: list[CheckpointInstruction]) -> list[CheckpointInstruction]:
+        work = list(instructions)
+        seen = []
+        while work:
+            step = work.pop(0)
+            seen.append(step)
+            if isinstance(step, AllocateCheckpointID):
+                self.next_id += 1
+                work += self.coordinator.id_allocated(self.next_id - 1, at(self.now))
+            elif isinstance(step, StoreCheckpoint) and self.hold_stores:
+                self.held.append(step)
+            elif isinstance(step, StoreCheckpoint):
+                work += self.put(step)
+        self.done += seen
+        return seen
+
+    def put(self, step: StoreCheckpoint) -> list[CheckpointInstruction]:
+        subsumed: list[CheckpointMetadata] = []
+        if not step.trigger.type.is_savepoint:
+            if self.store and self.store[-1].checkpoint_id > step.metadata.checkpoint_id:
+                return self.coordinator.store_failed(step.metadata.checkpoint_id, "it comes too late", at(self.now))
+            self.store.append(step.metadata)
+            subsumed, self.store = self.store[: -self.retained], self.store[-self.retained :]
+        return self.coordinator.stored(step.metadata.checkpoint_id, step.metadata.path, subsumed, at(self.now))
+
+    def advance(self, seconds: float = 0.0) -> list[CheckpointInstruction]:
+        self.now += seconds
+        return self.carry_out(self.coordinator.advance(self.running, at(self.now)))
+
+    def trigger(self, kind: SnapshotType = SnapshotType.CHECKPOINT) -> tuple[CheckpointTrigger, list]:  # type: ignore[type-arg]
+        wanted = wish(kind)
+        self.coordinator.trigger(wanted, at(self.now))
+        return wanted, self.advance()
+
+    def acknowledge(self, checkpoint_id: int, number: int = 1, name: str | None = None) -> CheckpointOutcome:
+        queries = (snapshot(checkpoint_id, number, name),)
+        ack = AcknowledgeCheckpoint(checkpoint_id, task(number).attempt_id, wish(), queries)
+        outcome, instructions = self.coordinator.acknowledged(ack, at(self.now))
+        self.carry_out(instructions)
+        return outcome
+
+
+def test_a_periodic_checkpoint_is_complete_when_all_tasks_have_acknowledged_it() -> None:
+    driver = Driver(interval_s=10)
+    driver.running = ready(1, 2)
+    assert driver.advance(9.9) == []
+    (triggered,) = of_type(driver.advance(0.2), TriggerTasks)
+    assert isinstance(triggered, TriggerTasks)
+    assert triggered.checkpoint_id == 1
+    assert driver.acknowledge(1, 1) is CheckpointOutcome.PENDING
+    assert driver.acknowledge(1, 1) is CheckpointOutcome.PENDING, "twice is once"
+    assert driver.store == []
+    driver.acknowledge(1, 2)
+    assert [item.checkpoint_id for item in driver.store] == [1]
+    assert driver.acknowledge(1, 2) is CheckpointOutcome.COMPLETED
+    assert of_type(driver.done, NotifyComplete) == [NotifyComplete(1, driver.running.tasks)]
+    counts = driver.coordinator.statistics(at(driver.now)).counts
+    assert (counts.total, counts.completed, counts.in_progress, counts.failed) == (1, 1, 0, 0)
+
+
+def test_nothing_is_triggered_while_a_task_does_not_run_or_nothing_streams() -> None:
+    driver = Driver(interval_s=1)
+    for running in (RunningTasks((task(1),), False, True), RunningTasks((task(1),), True, False)):
+        driver.running = running
+        assert driver.advance(5) == []
+
+
+def test_the_pause_is_kept_after_a_checkpoint_and_one_is_under_way_at_a_time() -> None:
+    driver = Driver(interval_s=10, min_pause_s=8)
+    driver.advance(10)
+    assert of_type(driver.advance(10), TriggerTasks) == [], "the first is still under way"
+    driver.acknowledge(1)
+    assert of_type(driver.advance(7.9), TriggerTasks) == []
+    assert len(of_type(driver.advance(0.2), TriggerTasks)) == 1
+
+
+def test_an_expired_checkpoint_is_aborted_and_what_comes_late_is_removed() -> None:
+    driver = Driver(interval_s=10, timeout_s=5)
+    driver.running = ready(1, 2)
+    driver.advance(10)
+    driver.acknowledge(1, 1)
+    steps = driver.advance(5)
+    assert of_type(steps, NotifyAborted) == [NotifyAborted(1, driver.running.tasks)]
+    assert of_type(steps, DiscardSnapshots) == [DiscardSnapshots(1, "/c/chk-1", (snapshot(1, 1),))]
+    assert driver.acknowledge(1, 2) is CheckpointOutcome.ABORTED
+    assert driver.done[-1] == DiscardSnapshots(1, "/c/chk-1", (snapshot(1, 2),))
+    failed = driver.coordinator.statistics(at(driver.now)).latest_failed
+    assert failed is not None
+    assert "execution.checkpointing.timeout" in failed.failure_message
+
+
+def test_a_task_that_ends_takes_the_checkpoint_along() -> None:
+    driver = Driver(interval_s=10)
+    driver.running = ready(1, 2)
+    driver.advance(10)
+    driver.acknowledge(1, 1)
+    driver.running = ready(1, 3)
+    assert of_type(driver.advance(), NotifyAborted) != []
+    assert driver.store == []
+
+
+def test_too_many_failures_in_a_row_fail_the_job_and_a_success_forgives() -> None:
+    driver = Driver(interval_s=10, tolerable_failures=1)
+    decline = lambda number: driver.carry_out(  # noqa: E731
+        driver.coordinator.declined(DeclineCheckpoint(number, task(1).attempt_id, "no space"), at(driver.now))
+    )
+    driver.advance(10)
+    assert of_type(decline(1), FailJob) == []
+    driver.advance(10)
+    driver.acknowledge(2)
+    driver.advance(10)
+    assert of_type(decline(3), FailJob) == []
+    driver.advance(10)
+    (failure,) = of_type(decline(4), FailJob)
+    assert isinstance(failure, FailJob)
+    assert failure.reason.endswith("no space")
+    assert "2 checkpoints in a row" in failure.reason
+
+
+def test_the_oldest_goes_when_the_newest_is_stored() -> None:
+    driver = Driver(retained=2)
+    for number in (1, 2, 3):
+        driver.trigger()
+        driver.acknowledge(number)
+    assert [item.checkpoint_id for item in driver.store] == [2, 3]
+    assert of_type(driver.done, DiscardSnapshots) == [DiscardSnapshots(1, "/c/chk-1", (snapshot(1),))]
+    assert [stats.discarded for stats in driver.coordinator.statistics(at(0)).history] == [False, False, True]
+
+
+def test_a_savepoint_is_not_counted_among_those_under_way_and_keeps_no_files_of_its_own() -> None:
+    driver = Driver(max_concurrent=1)
+    driver.trigger()
+    wanted, steps = driver.trigger(SnapshotType.SAVEPOINT)
+    assert len(of_type(steps, TriggerTasks)) == 1
+    driver.acknowledge(2)
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.COMPLETED  # type: ignore[union-attr]
+    assert DiscardSnapshots(2, "/c/chk-2", (snapshot(2),)) in driver.done
+    assert driver.coordinator.latest is None, "a savepoint is the user's: no restart counts on it"
+    _, steps = driver.trigger()
+    assert of_type(steps, TriggerTasks) == [], "the first checkpoint is still under way"
+
+
+def test_a_wish_waits_for_the_tasks_and_is_refused_in_the_end() -> None:
+    driver = Driver(timeout_s=60)
+    driver.running = RunningTasks((), False, False)
+    wanted, steps = driver.trigger(SnapshotType.SAVEPOINT)
+    assert steps == []
+    driver.running = ready()
+    assert len(of_type(driver.advance(30), TriggerTasks)) == 1
+    driver.running = RunningTasks((), False, False)
+    late, _ = driver.trigger(SnapshotType.SAVEPOINT)
+    driver.advance(61)
+    status = driver.coordinator.operation(late.trigger_id)
+    assert status is not None
+    assert status.state is OperationState.FAILED
+    assert "not all tasks" in status.error
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.FAILED  # type: ignore[union-attr]
+
+
+def test_the_same_wish_twice_is_one_and_a_job_is_stopped_once() -> None:
+    driver = Driver(interval_s=10)
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT_SUSPEND)
+    driver.coordinator.trigger(wanted, at(1))
+    assert of_type(driver.advance(100), TriggerTasks) == [], "no periodic checkpoint while the job is being stopped"
+    other = driver.coordinator.trigger(wish(SnapshotType.SAVEPOINT), at(2))
+    assert other.state is OperationState.FAILED
+    driver.coordinator.declined(DeclineCheckpoint(1, task(1).attempt_id, "no"), at(driver.now))
+    assert len(of_type(driver.advance(), TriggerTasks)) == 1, "the job was not stopped: it is checkpointed again"
+
+
+def test_a_job_without_streaming_queries_has_nothing_to_keep_and_names_must_be_unique() -> None:
+    driver = Driver(tolerable_failures=0)
+    wanted, _ = driver.trigger()
+    ack = AcknowledgeCheckpoint(1, task(1).attempt_id, wanted, ())
+    outcome, steps = driver.coordinator.acknowledged(ack, at(0))
+    assert outcome is CheckpointOutcome.ABORTED
+    assert of_type(steps, FailJob) == []
+    assert "no streaming query" in driver.coordinator.operation(wanted.trigger_id).error  # type: ignore[union-attr]
+    driver.running = ready(1, 2)
+    wanted, _ = driver.trigger()
+    driver.acknowledge(2, 1, "same")
+    assert driver.acknowledge(2, 2, "same") is CheckpointOutcome.ABORTED
+    assert "queryName" in driver.coordinator.operation(wanted.trigger_id).error  # type: ignore[union-attr]
+
+
+def test_a_successor_knows_what_is_stored() -> None:
+    driver = Driver()
+    stored = CheckpointMetadata(JOB, 5, "/c/chk-5", 0, 1, ())
+    driver.coordinator.recovered([stored])
+    assert driver.coordinator.latest == stored
+    assert driver.acknowledge(5) is CheckpointOutcome.COMPLETED, "its reply was lost with the predecessor"
+    assert driver.acknowledge(6) is CheckpointOutcome.ABORTED
+    figures = driver.coordinator.statistics(at(0))
+    assert figures.latest_completed is not None
+    assert figures.latest_completed.id == 5
+    assert figures.counts.restored == 0, "the tasks have gone on: nothing was restored"
+    driver.coordinator.restored(5, "/c/chk-5", at(1))
+    restored = driver.coordinator.statistics(at(1)).latest_restored
+    assert restored is not None
+    assert (restored.id, restored.is_savepoint) == (5, False)
+
+
+def test_a_wish_outlives_the_restart_of_a_task_and_a_periodic_checkpoint_does_not() -> None:
+    driver = Driver(interval_s=1, timeout_s=60)
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT)
+    driver.running = ready(2)
+    steps = driver.advance()
+    assert NotifyAborted(1, (task(1),)) in steps
+    (anew,) = of_type(steps, TriggerTasks)
+    assert isinstance(anew, TriggerTasks)
+    assert (anew.trigger, anew.checkpoint_id, anew.tasks) == (wanted, 2, (task(2),))
+    driver.acknowledge(2, 2)
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.COMPLETED  # type: ignore[union-attr]
+    driver.advance(1)
+    driver.running = RunningTasks((task(3),), True, False)
+    assert of_type(driver.advance(5), TriggerTasks) == []
+
+
+def test_a_stop_that_a_lost_task_undoes_is_told_and_the_job_is_checkpointed_again() -> None:
+    driver = Driver(interval_s=10)
+    wanted, _ = driver.trigger(SnapshotType.SAVEPOINT_SUSPEND)
+    driver.coordinator.stop_undone()
+    assert driver.coordinator.operation(wanted.trigger_id).state is OperationState.IN_PROGRESS  # type: ignore[union-attr]
+    driver.acknowledge(1)
+    assert of_type(driver.advance(100), TriggerTasks) == []
+    driver.coordinator.stop_undone()
+    status = driver.coordinator.operation(wanted.trigger_id)
+    assert status is not None
+    assert (status.state, status.path) == (OperationState.FAILED, "/c/chk-1")
+    assert "the job goes on" in status.error
+    assert len(of_type(driver.advance(), TriggerTasks)) == 1
+
+
+def test_a_checkpoint_that_is_overtaken_is_aborted() -> None:
+    driver = Driver(max_concurrent=2)
+    driver.trigger()
+    driver.trigger()
+    driver.acknowledge(2)
+    assert of_type(driver.done, NotifyAborted) == [NotifyAborted(1, driver.running.tasks)]
+    assert driver.acknowledge(1) is CheckpointOutcome.ABORTED
+
+
+class Checkpoints(RuleBasedStateMachine):
+    """Any order of events: what is complete is never removed while it is retained, and every figure adds up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver(retained=2, interval_s=5, timeout_s=20, max_concurrent=2, min_pause_s=0)
+        self.wishes: list[CheckpointTrigger] = []
+        self.generation = 1
+
+    @rule(seconds=st.floats(0, 12))
+    def time_passes(self, seconds: float) -> None:
+        self.driver.advance(seconds)
+
+    @rule(kind=st.sampled_from([SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND]))
+    def somebody_wishes(self, kind: SnapshotType) -> None:
+        self.wishes.append(self.driver.trigger(kind)[0])
+
+    @precondition(lambda self: self.wishes)
+    @rule(data=st.data())
+    def somebody_asks_again(self, data: st.DataObject) -> None:
+        before = self.driver.next_id
+        wanted = data.draw(st.sampled_from(self.wishes))
+        known = self.driver.coordinator.operation(wanted.trigger_id)
+        assert self.driver.coordinator.trigger(wanted, at(self.driver.now)) == known
+        assert self.driver.next_id == before
+
+    @precondition(lambda self: self.driver.next_id > 1)
+    @rule(back=st.integers(1, 4), offset=st.integers(0, 1))
+    def acknowledge(self, back: int, offset: int) -> None:
+        number = max(self.driver.next_id - back, 1)
+        before = self.driver.coordinator.outcome(number)
+        outcome = self.driver.acknowledge(number, self.generation + offset)
+        assert before is not CheckpointOutcome.COMPLETED or outcome is CheckpointOutcome.COMPLETED
+
+    @precondition(lambda self: self.driver.next_id > 1)
+    @rule(back=st.integers(1, 4), offset=st.integers(0, 1))
+    def decline(self, back: int, offset: int) -> None:
+        number = max(self.driver.next_id - back, 1)
+        attempt = task(self.generation + offset).attempt_id
+        steps = self.driver.coordinator.declined(DeclineCheckpoint(number, attempt, "no"), at(self.driver.now))
+        assert of_type(self.driver.carry_out(steps), FailJob) == []
+
+    @rule(tasks=st.integers(1, 2), is_restart=st.booleans(), are_ready=st.booleans())
+    def tasks_change(self, tasks: int, is_restart: bool, are_ready: bool) -> None:
+        self.generation += 10 * is_restart
+        numbers = range(self.generation, self.generation + tasks)
+        self.driver.running = RunningTasks(tuple(task(number) for number in numbers), are_ready, True)
+        self.driver.advance()
+
+    @rule(hold=st.booleans())
+    def the_store_stands_still(self, hold: bool) -> None:
+        self.driver.hold_stores = hold
+        if not hold:
+            held, self.driver.held = self.driver.held, []
+            for step in held:
+                self.driver.carry_out(self.driver.put(step))
+
+    @invariant()
+    def what_is_retained_has_its_files(self) -> None:
+        removed = {step.checkpoint_id for step in self.driver.done if isinstance(step, DiscardSnapshots)}
+        assert removed.isdisjoint(item.checkpoint_id for item in self.driver.store)
+        assert removed.isdisjoint(step.metadata.checkpoint_id for step in self.driver.held)
+        latest = self.driver.coordinator.latest
+        assert (latest is None) == (not self.driver.store)
+        assert latest is None or latest.checkpoint_id == self.driver.store[-1].checkpoint_id
+
+    @invariant()
+    def the_figures_add_up(self) -> None:
+        figures = self.driver.coordinator.statistics(at(self.driver.now))
+        counts = figures.counts
+        assert counts.total == counts.in_progress + counts.completed + counts.failed
+        assert counts.in_progress == len(self.driver.coordinator.pending)
+        ended = [item for item in figures.history if item.status is not CheckpointStatsStatus.IN_PROGRESS]
+        assert len(ended) <= HISTORY
+        told = [step for step in self.driver.done if isinstance(step, NotifyComplete | NotifyAborted)]
+        assert len(told) == counts.completed + counts.failed
+        assert len({step.checkpoint_id for step in told}) == len(told), "nobody is told twice"
+
+    @invariant()
+    def no_more_than_allowed_are_under_way(self) -> None:
+        checkpoints = [item for item in self.driver.coordinator.pending if not item.trigger.type.is_savepoint]
+        assert len(checkpoints) <= 2
+        stops = [item for item in self.driver.coordinator.pending if item.trigger.type.ends_the_job]
+        assert len(stops) <= 1
+
+    def teardown(self) -> None:
+        self.the_store_stands_still(False)
+        self.driver.carry_out(self.driver.coordinator.close("the job is over", at(self.driver.now)))
+        states = [self.driver.coordinator.operation(wanted.trigger_id) for wanted in self.wishes]
+        assert all(status is None or status.state is not OperationState.IN_PROGRESS for status in states)
+        assert self.driver.coordinator.pending == ()
+
+
+Checkpoints.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestCheckpoints = Checkpoints.TestCase

@@ -1,0 +1,140 @@
+"""What is seen of a query before it starts, on a writer like PySpark's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runtime.checkpoint.model import QueryLocation
+from runtime.spark.spec import StreamingSpec
+from runtime.spark.streaming_writer import StreamingQueries
+
+
+class Session:
+    def __init__(self, **conf: str) -> None:
+        self.conf = SimpleNamespace(get=lambda key, default: conf.get(key.rsplit(".", 1)[1], default))
+
+
+def writer_class(session: Session) -> Any:
+    """A class of its own for each test, for the hook changes it."""
+
+    class Writer:
+        _spark = session
+
+        def __init__(self) -> None:
+            self.options_set: dict[str, Any] = {}
+
+        def format(self, source: str) -> Writer:
+            return self
+
+        def outputMode(self, outputMode: str) -> Writer:  # noqa: N802, N803
+            return self
+
+        def queryName(self, queryName: str) -> Writer:  # noqa: N802, N803
+            return self
+
+        def option(self, key: str, value: Any) -> Writer:
+            self.options_set[key] = value
+            return self
+
+        def options(self, **options: Any) -> Writer:
+            self.options_set.update(options)
+            return self
+
+        def foreach(self, f: Any) -> Writer:
+            return self
+
+        def foreachBatch(self, func: Any) -> Writer:  # noqa: N802
+            return self
+
+        def start(
+            self,
+            path: str | None = None,
+            format: str | None = None,
+            outputMode: str | None = None,  # noqa: N803
+            partitionBy: Any = None,  # noqa: N803
+            queryName: str | None = None,  # noqa: N803
+            **options: Any,
+        ) -> tuple[str | None, dict[str, Any]]:
+            return path, {**self.options_set, **options}
+
+        def toTable(  # noqa: N802
+            self,
+            tableName: str,  # noqa: N803
+            format: str | None = None,
+            outputMode: str | None = None,  # noqa: N803
+            partitionBy: Any = None,  # noqa: N803
+            queryName: str | None = None,  # noqa: N803
+            **options: Any,
+        ) -> str:
+            return tableName
+
+    return Writer
+
+
+class Seen:
+    """The hook in a class, and what it told."""
+
+    def __init__(self, directory: Path, **conf: str) -> None:
+        self.told: list[QueryLocation] = []
+        self.writer = writer_class(Session(**conf))
+        spec = StreamingSpec(str(directory), "/driver")
+        self.queries = StreamingQueries(spec, self.told.append)
+        self.queries.install(self.writer)
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Seen:
+    return Seen(tmp_path)
+
+
+def test_a_named_query_with_a_location_is_left_as_it_is(seen: Seen) -> None:
+    writer = seen.writer().queryName("counts").format("parquet").option("checkpointLocation", "/live")
+    assert writer.start("/out") == ("/out", {"checkpointLocation": "/live"})
+    assert seen.told == [QueryLocation("counts", "/live", "/out")]
+
+
+def test_what_start_itself_is_given_counts_too(seen: Seen) -> None:
+    seen.writer().start("out", "JSON", queryName="q", CHECKPOINTLOCATION="file:///live%20here/")
+    assert seen.told == [QueryLocation("q", "/live here", "/driver/out")]
+
+
+def test_a_query_without_a_location_gets_one_of_the_jobs(seen: Seen, tmp_path: Path) -> None:
+    _, options = seen.writer().queryName("a/b").foreachBatch(print).start()
+    assert options["checkpointLocation"] == str(tmp_path / "live" / "a%2Fb")
+    assert Path(options["checkpointLocation"]).is_dir()
+    assert seen.told == [QueryLocation("a/b", options["checkpointLocation"], None)]
+
+
+def test_unnamed_queries_are_counted_and_keep_their_number_when_they_start_again(seen: Seen) -> None:
+    for location in ("/one", "/two", "/one"):
+        seen.writer().format("noop").option("checkpointLocation", location).start()
+    assert [query.name for query in seen.told] == ["query-0", "query-1", "query-0"]
+
+
+def test_spark_lets_no_memory_sink_go_on_unless_it_is_complete(seen: Seen, tmp_path: Path) -> None:
+    _, options = seen.writer().queryName("m").format("memory").start()
+    assert options == {}
+    assert seen.told == []
+    _, options = seen.writer().queryName("m").format("memory").outputMode("Complete").start()
+    assert options["checkpointLocation"] == str(tmp_path / "live" / "m")
+
+
+def test_sparks_own_setting_for_locations_is_respected_for_named_queries(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, checkpointLocation="/all")
+    seen.writer().queryName("q").format("console").start()
+    seen.writer().format("console").start()
+    assert [query.location for query in seen.told] == ["/all/q", str(tmp_path / "live" / "query-0")]
+
+
+def test_another_file_system_is_told_as_it_is(seen: Seen) -> None:
+    seen.writer().queryName("q").format("noop").option("checkpointLocation", "hdfs://name/live").start()
+    assert seen.told == [QueryLocation("q", "hdfs://name/live", None)]
+
+
+def test_a_table_is_no_file_sink_that_is_known(seen: Seen) -> None:
+    assert seen.writer().option("checkpointLocation", "/live").toTable("t", queryName="q") == "t"
+    assert seen.told == [QueryLocation("q", "/live", None)]

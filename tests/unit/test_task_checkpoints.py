@@ -1,0 +1,186 @@
+"""The part of a task in checkpoints: snapshots, declines, and what a stop makes of the task's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.checkpoint.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointOutcome,
+    CheckpointTrigger,
+    DeclineCheckpoint,
+    JobManagerTaskRestore,
+    SnapshotType,
+    TriggerCheckpoint,
+)
+from runtime.checkpoint.model import QueryLocation, QuerySnapshot
+from runtime.ids import ExecutionAttemptID, JobVertexID, TriggerID
+from runtime.spark import SparkVehicleError
+from runtime.taskexecutor.task_checkpoints import StopOutcome, TaskCheckpoints
+from tests.streaming_files import StreamingFiles
+
+ATTEMPT, TASK = ExecutionAttemptID.random(), JobVertexID.random()
+
+
+class Responder:
+    """A JobMaster that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.answer = CheckpointOutcome.PENDING
+        self.decided = asyncio.Event()
+        self.told: list[AcknowledgeCheckpoint | DeclineCheckpoint] = []
+        self.heard = asyncio.Event()
+
+    async def acknowledge(
+        self, ack: AcknowledgeCheckpoint, timeout_s: float, *, until_decided: bool = False
+    ) -> CheckpointOutcome:
+        self.told.append(ack)
+        self.heard.set()
+        if until_decided:
+            await self.decided.wait()
+        return self.answer
+
+    async def decline(self, decline: DeclineCheckpoint) -> None:
+        self.told.append(decline)
+        self.heard.set()
+
+    async def next(self) -> Any:
+        await asyncio.wait_for(self.heard.wait(), 60)
+        self.heard.clear()
+        return self.told[-1]
+
+
+class Stopper:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.drains: list[bool] = []
+        self._error = error
+
+    async def __call__(self, drain: bool) -> list[str]:
+        self.drains.append(drain)
+        if self._error is not None:
+            raise self._error
+        return ["by force"]
+
+
+Make = Callable[..., tuple[TaskCheckpoints, Responder, Stopper]]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StreamingFiles:
+    made = StreamingFiles(tmp_path / "live")
+    made.run(2)
+    return made
+
+
+def made(
+    restore: JobManagerTaskRestore | None = None, error: Exception | None = None
+) -> tuple[TaskCheckpoints, Responder, Stopper]:
+    responder, stopper = Responder(), Stopper(error)
+    return TaskCheckpoints(ATTEMPT, TASK, restore, responder, stopper), responder, stopper  # type: ignore[arg-type]
+
+
+def trigger(directory: Path, number: int = 1, kind: SnapshotType = SnapshotType.CHECKPOINT) -> TriggerCheckpoint:
+    wish = CheckpointTrigger(TriggerID.random(), kind)
+    return TriggerCheckpoint(ATTEMPT, number, wish, str(directory / f"chk-{number}"), 60.0)
+
+
+async def test_each_query_is_snapshotted_below_its_task(files: StreamingFiles, tmp_path: Path) -> None:
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(files.query)
+    wanted = trigger(tmp_path)
+    checkpoints.trigger(wanted)
+    checkpoints.trigger(wanted)
+    ack = await responder.next()
+    (query,) = ack.queries
+    assert (query.batch_id, query.path) == (1, str(tmp_path / "chk-1" / TASK / files.query.name))
+    assert len(responder.told) == 1, "twice is once"
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
+async def test_a_complete_checkpoint_is_what_the_next_builds_upon(files: StreamingFiles, tmp_path: Path) -> None:
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path, 1))
+    first = (await responder.next()).queries[0]
+    assert first.new_bytes == first.bytes
+    checkpoints.completed(1)
+    checkpoints.trigger(trigger(tmp_path, 2))
+    second = (await responder.next()).queries[0]
+    assert second.new_bytes == 0
+
+
+async def test_what_cannot_be_snapshotted_is_declined(tmp_path: Path) -> None:
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(QueryLocation("far", "hdfs://name/live"))
+    checkpoints.trigger(trigger(tmp_path))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert "hdfs://name/live" in decline.reason
+
+
+async def test_a_task_that_was_restored_waits_for_its_queries(files: StreamingFiles, tmp_path: Path) -> None:
+    former = QuerySnapshot(files.query.name, "id", "/l", None, "/p", 1)
+    checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
+    checkpoints.trigger(trigger(tmp_path, 2))
+    await asyncio.sleep(0)
+    assert responder.told == []
+    checkpoints.query_started(files.query)
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint)
+
+
+async def test_a_task_that_ends_without_its_queries_declines(tmp_path: Path) -> None:
+    former = QuerySnapshot("counts", "id", "/l", None, "/p", 1)
+    checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
+    checkpoints.trigger(trigger(tmp_path, 2))
+    await checkpoints.end()
+    assert "'counts' has not been started again" in (await responder.next()).reason
+
+
+@pytest.mark.parametrize("answer", [CheckpointOutcome.COMPLETED, CheckpointOutcome.ABORTED])
+async def test_the_end_of_a_stopped_task_waits_for_its_savepoint(
+    files: StreamingFiles, tmp_path: Path, answer: CheckpointOutcome
+) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_TERMINATE))
+    ack = await responder.next()
+    assert (stopper.drains, ack.notes) == ([True], ("by force",))
+    end = asyncio.create_task(checkpoints.end())
+    checkpoints.aborted(1)  # only the answer counts
+    await asyncio.sleep(0)
+    assert not end.done()
+    responder.answer = answer
+    responder.decided.set()
+    completed = answer is CheckpointOutcome.COMPLETED
+    assert await end is (StopOutcome.COMPLETED if completed else StopOutcome.FAILED)
+    assert checkpoints.stopped.is_set() == completed
+
+
+async def test_a_task_without_queries_is_not_stopped_and_ends_as_it_ends(tmp_path: Path) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    assert (await responder.next()).queries == ()
+    assert stopper.drains == []
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
+async def test_queries_whose_state_cannot_be_kept_are_not_stopped(tmp_path: Path) -> None:
+    checkpoints, responder, stopper = made()
+    checkpoints.query_started(QueryLocation("far", "s3://bucket/live"))
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    assert "s3://bucket/live" in (await responder.next()).reason
+    assert stopper.drains == []
+    assert await checkpoints.end() is StopOutcome.NOT_ASKED
+
+
+async def test_queries_that_cannot_be_stopped_fail_the_stop(files: StreamingFiles, tmp_path: Path) -> None:
+    checkpoints, responder, _ = made(error=SparkVehicleError("the driver is gone"))
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
+    assert (await responder.next()).reason == "the driver is gone"
+    assert await checkpoints.end() is StopOutcome.FAILED

@@ -1,0 +1,90 @@
+"""What a streaming query begins with: its live files, a checkpoint, or a savepoint; and how that is found out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.messages import JobManagerTaskRestore
+from runtime.checkpoint.model import QuerySnapshot
+from runtime.checkpoint.snapshot import inspect_location, take_snapshot
+from runtime.checkpoint.task_restore import TaskRestore
+from tests.streaming_files import StreamingFiles
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StreamingFiles:
+    made = StreamingFiles(tmp_path / "live")
+    made.run(3)
+    return made
+
+
+def snapshot(files: StreamingFiles, name: str = "chk-1") -> QuerySnapshot:
+    return take_snapshot(files.query, files.root.parent / name / "counts")
+
+
+def checkpoint(*queries: QuerySnapshot) -> JobManagerTaskRestore:
+    return JobManagerTaskRestore(7, queries)
+
+
+def test_the_live_files_are_used_where_they_are_not_behind(files: StreamingFiles, tmp_path: Path) -> None:
+    restore = TaskRestore(tmp_path / "task", checkpoint(snapshot(files)))
+    files.run(2)
+    assert restore.prepare(files.query) == ""
+    assert inspect_location(files.query) == 4
+    assert restore.unclaimed == []
+
+
+def test_a_checkpoint_is_put_back_where_the_live_files_are_behind(files: StreamingFiles, tmp_path: Path) -> None:
+    taken = snapshot(files)
+    (files.location / "commits" / "2").unlink()
+    note = TaskRestore(tmp_path / "task", checkpoint(taken)).prepare(files.query)
+    assert "goes on from checkpoint 7, batch 2: its checkpointLocation is at batch 1" in note
+    assert inspect_location(files.query) == 2
+
+
+def test_a_checkpoint_is_put_back_where_the_live_files_are_broken(files: StreamingFiles, tmp_path: Path) -> None:
+    taken = snapshot(files)
+    (files.location / "offsets" / "2").unlink()
+    note = TaskRestore(tmp_path / "task", checkpoint(taken)).prepare(files.query)
+    assert "goes on from checkpoint 7" in note
+    assert "offsets/2" in note, "what was broken is told"
+    assert inspect_location(files.query) == 2
+
+
+def test_a_savepoint_is_put_back_once_even_over_newer_files(files: StreamingFiles, tmp_path: Path) -> None:
+    begun_from = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one")
+    files.run(3)
+    assert "from batch 2 of the savepoint" in TaskRestore(tmp_path / "task", begun_from).prepare(files.query)
+    assert inspect_location(files.query) == 2
+    resumed = StreamingFiles(files.root, query_id=files.query_id, next_batch=3)
+    resumed.run(2)
+    again = TaskRestore(tmp_path / "task", begun_from)
+    assert again.prepare(files.query) == "", "the second attempt goes on from where the first one was"
+    assert inspect_location(files.query) == 4
+
+
+def test_what_was_restored_shares_no_file_with_the_savepoint(files: StreamingFiles, tmp_path: Path) -> None:
+    taken = snapshot(files)
+    files.run(1)
+    TaskRestore(tmp_path / "task", JobManagerTaskRestore(0, (taken,), "/s")).prepare(files.query)
+    kept = {path.stat().st_ino for path in Path(taken.path).rglob("*") if path.is_file()}
+    assert kept.isdisjoint(path.stat().st_ino for path in files.location.rglob("*") if path.is_file())
+
+
+def test_a_query_of_another_name_does_not_begin_anew_unless_that_is_allowed(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    taken = snapshot(files)
+    other = replace(files.query, name="other", location=str(tmp_path / "elsewhere"))
+    with pytest.raises(SavepointError, match=f"no state of query 'other', but of '{files.query.name}'"):
+        TaskRestore(tmp_path / "task", JobManagerTaskRestore(0, (taken,), "/s")).prepare(other)
+    allowed = TaskRestore(tmp_path / "task", JobManagerTaskRestore(0, (taken,), "/s", True))
+    assert allowed.prepare(other) == ""
+    assert allowed.unclaimed == [files.query.name]
+    both = TaskRestore(tmp_path / "task", JobManagerTaskRestore(0, (taken,), "/s"))
+    both.prepare(files.query)
+    assert both.prepare(other) == "", "a query that is new in the job begins without state"
