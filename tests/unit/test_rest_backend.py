@@ -38,7 +38,7 @@ def backend_of(monkeypatch: pytest.MonkeyPatch, dispatcher: Dispatcher | None, p
     monkeypatch.setattr(backend_module, "PATIENCE_S", patience_s)
     monkeypatch.setattr(backend_module, "RETRY_S", 0.0)
     nothing = cast("Any", SimpleNamespace(service=None, leader_retrieval=lambda component: None))
-    backend = ClusterBackend(nothing, nothing, Configuration.from_dict({}))
+    backend = ClusterBackend(nothing, nothing, Configuration.from_dict({}), cast("Any", None))
     if dispatcher is not None:
         backend._dispatcher.gateway = cast("Any", dispatcher)
     return backend
