@@ -78,6 +78,15 @@ def test_a_dead_server_is_said_and_what_it_told_is_grey(visitor: Visitor) -> Non
     expect(page.locator("main")).not_to_have_class(re.compile("stale"))
 
 
+def test_a_server_that_is_gone_before_the_page_has_begun_is_waited_for(visitor: Visitor) -> None:
+    page = visitor.page
+    page.route("**/config", lambda route: route.abort("connectionrefused"))
+    page.goto(visitor.stage.url)
+    expect(page.get_by_role("heading", name="No answer")).to_be_visible()
+    page.unroute("**/config")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
 def test_a_frozen_server_is_taken_for_a_dead_one(visitor: Visitor) -> None:
     page = visitor.page
     visitor.go("#/")

@@ -45,6 +45,7 @@ let turn = 0; // only the last of several answers counts
 let asking = false;
 let askedAt = 0;
 let config = null;
+let waitsForToken = false;
 const states = new Map(); // of the jobs that were seen, to tell what changed
 
 const connection = new Connection(() => {
@@ -118,7 +119,7 @@ async function refresh() {
   } catch (error) {
     if (mine !== turn || asked !== current) return;
     if (error instanceof ApiError && error.status === 401) return askForToken();
-    if (!(error instanceof Unreachable || error instanceof ApiError)) throw error;
+    if (!(error instanceof Unreachable || error instanceof ApiError)) console.error(error); // a fault of this page's
     current.error = error;
   } finally {
     if (mine === turn) asking = false;
@@ -130,6 +131,7 @@ async function refresh() {
 async function begin() {
   config = await getJson("config");
   document.getElementById("logout").hidden = !hasToken();
+  waitsForToken = false;
   connection.start(config["refresh-interval"] ?? 3000);
 }
 
@@ -146,7 +148,7 @@ function redraw() {
       h("p", {}, h("a", { href: "#/" }, "To the overview")),
     ]);
   } else if (data !== null) {
-    const said = error instanceof ApiError && notice("bad", `This is not the present state: ${error.message}`);
+    const said = error !== null && !(error instanceof Unreachable) && notice("bad", `This is not the present state: ${error.message}`);
     show([said, page.view(data, parameters, shell)]);
   }
   showStale();
@@ -201,6 +203,7 @@ function showConnection() {
 
 function askForToken() {
   config = null;
+  waitsForToken = true;
   connection.stop();
   current.data = null;
   show(login.view(shell, hasToken()));
@@ -232,6 +235,7 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 setInterval(() => {
+  if (config === null && !waitsForToken) refresh(); // it was gone before it could say how to follow it
   showConnection();
   if (main.classList.contains("stale")) return; // time does not go on in what is not known
   for (const element of document.querySelectorAll(".lasting")) {
