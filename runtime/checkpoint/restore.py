@@ -17,7 +17,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from conf.files import write_private
@@ -31,6 +31,10 @@ from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 _JOURNAL = "journal.json"
 _SINK_WORKSPACE = "_understudy_restore"  # Spark does not read names that begin with an underscore
 
+_PREPARING = "preparing"  # nothing has changed
+_EXCHANGING = "exchanging"  # all is prepared: some of it may be in its place
+_REMOVING = "removing"  # all is in its place: what was there before remains to be removed
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,12 +45,12 @@ class _Journal:
     Args:
         batch_id: that is restored.
         sink: the sink's directory, if its log is exchanged.
-        exchanged: whether both places are exchanged, and only old files remain to be removed.
+        phase: how far it is.
     """
 
     batch_id: int
     sink: str | None
-    exchanged: bool = False
+    phase: str = _PREPARING
 
 
 def restore_snapshot(
@@ -78,14 +82,15 @@ def restore_snapshot(
     try:
         if sink is not None and snapshot.sink is not None:
             _check_output(snapshot, Path(snapshot.sink), sink)
-        remove_tree(workspace)
+        journal = _Journal(snapshot.batch_id, str(sink) if keeps_log else None)
         make_private(workspace / "location")
+        _write(workspace, journal)
         take_files(Path(snapshot.path) / CHECKPOINT, files, workspace / "location", copy=copy)
         _adapt(workspace / "location", files, location, new_query_id=new_query_id)
         if sink is not None and keeps_log:
-            remove_tree(sink / _SINK_WORKSPACE)
+            remove_tree(sink / _SINK_WORKSPACE)  # of a location that somebody has removed in the middle of a restore
             _prepare_log(snapshot, sink / _SINK_WORKSPACE / "log", sink, copy=copy)
-        _write(workspace, _Journal(snapshot.batch_id, str(sink) if keeps_log else None))
+        _write(workspace, replace(journal, phase=_EXCHANGING))
     except OSError as error:
         raise SnapshotError(f"query {snapshot.name!r} cannot be restored to {location}: {error}") from error
     finish_restore(location)
@@ -106,11 +111,13 @@ def finish_restore(location: Path) -> bool:
     try:
         journal = _read(workspace)
         if journal is not None:
-            _exchange(workspace, journal, location)
+            if journal.phase == _EXCHANGING:
+                _exchange(workspace, journal, location)
+            _remove(workspace, journal)
         remove_tree(workspace)
     except OSError as error:
         raise SnapshotError(f"the restore of {location} cannot be finished: {error}") from error
-    return journal is not None
+    return journal is not None and journal.phase != _PREPARING
 
 
 def _workspace_of(location: Path) -> Path:
@@ -197,17 +204,20 @@ def _rewrite(path: Path, content: bytes) -> None:
 
 
 def _exchange(workspace: Path, journal: _Journal, location: Path) -> None:
-    sink = Path(journal.sink) if journal.sink is not None else None
-    if not journal.exchanged:
-        if sink is not None:
-            _replace(sink / SINK_LOG, sink / _SINK_WORKSPACE / "log")
-        _replace(location, workspace / "location")
-        _write(workspace, _Journal(journal.batch_id, journal.sink, exchanged=True))
-    if sink is not None:
-        _sweep(sink, journal.batch_id)
-        remove_tree(sink / _SINK_WORKSPACE)
+    """Put what is prepared into its place, as far as it is not there yet."""
+    if journal.sink is not None:
+        _replace(Path(journal.sink) / SINK_LOG, Path(journal.sink) / _SINK_WORKSPACE / "log")
+    _replace(location, workspace / "location")
+    _write(workspace, replace(journal, phase=_REMOVING))
+
+
+def _remove(workspace: Path, journal: _Journal) -> None:
+    """Remove what was there before, or what was prepared in vain; the journal goes last, since it leads here again."""
+    if journal.sink is not None:
+        _sweep(Path(journal.sink), journal.batch_id)
+        remove_tree(Path(journal.sink) / _SINK_WORKSPACE)
     for name in list_names(workspace):
-        if name != _JOURNAL:  # which goes last: the rest may have to be removed again
+        if name != _JOURNAL:
             remove_tree(workspace / name)
 
 

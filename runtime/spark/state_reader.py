@@ -68,6 +68,8 @@ def _load(spark: SparkSession, choice: StateChoice, directory: Path) -> DataFram
 def first_rows(choice: StateChoice, limit: int, java_home: str | None = None) -> list[dict[str, Any]]:
     """The first rows of a part of a savepoint's state, read with a Spark of one core that is started for it.
 
+    To be called on the main thread, with whose process that Spark ends.
+
     Args:
         choice: which part; of a savepoint that was verified.
         limit: how many at most.

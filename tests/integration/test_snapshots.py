@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,22 +17,22 @@ from typing import Any
 import pandas as pd
 import pytest
 import pytest_asyncio
-from click.testing import CliRunner
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from runtime.checkpoint.compatibility import Fit, check_query
 from runtime.checkpoint.errors import SnapshotLostError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
-from runtime.checkpoint.snapshot import inspect_location, restore_snapshot, take_snapshot
+from runtime.checkpoint.snapshot import describe_query, inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
-from runtime.cluster.__main__ import cli
 from runtime.spark import DriverOptions, SparkDriver
 from runtime.spark.state_reader import read_state
 
@@ -261,7 +262,54 @@ def _processor_moved(spark: SparkSession, tmp_path: Path) -> None:
     savepoint = write_savepoint(tmp_path / "savepoints", job, [take_snapshot(moved.query, tmp_path / "chk-2")])
     state = read_state(spark, savepoint.path, tmp_path / "state", variable="total")
     assert {row.key["k"]: row.value["n"] for row in state.collect()} == totals
-    done = CliRunner().invoke(cli, ["savepoint", "state", "--json", savepoint.path], catch_exceptions=False)
+    command = [sys.executable, "-m", "runtime.cluster", "savepoint", "state", "--json", savepoint.path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert (shown["query"], shown["operator"], shown["store"]) == ("counts", 0, "default")
     assert {row["key"]["k"]: row["value"]["n"] for row in shown["rows"]} == totals
+
+
+@dataclass
+class Changed(Stream):
+    """The query after its job was changed."""
+
+    change: str = ""
+
+    def frame(self) -> DataFrame:
+        rows = self.source("k STRING, at TIMESTAMP" if self.change == "key type" else "k INT, at TIMESTAMP")
+        if self.change == "another source":
+            rows = rows.union(self.source("k INT, at TIMESTAMP"))
+        if self.change == "another operator":
+            return rows.dropDuplicates(["k", "at"])
+        key = "carrier" if self.change == "key's name" else "k"
+        return rows.withColumnRenamed("k", key).groupBy(sf.window("at", "2 minutes"), key).count()
+
+    def source(self, schema: str) -> DataFrame:
+        return self.spark.readStream.schema(schema).json(str(self.input)).withWatermark("at", "1 minute")
+
+
+async def test_what_is_said_to_fit_is_what_spark_takes(spark: SparkSession, tmp_path: Path) -> None:
+    await asyncio.to_thread(_changed, spark, tmp_path)
+
+
+def _changed(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path / "kept", tmp_path / "in")
+    stream.feed(0)
+    stream.run()
+    snapshot = take_snapshot(stream.query, tmp_path / "chk")
+    stream.feed(1)
+    fits = {"key's name": True, "key type": False, "another operator": False, "another source": False}
+    for change, expected in fits.items():
+        trial = Changed(spark, tmp_path / f"trial of {change}", stream.input, change=change)
+        trial.run()
+        verdict = check_query(describe_query(stream.query), describe_query(trial.query))
+        assert (verdict.fit is not Fit.DOES_NOT_FIT) is expected, (change, verdict)
+        real = Changed(spark, tmp_path / f"real {change}", stream.input, change=change)
+        restore_snapshot(snapshot, real.location, real.sink)
+        if expected:
+            real.run()
+            assert real.committed > snapshot.batch_id
+        else:
+            with pytest.raises(StreamingQueryException):
+                real.run()

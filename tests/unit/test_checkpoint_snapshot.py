@@ -386,6 +386,7 @@ def test_killed_at_any_step_of_a_rollback(tmp_path: Path, how: str) -> None:
             assert batch_ids[-1] == 1 or not finished[-1]
             assert rows(files.sink) == (expected(1) if batch_ids[-1] == 1 else old_rows)
             assert not list(files.location.parent.glob(".*"))
+            assert not list(files.sink.glob("_understudy*"))
         assert start(Path(snapshot.path) / "checkpoint") == 1
     if how == "finished":
         assert batch_ids == sorted(batch_ids, reverse=True)  # up to some step it is given up, from then on finished
