@@ -8,7 +8,6 @@ there; a mark in the job's own directory says that this has been done.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from conf.files import write_private
@@ -87,9 +86,3 @@ class TaskRestore:
 
 def _put_back(query: QueryLocation, state: QuerySnapshot, *, copy: bool = False) -> None:
     restore_snapshot(state, Path(query.location), None if query.sink is None else Path(query.sink), copy=copy)
-
-
-def warn_of_unclaimed(restore: TaskRestore) -> None:
-    """Say in the job's standard error of which queries there is state that nobody has claimed."""
-    for name in restore.unclaimed:
-        print(f"the state of query {name} was not restored: the job has not started it", file=sys.stderr)  # noqa: T201

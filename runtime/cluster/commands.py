@@ -16,7 +16,6 @@ from actors.rpc.codec import to_plain
 from blob.errors import BlobError
 from conf.configuration import Configuration
 from conf.options import ClusterOptions
-from runtime.checkpoint.savepoint import read_savepoint
 from runtime.client import ClusterClient
 from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, take_checkpoint, take_savepoint
 from runtime.cluster.job_file import read_job_file
@@ -253,6 +252,8 @@ def _restore_settings(savepoint: str | None, allow_non_restored_state: bool) -> 
     """What a job begins from; raises `SavepointError` where it is no savepoint."""
     if savepoint is None:
         return None
+    from runtime.checkpoint.savepoint import read_savepoint
+
     path = Path(savepoint).resolve()
     read_savepoint(path)  # before anything is submitted
     return SavepointRestoreSettings(str(path), allow_non_restored_state)

@@ -12,14 +12,17 @@ import inspect
 import posixpath
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runtime.checkpoint.files import make_private, path_of
 from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.names import directory_name
 
 from .spec import StreamingSpec, TaskSpec
+
+if TYPE_CHECKING:
+    from runtime.checkpoint.task_restore import TaskRestore
 
 FILE_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro", "xml"})
 LOCATION = "checkpointlocation"
@@ -36,11 +39,8 @@ class StreamingQueries:
     """
 
     def __init__(self, spec: StreamingSpec, tell: Callable[[QueryLocation], None]) -> None:
-        from runtime.checkpoint.task_restore import TaskRestore
-
         self._spec = spec
         self._tell = tell
-        self._restore = TaskRestore(Path(spec.directory), spec.restore)
         self._names: dict[str, str] = {}
         self._unnamed = 0
 
@@ -51,11 +51,18 @@ class StreamingQueries:
         for method in ("start", "toTable"):
             self._prepare_before(writer, method)
 
-    def warn_of_unclaimed(self) -> None:
-        """See `runtime.checkpoint.task_restore.warn_of_unclaimed`."""
-        from runtime.checkpoint.task_restore import warn_of_unclaimed
+    @cached_property
+    def _restore(self) -> TaskRestore:
+        from runtime.checkpoint.task_restore import TaskRestore  # most tasks have no streaming query
 
-        warn_of_unclaimed(self._restore)
+        return TaskRestore(Path(self._spec.directory), self._spec.restore)
+
+    def warn_of_unclaimed(self) -> None:
+        """Say in the job's standard error of which queries there is state that nobody has claimed."""
+        if self._spec.restore is None:
+            return
+        for name in self._restore.unclaimed:
+            print(f"the state of query {name} was not restored: the job has not started it", file=sys.stderr)  # noqa: T201
 
     def _prepare_before(self, writer: Any, method: str) -> None:
         original = getattr(writer, method)
@@ -86,6 +93,8 @@ class StreamingQueries:
         if given is None and query_name and (below := _default_locations(writer)):
             given = posixpath.join(below, query_name)
         name = query_name or self._name_of(given)
+        from runtime.checkpoint.files import make_private
+
         if given is None:
             location = str(Path(self._spec.directory, "live", directory_name(name)))
             make_private(Path(location))
@@ -111,6 +120,8 @@ class StreamingQueries:
 
     def _absolute(self, path: str) -> str:
         """A path as the driver sees it; a URI of another file system than the local one stays as it is."""
+        from runtime.checkpoint.files import path_of
+
         if "://" in path and not path.startswith("file:"):
             return path
         return posixpath.normpath(posixpath.join(self._spec.driver_directory, path_of(path)))
