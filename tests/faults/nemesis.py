@@ -86,7 +86,11 @@ class Result:
             "operations": dict(outcomes),
             "jobs": dict(Counter(last.status for last in self.history.last.values())),
             "unknown because": dict(
-                Counter(item.value[:160] for item in self.history.operations if item.outcome is Outcome.UNKNOWN)
+                Counter(
+                    re.sub(r"[0-9a-f]{32}", "ID", item.value)[:160]
+                    for item in self.history.operations
+                    if item.outcome is Outcome.UNKNOWN
+                )
             ),
             "executions": len(self.history.executions),
             "leaderships": len(self.history.leaderships),
