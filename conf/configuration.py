@@ -138,6 +138,23 @@ class Configuration:
             changed._put(option.key, RawValue(option.value_type.render(value), "set by the program"))
         return changed
 
+    def given_by(self, origin: str) -> dict[str, str]:
+        """What comes from one place, as texts that ``from_dict`` reads back; secrets included."""
+        keys = [key for key, entry in self._entries.items() if entry.origin == origin]
+        return {key: options_by_key()[key].value_type.render(self._entries[key].value) for key in keys}
+
+    def overlaid(self, values: Mapping[str, object], origin: str) -> Configuration:
+        """The same configuration with other values on top.
+
+        Raises:
+            ConfigurationError: a key or a value is wrong, or does not go with the rest.
+        """
+        changed = self._copy()
+        for key, value in values.items():
+            changed._put(key, RawValue(_plain(value), origin))
+        changed._check_consistency()
+        return changed
+
     def spark_properties(self) -> dict[str, str]:
         """The ``spark.*`` keys that go to the driver as they are. May hold secrets."""
         return {key: entry.value for key, entry in self._pass_through.items()}

@@ -32,6 +32,7 @@ from conf.options.spark import SparkOptions
 
 __all__ = [
     "AREAS",
+    "JOB_OPTIONS",
     "Area",
     "BlobOptions",
     "CheckpointingOptions",
@@ -98,6 +99,19 @@ AREAS = (
     Area("Security", SecurityOptions),
     Area("Environment", EnvironmentOptions),
 )
+
+JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
+    (
+        *Area("", RestartStrategyOptions),
+        CheckpointingOptions.INTERVAL,
+        CheckpointingOptions.MIN_PAUSE,
+        CheckpointingOptions.TIMEOUT,
+        CheckpointingOptions.MAX_CONCURRENT,
+        CheckpointingOptions.TOLERABLE_FAILURES,
+        CheckpointingOptions.NUM_RETAINED,
+    )
+)
+"""What one job may set for itself."""
 
 
 def all_options() -> Iterator[ConfigOption[Any]]:

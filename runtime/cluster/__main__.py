@@ -123,7 +123,8 @@ def job_run(**settings: object) -> None:
     """Run a PySpark script or pipeline FILE on the cluster, with ARGS (after --) as its arguments.
 
     The job's progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a
-    second one leaves it alone and returns.
+    second one leaves it alone and returns. Of what is given with -D, restart-strategy.* and execution.checkpointing.*
+    are the job's own.
     """
     from runtime.cluster import commands
 

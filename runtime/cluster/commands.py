@@ -15,7 +15,7 @@ from actors.errors import ActorError
 from actors.rpc.codec import to_plain
 from blob.errors import BlobError
 from conf.configuration import Configuration
-from conf.options import ClusterOptions
+from conf.options import JOB_OPTIONS, ClusterOptions
 from runtime.client import ClusterClient
 from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, take_checkpoint, take_savepoint
 from runtime.cluster.job_file import read_job_file
@@ -42,7 +42,7 @@ from runtime.ha.errors import HaError
 from runtime.ids import JobID
 from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
 from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
-from runtime.jobgraph.job_graph import ArtifactRole, SavepointRestoreSettings
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
 from runtime.jobgraph.svg import explain_svg
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
@@ -173,7 +173,7 @@ def demo(configuration: Configuration, out: str | None) -> None:
         with _readable_errors(), start_cluster(configuration, _say) as client:
             _print_where(configuration, client)
             try:
-                exit_status = _run(client, example, ("--out", target), None, None, ())
+                exit_status = _run(client, read_job_file(example, ("--out", target)), example)
             finally:
                 stop_cluster(configuration, _say)
     print_line(f"the result is in {target}", sys.stderr)
@@ -210,10 +210,15 @@ def job_run(
     )
     libraries = [(Path(path), role) for role, paths in roles for path in paths]
     with _readable_errors(), connect(configuration) as client:
-        restore = _restore_settings(savepoint, allow_non_restored_state)
+        graph = replace(
+            read_job_file(Path(file), args, name, None if job_id is None else _job_id(job_id)),
+            priority=priority,
+            savepoint=_restore_settings(savepoint, allow_non_restored_state),
+            configuration=_own_configuration(configuration),
+        )
         if not detach and not as_json:
-            sys.exit(_run(client, Path(file), args, name, job_id, libraries, priority, restore))
-        submitted = _submit(client, Path(file), args, name, job_id, libraries, priority, restore)
+            sys.exit(_run(client, graph, Path(file), libraries))
+        submitted = client.submit(graph, Path(file), libraries=libraries)
         if detach:
             print_json({"job_id": submitted}) if as_json else print_line(submitted)
             return
@@ -234,18 +239,10 @@ def job_explain(file: str, args: tuple[str, ...], form: str, as_json: bool) -> N
         print_line(draw(graph).rstrip("\n"))
 
 
-def _submit(
-    client: ClusterClient,
-    file: Path,
-    args: tuple[str, ...],
-    name: str | None,
-    job_id: str | None,
-    libraries: Sequence[tuple[Path, ArtifactRole]],
-    priority: int,
-    savepoint: SavepointRestoreSettings | None,
-) -> JobID:
-    graph = read_job_file(file, args, name, None if job_id is None else _job_id(job_id))
-    return client.submit(replace(graph, priority=priority, savepoint=savepoint), file, libraries=libraries)
+def _own_configuration(configuration: Configuration) -> dict[str, str]:
+    """What was given with ``-D`` and is a job's to set; the rest is for this command."""
+    keys = {option.key for option in JOB_OPTIONS}
+    return {key: text for key, text in configuration.given_by("-D").items() if key in keys}
 
 
 def _restore_settings(savepoint: str | None, allow_non_restored_state: bool) -> SavepointRestoreSettings | None:
@@ -260,17 +257,10 @@ def _restore_settings(savepoint: str | None, allow_non_restored_state: bool) -> 
 
 
 def _run(
-    client: ClusterClient,
-    file: Path,
-    args: tuple[str, ...],
-    name: str | None,
-    job_id: str | None,
-    libraries: Sequence[tuple[Path, ArtifactRole]],
-    priority: int = 0,
-    savepoint: SavepointRestoreSettings | None = None,
+    client: ClusterClient, graph: JobGraph, file: Path, libraries: Sequence[tuple[Path, ArtifactRole]] = ()
 ) -> int:
     """Run a job attached; returns the exit status."""
-    submitted = _submit(client, file, args, name, job_id, libraries, priority, savepoint)
+    submitted = client.submit(graph, file, libraries=libraries)
     print_line(f"job {submitted} was submitted", sys.stderr)
     interrupted = False
     with job_progress() as progress:

@@ -52,6 +52,10 @@ class InvalidParameterError(JobGraphError):
     """A job parameter is not JSON-like, so it cannot travel, or it is declared wrongly."""
 
 
+class InvalidConfigurationError(JobGraphError):
+    """What a job sets for itself is no option of jobs, or not a value of it."""
+
+
 class ParameterUsageError(InvalidParameterError):
     """The parameters on the command line are not those that the pipeline declares."""
 

@@ -150,6 +150,7 @@ class JobGraph:
         format_version: of this structure; readers refuse versions that they do not know.
         priority: slots go to jobs of a higher one first.
         savepoint: what its streaming queries begin from; None: they begin without state.
+        configuration: what it sets for itself, of `conf.options.JOB_OPTIONS`, by key.
     """
 
     job_id: JobID
@@ -165,6 +166,7 @@ class JobGraph:
     format_version: int = FORMAT_VERSION
     priority: int = 0
     savepoint: SavepointRestoreSettings | None = None
+    configuration: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def for_script(

@@ -177,6 +177,8 @@ def _lay_out_task(graph: JobGraph, task: Chain, gap_x: float) -> Layout[str]:
             last.append(_exit(vertex_id))
             sizes[_exit(vertex_id)] = (0.0, LANE_HEIGHT)
             links[vertex_id, _exit(vertex_id)] = None
+        elif readers - own:
+            last.append(vertex_id)  # or its edges would run through what is in the layers behind it
     return lay_out(sizes, list(links), gap_x, _GAP_Y, last)
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from conf.configuration import Configuration
+from conf.errors import ConfigurationError
+from conf.options import JOB_OPTIONS
 from runtime.jobgraph.errors import (
     DuplicateVertexError,
     EmptyJobGraphError,
+    InvalidConfigurationError,
     InvalidEdgeError,
     InvalidFunctionError,
     InvalidParameterError,
@@ -30,6 +34,7 @@ MAX_NAME_LENGTH = 256
 MAX_RETRIES = 100
 MIN_MEMORY_BYTES = 16 << 20
 _MAX_DEPTH = 32
+_JOB_KEYS = frozenset(option.key for option in JOB_OPTIONS)
 
 
 def validate(graph: JobGraph) -> None:
@@ -65,6 +70,20 @@ def validate(graph: JobGraph) -> None:
             _check_vertex(graph, vertex)
         _check_slot_sharing_groups(graph)
     check_parameters(graph.parameters)
+    check_configuration(graph.configuration)
+
+
+def check_configuration(configuration: dict[str, str]) -> None:
+    """Check what a job sets for itself."""
+    for key in configuration:
+        if key not in _JOB_KEYS:
+            raise InvalidConfigurationError(
+                f"a job cannot set {key!r} for itself, only {', '.join(sorted(_JOB_KEYS))}; set it for the cluster"
+            )
+    try:
+        Configuration.from_dict(configuration, "the job")
+    except ConfigurationError as error:
+        raise InvalidConfigurationError(str(error)) from error
 
 
 def check_name(what: str, name: str) -> None:

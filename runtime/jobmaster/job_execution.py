@@ -19,6 +19,7 @@ from actors.rpc.service import RpcService
 from blob.errors import BlobError
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
+from conf.errors import ConfigurationError
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError, SlotNotAllocatedError
@@ -134,7 +135,8 @@ class JobExecution(LeaderEndpoint):
         await store.sweep(term)
         saved = await self._saved_execution()
         self._job = job = decode_job_graph(await self._ha.job_graph_store().get(self._job_id))
-        strategy = job.restart_strategy or default_restart_strategy(self._configuration)
+        configuration = self._configuration_of(job)
+        strategy = job.restart_strategy or default_restart_strategy(configuration)
         self._pool = self._new_pool()
         self._resumes = saved is not None
         self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
@@ -145,19 +147,27 @@ class JobExecution(LeaderEndpoint):
             results_dir=str(self._results_dir),
             jobmaster_address=str(self.address),
             # The same code on the same data fails again: it is only run again when somebody has asked for that.
-            restart_user_failures=job.restart_strategy is not None
-            or self._configuration.is_set(RestartStrategyOptions.TYPE),
+            restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
         )
         self._checkpoints = JobCheckpoints(
-            self, job, term, self._ha, self._configuration, self._task_managers, current_instant, self._checkpoints_fail
+            self, job, term, self._ha, configuration, self._task_managers, current_instant, self._checkpoints_fail
         )
-        self._cannot_begin = await self._checkpoints.recover()
+        self._cannot_begin = await self._checkpoints.recover() or self._cannot_begin
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()
             for request_id, slot in graph.restore(saved, now):
                 self._pool.adopt_slot(request_id, slot, now.monotonic_s)
                 self._known_addresses[slot.slot_id.resource_id] = slot.address
+
+    def _configuration_of(self, job: JobGraph) -> Configuration:
+        """The cluster's, with what the job sets for itself."""
+        self._cannot_begin = ""
+        try:
+            return self._configuration.overlaid(job.configuration, "the job")
+        except ConfigurationError as error:  # each of them is right in itself, and they do not go together
+            self._cannot_begin = str(error)
+            return self._configuration
 
     def _checkpoints_fail(self, reason: str) -> None:
         """What no restart mends: the savepoint that the job was to begin from, or too many failed checkpoints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable
@@ -94,6 +95,18 @@ def test_submission_is_idempotent_by_job_id(cluster: Cluster, tmp_path: Path) ->
     cluster.await_status(job_id, "FINISHED")
     assert cluster.submit(file, options=options) == job_id
     assert [job["job_id"] for job in cluster.json("job", "list")].count(job_id) == 1
+
+
+def test_a_job_sets_for_itself_how_it_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
+    """By default an exception of a job's own code fails it at once."""
+    file = write_job(tmp_path, "raise SystemError('again')", "again.py")
+    own = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.attempts=2")
+    flags = [part for option in (*own, "restart-strategy.fixed-delay.delay=10ms") for part in ("-D", option)]
+    failed = cluster.run("job", "run", *flags, "--json", str(file), check=False)
+    assert failed.returncode == 1
+    job = json.loads(failed.stdout)
+    assert (job["status"], job["restarts"]) == ("FAILED", 2)
+    assert cluster.run("job", "run", "-D", "restart-strategy.type=never", str(file), check=False).returncode == 1
 
 
 def test_an_actor_is_looked_up_by_its_address_from_another_process(cluster: Cluster) -> None:

@@ -358,3 +358,15 @@ def test_every_declared_option_is_read_somewhere() -> None:
                 if not re.search(pattern, code):
                     unread.append(value.key)
     assert unread == []
+
+
+def test_what_one_place_gives_is_laid_over_another_configuration() -> None:
+    given = Configuration.load(None, ["restart-strategy.type=none", "client.timeout=5s"], {})
+    assert given.given_by("-D") == {"restart-strategy.type": "none", "client.timeout": "5 s"}
+    cluster = Configuration.from_dict({"restart-strategy.type": "failure-rate", "client.timeout": "9 s"})
+    both = cluster.overlaid({"restart-strategy.type": "none"}, "the job")
+    assert both.to_dict() == {"restart-strategy.type": "none", "client.timeout": "9 s"}
+    assert both.origin(RestartStrategyOptions.TYPE) == "the job"
+    assert cluster.get(RestartStrategyOptions.TYPE) is RestartStrategyType.FAILURE_RATE
+    with pytest.raises(InconsistentOptionsError, match="initial-backoff"):
+        cluster.overlaid({"restart-strategy.exponential-delay.initial-backoff": "2 h"}, "the job")

@@ -14,6 +14,7 @@ from runtime.jobgraph.errors import (
     CyclicJobGraphError,
     DuplicateVertexError,
     EmptyJobGraphError,
+    InvalidConfigurationError,
     InvalidEdgeError,
     InvalidFunctionError,
     InvalidParameterError,
@@ -261,3 +262,13 @@ def test_a_graph_travels_whole() -> None:
 def test_restart_settings_out_of_range_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         replace(RestartStrategyConfig.none(), **change)
+
+
+def test_what_a_job_sets_for_itself_is_an_option_of_jobs() -> None:
+    validate(
+        make_graph("a-b", configuration={"restart-strategy.type": "none", "execution.checkpointing.interval": "5 s"})
+    )
+    with pytest.raises(InvalidConfigurationError, match=r"cannot set 'rest\.port' for itself"):
+        validate(make_graph("a-b", configuration={"rest.port": "1"}))
+    with pytest.raises(InvalidConfigurationError, match=r"restart-strategy\.type"):
+        validate(make_graph("a-b", configuration={"restart-strategy.type": "never"}))
