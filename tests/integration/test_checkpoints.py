@@ -15,10 +15,13 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet
 import pytest
 
+from runtime.checkpoint.files import list_names
+from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.messages import OperationState
 from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID, TriggerID
-from tests.cluster_harness import Cluster, await_value, started
+from tests.cluster_harness import ROOT, Cluster, await_value, started
+from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 
 # File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
@@ -127,8 +130,8 @@ def kill_and_await_restart(cluster: Cluster, job_id: str, pid: int) -> None:
     cluster.await_status(job_id, "RUNNING")
 
 
-def rows_of(sink: Path) -> Counter[tuple[str, str]]:
-    """What the sink holds by its log, which is what counts for Spark's readers; a row that is there twice counts twice.
+def files_of(sink: Path) -> list[str]:
+    """What the sink holds by its log, which is what counts for Spark's readers; one that is there twice counts twice.
 
     The log is read here, and not by Spark: what Spark wrote is not checked by Spark.
     """
@@ -139,9 +142,14 @@ def rows_of(sink: Path) -> Counter[tuple[str, str]]:
     paths: list[str] = []
     for name in [*([f"{compact}.compact"] if compact >= 0 else []), *later]:
         paths += [json.loads(line)["path"] for line in (log / name).read_text().splitlines()[1:]]
+    return [unquote(urlsplit(path).path) for path in paths]
+
+
+def rows_of(sink: Path) -> Counter[tuple[str, str]]:
+    """The rows of the sink's files; one that is there twice counts twice."""
     found: Counter[tuple[str, str]] = Counter()
-    for path in paths:
-        for row in pyarrow.parquet.read_table(unquote(urlsplit(path).path)).to_pylist():
+    for path in files_of(sink):
+        for row in pyarrow.parquet.read_table(path).to_pylist():
             found[row["start"].strftime("%Y-%m-%dT%H:%M:%S"), row["key"]] += row["count"]
     return found
 
@@ -255,3 +263,28 @@ def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed
     savepoint = Path(cluster.run("job", "stop", job_id).stdout.strip())
     assert cluster.job(job_id)["status"] == "FINISHED"
     assert [query.snapshot.name for query in read_savepoint(savepoint).queries] == ["query-0"]
+
+
+def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Cluster, tmp_path: Path) -> None:
+    cluster, out, script = checkpointed, tmp_path / "out", ROOT / "examples" / "flight_stream.py"
+    committed = lambda: last_commit(f"commits/{name}" for name in list_names(out / "checkpoint" / "commits"))  # noqa: E731
+    job_id = cluster.submit(script, "--out", str(out))  # hundreds of batches, of which only the first ones are awaited
+    await_value(lambda: committed() >= 2, timeout=120)
+    (task,) = cluster.tasks_of(job_id)
+    kill_and_await_restart(cluster, job_id, task)
+    killed_at = committed()
+    await_value(lambda: committed() > killed_at, timeout=120)
+    with cluster.client() as client:
+        stopped = client.stop_with_savepoint(JobID(job_id), tmp_path / "savepoints")
+    assert stopped.state is OperationState.COMPLETED, stopped.error
+    assert stopped.path is not None
+    (query,) = read_savepoint(Path(stopped.path)).queries
+    assert query.snapshot.name == "arrivals"
+    cluster.await_status(job_id, "FINISHED")
+    expected = expected_arrivals(tmp_path)
+    assert written_arrivals(files_of(out / "arrivals")) != expected, "it was stopped in the middle"
+
+    arguments = "--out", str(out), "--days-per-batch", "90"
+    done = cluster.run("job", "run", "--from", stopped.path, str(script), "--", *arguments, timeout=600)
+    assert written_arrivals(files_of(out / "arrivals")) == expected
+    assert f"{sum(row[2] for row in expected):,} arrivals counted" in done.stdout
