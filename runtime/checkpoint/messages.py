@@ -33,6 +33,11 @@ class SnapshotType(Enum):
         """Whether the queries are stopped for it."""
         return self in (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)
 
+    @property
+    def drains(self) -> bool:
+        """Whether the queries first work off what their sources have."""
+        return self is SnapshotType.SAVEPOINT_TERMINATE
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTrigger:

@@ -56,8 +56,8 @@ class DispatcherCheckpoints(RpcEndpoint):
         return known or await self._find(job_id).gateway.request_operation_status(trigger_id)
 
     @rpc
-    async def dispose_savepoint(self, path: str) -> None:
-        await self.run_blocking(dispose_savepoint, Path(path))
+    async def dispose_savepoint(self, path: str) -> bool:
+        return await self.run_blocking(dispose_savepoint, Path(path))
 
     @rpc
     async def request_checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:

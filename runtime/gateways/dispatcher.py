@@ -86,8 +86,8 @@ class DispatcherGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
-    def dispose_savepoint(self, path: str) -> Ask[None]:
-        """Remove a savepoint; raises `SavepointError` where the directory is none."""
+    def dispose_savepoint(self, path: str) -> Ask[bool]:
+        """Remove a savepoint, and say whether there was one; raises `SavepointError` where the directory is none."""
         raise NotImplementedError
 
     def request_checkpoint_statistics(self, job_id: JobID) -> Ask[CheckpointStatsSnapshot]:

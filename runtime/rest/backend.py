@@ -33,6 +33,7 @@ from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.leaders import G, LeaderFollower
+from runtime.rest.checkpoint_backend import CheckpointBackend, ClusterCheckpoints
 from runtime.rest.errors import RestError
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class JobFile:
     path: Path
 
 
-class Backend(Protocol):
+class Backend(CheckpointBackend, Protocol):
     """What the handlers need of a cluster; the errors of `runtime.gateways.errors`, or `RestError` of status 503."""
 
     async def jobs(self) -> tuple[JobDetails, ...]:
@@ -102,7 +103,7 @@ class Backend(Protocol):
         """Begin to stop the cluster."""
 
 
-class ClusterBackend:
+class ClusterBackend(ClusterCheckpoints):
     """The cluster that the web endpoint belongs to.
 
     Args:

@@ -10,11 +10,13 @@ import json
 
 from actors.errors import ActorError
 from blob.errors import BlobError, BlobNotFound
+from runtime.checkpoint.errors import CheckpointError
 from runtime.gateways.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
     JobSubmissionError,
     NoSuchLogError,
+    UnknownOperationError,
     UnknownTaskExecutorError,
 )
 from runtime.jobgraph.errors import JobGraphError
@@ -24,7 +26,9 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownTaskExecutorError, 404),
     (NoSuchLogError, 404),
     (BlobNotFound, 404),
+    (UnknownOperationError, 404),
     (JobAlreadyTerminatedError, 409),
+    (CheckpointError, 409),
     (JobGraphError, 400),
     (JobSubmissionError, 503),
     (BlobError, 503),

@@ -13,7 +13,8 @@ VERSION = "3.1.0"
 PREFIX = "/v1"
 
 _PARAMETER = re.compile(r"\{([a-z]+)\}")
-_IDS = ("jobid", "applicationid")
+_IDS = ("jobid", "applicationid", "triggerid")
+_NUMBERS = ("checkpointid",)
 _ERROR = {"$ref": "#/components/schemas/Errors"}
 
 
@@ -68,14 +69,18 @@ def _operation(route: RestRoute) -> dict[str, Any]:
     }
     if route.body:
         operation["requestBody"] = {
-            "required": True,
+            "required": "required" in (route.form or {}),
             "content": {route.body: {"schema": route.form or {"type": "object"}}},
         }
     return operation
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"} if name in _IDS else {"type": "string", "minLength": 1}
+    schema: dict[str, Any] = {"type": "string", "minLength": 1}
+    if name in _IDS:
+        schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+    elif name in _NUMBERS:
+        schema = {"type": "integer", "minimum": 0}
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 

@@ -19,6 +19,7 @@ from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, T
 from runtime.rest.backend import Backend
 from runtime.rest.errors import RestError
 from runtime.rest.messages import vertices
+from runtime.rest.operations import Disposals, TriggeredOperations
 from runtime.rest.snapshots import Snapshots
 
 JSON = "application/json"
@@ -40,6 +41,8 @@ class Rest:
         url: the endpoint's own address.
         closing: set when the endpoint stops, for streams that have no end of their own.
         fetching: held while a log of a TaskExecutor is in memory.
+        operations: checkpoints and savepoints that were asked for here.
+        disposals: removals of savepoints that were asked for here.
     """
 
     backend: Backend
@@ -49,6 +52,8 @@ class Rest:
     url: str
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_AT_ONCE))
+    operations: TriggeredOperations = field(default_factory=TriggeredOperations)
+    disposals: Disposals = field(default_factory=Disposals)
 
     async def job(self, request: Request) -> ArchivedExecutionGraph:
         """The job that the path names; raises RestError or `JobNotFoundError`."""

@@ -23,6 +23,7 @@ from runtime.ids import JobID, TriggerID
 from tests.cluster_harness import ROOT, Cluster, await_value, started
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
+from tests.rest_client import RestClient
 
 # File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
 STREAM = """\
@@ -288,3 +289,57 @@ def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Clust
     done = cluster.run("job", "run", "--from", stopped.path, str(script), "--", *arguments, timeout=600)
     assert written_arrivals(files_of(out / "arrivals")) == expected
     assert f"{sum(row[2] for row in expected):,} arrivals counted" in done.stdout
+
+
+def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) -> None:
+    cluster, source, rest = checkpointed, Source(tmp_path / "in"), RestClient.of(checkpointed)
+    source.write(1)
+    script = write_job(tmp_path, STREAM, "stream.py")
+    job_id = cluster.submit(script, str(source.directory), str(tmp_path / "out"), str(tmp_path / "live"))
+    cluster.await_status(job_id, "RUNNING")
+    await_checkpoints(cluster, job_id)
+    job = f"/v1/jobs/{job_id}"
+
+    def post(target: str, body: dict[str, Any]) -> str:
+        reply = rest.ask("POST", target, json.dumps(body).encode())
+        assert reply.status in (200, 202), reply.body
+        return str(reply.json["request-id"])
+
+    def done(target: str) -> Any:
+        def look() -> Any:
+            reply = rest.ask("GET", target)
+            assert reply.status in (200, 503), reply.body  # 503 while a JobMaster is being replaced
+            return reply.status == 200 and reply.json["status"]["id"] == "COMPLETED" and reply.json
+
+        return await_value(look, timeout=120)["operation"]
+
+    # The same wish twice is one savepoint, also where the JobMaster that had begun it is no more.
+    wish = {"target-directory": f"file://{tmp_path}/savepoints", "formatType": "CANONICAL", "triggerId": "c" * 32}
+    assert post(f"{job}/savepoints", wish) == "c" * 32
+    os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
+    assert post(f"{job}/savepoints", wish) == "c" * 32
+    first = done(f"{job}/savepoints/{'c' * 32}")["location"]
+    assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [first]
+    assert [query.snapshot.name for query in read_savepoint(Path(first)).queries] == ["counts"]
+    within = rest.ask("POST", f"{job}/savepoints", json.dumps({"target-directory": str(cluster.directory)}).encode())
+    assert (within.status, "own directories" in within.json["errors"][0]) == (400, True)
+
+    number = done(f"{job}/checkpoints/{post(f'{job}/checkpoints', {'checkpointType': 'CONFIGURED'})}")["checkpointId"]
+    latest = await_value(lambda: (now := rest.get(f"{job}/checkpoints")["latest"]["completed"])["id"] >= number and now)
+    assert (latest["status"], latest["num_acknowledged_subtasks"]) == ("COMPLETED", 1)
+    assert latest["state_size"] > 0
+    assert rest.get(f"{job}/checkpoints/config")["interval"] == 1000
+
+    stopped = done(f"{job}/savepoints/{post(f'{job}/stop', {'targetDirectory': None, 'drain': False})}")["location"]
+    assert Path(stopped).parent == cluster.directory / "savepoints"
+    assert rest.get(job)["state"] == "FINISHED"
+    figures = rest.get(f"{job}/checkpoints")
+    assert figures["latest"]["savepoint"]["external_path"] == stopped
+    kept = rest.get(f"{job}/checkpoints/details/{figures['latest']['savepoint']['id']}")
+    assert kept["checkpoint_type"] == "SYNC_SAVEPOINT"
+    assert rest.ask("POST", f"{job}/savepoints", b"{}").status == 409
+
+    assert done(f"/v1/savepoint-disposal/{post('/v1/savepoint-disposal', {'savepoint-path': first})}") == {}
+    assert not Path(first).exists()
+    again = done(f"/v1/savepoint-disposal/{post('/v1/savepoint-disposal', {'savepoint-path': first})}")
+    assert "there is no savepoint" in again["failure-cause"]["stack-trace"]

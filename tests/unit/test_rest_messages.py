@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
 from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
@@ -169,7 +172,29 @@ WORKER_METRICS = {
     ),
     "garbageCollectors": [dict],
 }
-SUMMARY = {"min": int, "max": int, "avg": int, **dict.fromkeys(("p50", "p90", "p95", "p99", "p999"), str)}
+SUMMARY = {"min": int, "max": int, "avg": int, **dict.fromkeys(("p50", "p90", "p95", "p99", "p999"), (float, str))}
+CHECKPOINT = {
+    **dict.fromkeys(("className", "status", "checkpoint_type"), str),
+    **dict.fromkeys(
+        (
+            "id",
+            "trigger_timestamp",
+            "latest_ack_timestamp",
+            "checkpointed_size",
+            "state_size",
+            "end_to_end_duration",
+            "alignment_buffered",
+            "processed_data",
+            "persisted_data",
+            "num_subtasks",
+            "num_acknowledged_subtasks",
+        ),
+        int,
+    ),
+    "is_savepoint": bool,
+    "savepointFormat": (str, type(None)),
+    "tasks": dict,
+}
 CHECKPOINTS = {
     "counts": dict.fromkeys(("restored", "total", "in_progress", "completed", "failed"), int),
     "summary": dict.fromkeys(
@@ -183,8 +208,8 @@ CHECKPOINTS = {
         ),
         SUMMARY,
     ),
-    "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored"), type(None)),
-    "history": [dict],
+    "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored"), (dict, type(None))),
+    "history": [CHECKPOINT],
 }
 FEATURES = dict.fromkeys(("web-submit", "web-cancel", "web-rescale", "web-history"), bool)
 CONFIG = {
@@ -207,6 +232,26 @@ READ, WRITE = JobVertexID("a" * 32), JobVertexID("b" * 32)
 ERROR = ErrorInfo(FailureKind.USER_CODE, "ValueError", "no <b>rows</b>", "Traceback\nValueError", "read <img>", 900)
 LOST = ErrorInfo(FailureKind.SPARK_LOST, "SparkDriverLost", "it has ended", "", "", 500)
 NOW = 5000
+
+
+def _figures() -> CheckpointStatsSnapshot:
+    """Of a job that was restored, checkpointed twice, savepointed, failed once, and is at it again."""
+    tracker = CheckpointStatsTracker()
+    tracker.restored(0, "/data/savepoint-0", 50, is_savepoint=True)
+    for number, (kind, duration) in enumerate(
+        [(SnapshotType.CHECKPOINT, 10), (SnapshotType.CHECKPOINT, 30), (SnapshotType.SAVEPOINT_SUSPEND, 50)], 1
+    ):
+        tracker.triggered(number, kind, 1, number * 100)
+        tracker.acknowledged(number, 1000 * number, 100, number * 100 + 5)
+        tracker.completed(number, f"/data/{number}", number * 100 + duration)
+    tracker.subsumed(1)
+    for number in (4, 5):
+        tracker.triggered(number, SnapshotType.CHECKPOINT, 1, number * 100)
+    tracker.failed(4, "the disk is full", 405)
+    return tracker.snapshot(NOW)
+
+
+FIGURES = _figures()
 
 
 def fits(value: Any, shape: Any, where: str = "$") -> None:
@@ -372,7 +417,6 @@ def test_other_parts_of_a_job() -> None:
         jobs.config(graph())["execution-config"], {"restart-strategy": str, "job-parallelism": int, "user-config": dict}
     )
     fits(jobs.accumulators(), {"job-accumulators": [dict], "user-task-accumulators": [dict]})
-    fits(checkpoints.statistics(), CHECKPOINTS)
     assert vertices.watermarks() == []
     assert vertices.flame_graph() == {"endTimestamp": -1}
     assert vertices.back_pressure()["subtasks"] == []
@@ -405,3 +449,63 @@ def test_a_task_executor_has_the_form_of_flinks() -> None:
         fits(whole, {**WORKER, "metrics": WORKER_METRICS, "allocatedSlots": [slot]})
         assert [slot["jobId"] for slot in whole["allocatedSlots"]] == [ID]
         assert whole["metrics"]["heapUsed"] == (0 if metrics is None else 5)
+
+
+def test_checkpoints_have_the_form_of_flinks() -> None:
+    fits(checkpoints.statistics(CheckpointStatsSnapshot()), CHECKPOINTS)
+    told = checkpoints.statistics(FIGURES)
+    fits(told, CHECKPOINTS)
+    assert told["counts"] == {"restored": 1, "total": 5, "in_progress": 1, "completed": 3, "failed": 1}
+    shown = [(one["id"], one["className"], one["checkpoint_type"], one["savepointFormat"]) for one in told["history"]]
+    assert shown == [
+        (5, "in_progress", "CHECKPOINT", None),
+        (4, "failed", "CHECKPOINT", None),
+        (3, "completed", "SYNC_SAVEPOINT", "CANONICAL"),
+        (2, "completed", "CHECKPOINT", None),
+        (1, "completed", "CHECKPOINT", None),
+    ]
+    under_way, failed, *done = told["history"]
+    assert (under_way["latest_ack_timestamp"], under_way["end_to_end_duration"]) == (-1, NOW - 500)
+    assert (failed["failure_message"], failed["failure_timestamp"]) == ("the disk is full", 405)
+    assert [(one["external_path"], one["discarded"]) for one in done] == [
+        ("/data/3", False),
+        ("/data/2", False),
+        ("/data/1", True),
+    ]
+    latest = {kind: stats["id"] for kind, stats in told["latest"].items()}
+    assert latest == {"completed": 2, "savepoint": 3, "failed": 4, "restored": 0}
+    assert told["summary"]["end_to_end_duration"] == {
+        "min": 10,
+        "max": 50,
+        "avg": 30,
+        "p50": 30.0,
+        "p90": 50.0,
+        "p95": 50.0,
+        "p99": 50.0,
+        "p999": 50.0,
+    }
+    assert checkpoints.statistics(CheckpointStatsSnapshot())["summary"]["state_size"]["p50"] == "NaN"
+    assert checkpoints.find(FIGURES, 6) is None
+
+
+def test_the_configuration_of_checkpoints_has_the_words_of_flinks() -> None:
+    none = checkpoints.config(CheckpointCoordinatorConfiguration(), "HashMapStateBackend")
+    assert (none["interval"], none["tolerable_failed_checkpoints"]) == (2**63 - 1, 2**31 - 1)
+    some = checkpoints.config(CheckpointCoordinatorConfiguration(1.5, 0.25, 60.0, 2, 3), "HashMapStateBackend")
+    assert [some[name] for name in ("interval", "min_pause", "timeout", "max_concurrent")] == [1500, 250, 60000, 2]
+    assert some["tolerable_failed_checkpoints"] == 3
+
+
+def test_an_operation_has_the_form_of_flinks() -> None:
+    trigger_id = TriggerID("c" * 32)
+    begun = checkpoints.savepoint(OperationStatus(trigger_id, OperationState.IN_PROGRESS))
+    assert begun["status"] == {"id": "IN_PROGRESS"}
+    done = OperationStatus(trigger_id, OperationState.COMPLETED, 3, "/data/3")
+    assert checkpoints.savepoint(done) == {"status": {"id": "COMPLETED"}, "operation": {"location": "/data/3"}}
+    assert checkpoints.triggered_checkpoint(done)["operation"] == {"checkpointId": 3}
+    noted = OperationStatus(trigger_id, OperationState.COMPLETED, 3, "/data/3", notes=("stopped by force",))
+    assert checkpoints.savepoint(noted)["operation"]["notes"] == ["stopped by force"]
+    failed = checkpoints.savepoint(OperationStatus(trigger_id, OperationState.FAILED, error="no room"))
+    assert failed["status"] == {"id": "COMPLETED"}
+    fits(failed["operation"]["failure-cause"], CAUSE)
+    assert failed["operation"]["failure-cause"]["stack-trace"] == "CheckpointException: no room"

@@ -1,54 +1,67 @@
-"""Checkpoints and savepoints: Flink's forms, without any yet. This is the one place where they come in."""
+"""The figures of a job's checkpoints and savepoints."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from conf.options import CheckpointingOptions
+from conf.options.checkpointing import StateBackend
+from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.rest.errors import RestError
 from runtime.rest.messages import checkpoints as messages
-from runtime.rest.routing import Rest, RestRoute, answer
+from runtime.rest.routing import Rest, RestRoute, answer, job_id_of
 
-_NOT_YET = "is not served by this API yet; PATCH /jobs/ID?mode=cancel ends a job"
+_BACKENDS = {StateBackend.HASHMAP: "HashMapStateBackend", StateBackend.ROCKSDB: "EmbeddedRocksDBStateBackend"}
+
+
+async def _figures(rest: Rest, request: Request) -> CheckpointStatsSnapshot:
+    job_id = job_id_of(request)
+    found: CheckpointStatsSnapshot = await rest.snapshots.get(
+        ("checkpoints", job_id), lambda: rest.backend.checkpoints(job_id)
+    )
+    return found
 
 
 async def get_statistics(rest: Rest, request: Request) -> Response:
+    return answer(messages.statistics(await _figures(rest, request)))
+
+
+async def get_config(rest: Rest, request: Request) -> Response:
     await rest.job(request)
-    return answer(messages.statistics())
+    settings = CheckpointCoordinatorConfiguration.of(rest.configuration)
+    return answer(messages.config(settings, _BACKENDS[rest.configuration.get(CheckpointingOptions.STATE_BACKEND)]))
 
 
-async def get_none(rest: Rest, request: Request) -> Response:
-    graph = await rest.job(request)
-    raise RestError(404, f"job {graph.job_id} has no checkpoints")
+async def get_details(rest: Rest, request: Request) -> Response:
+    shown = request.path_params["checkpointid"]
+    if not (shown.isascii() and shown.isdigit() and len(shown) <= 18):
+        raise RestError(400, f"the number of a checkpoint is a whole number, not {shown[:40]!r}")
+    found = messages.find(await _figures(rest, request), int(shown))
+    if found is None:
+        raise RestError(404, f"checkpoint {shown} is not remembered; GET /jobs/ID/checkpoints shows those that are")
+    return answer(messages.checkpoint(found))
 
 
-async def get_unknown_trigger(rest: Rest, request: Request) -> Response:
-    raise RestError(404, "there is no operation of that id")
+async def get_details_of_task(rest: Rest, request: Request) -> Response:
+    await rest.task(request)
+    await get_details(rest, request)
+    raise RestError(404, "the figures of a checkpoint are those of the whole job; GET .../checkpoints/details/N")
 
 
-async def refuse_trigger(rest: Rest, request: Request) -> Response:
-    await rest.job(request)
-    raise RestError(501, f"a checkpoint or savepoint of a job {_NOT_YET}")
-
-
-async def refuse_disposal(rest: Rest, request: Request) -> Response:
-    raise RestError(501, f"the disposal of savepoints {_NOT_YET}")
-
-
-_JOB = "/jobs/{jobid}"
-_CHECKPOINTS = f"{_JOB}/checkpoints"
+_CHECKPOINTS = "/jobs/{jobid}/checkpoints"
 _DETAILS = _CHECKPOINTS + "/details/{checkpointid}"
 
 ROUTES = (
-    RestRoute("GET", _CHECKPOINTS, get_statistics, "Statistics of a job's checkpoints: none yet"),
-    RestRoute("POST", _CHECKPOINTS, refuse_trigger, "Trigger a checkpoint: not yet"),
-    RestRoute("GET", f"{_CHECKPOINTS}/config", get_none, "How a job is checkpointed: it is not yet"),
-    RestRoute("GET", _DETAILS, get_none, "A checkpoint: there is none yet"),
-    RestRoute("GET", _DETAILS + "/subtasks/{vertexid}", get_none, "A checkpoint of a task: there is none yet"),
-    RestRoute("GET", _CHECKPOINTS + "/{triggerid}", get_unknown_trigger, "A triggered checkpoint: there is none yet"),
-    RestRoute("POST", f"{_JOB}/savepoints", refuse_trigger, "Trigger a savepoint: not yet"),
-    RestRoute("GET", _JOB + "/savepoints/{triggerid}", get_unknown_trigger, "A triggered savepoint: none yet"),
-    RestRoute("POST", f"{_JOB}/stop", refuse_trigger, "Stop a job with a savepoint: not yet"),
-    RestRoute("POST", "/savepoint-disposal", refuse_disposal, "Dispose of a savepoint: not yet"),
-    RestRoute("GET", "/savepoint-disposal/{triggerid}", get_unknown_trigger, "A triggered disposal: none yet"),
+    RestRoute("GET", _CHECKPOINTS, get_statistics, "Figures of a job's checkpoints and savepoints, the newest first"),
+    RestRoute("GET", f"{_CHECKPOINTS}/config", get_config, "How a job is checkpointed"),
+    RestRoute("GET", _DETAILS, get_details, "A checkpoint or savepoint of a job, while it is remembered"),
+    RestRoute(
+        "GET",
+        _DETAILS + "/subtasks/{vertexid}",
+        get_details_of_task,
+        "Not served: the figures of a checkpoint are those of the whole job",
+        status=404,
+    ),
 )

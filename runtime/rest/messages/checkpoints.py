@@ -1,29 +1,193 @@
-"""Checkpoint statistics of a job that has had none (Flink's `CheckpointingStatistics`)."""
+"""Checkpoints and savepoints of a job in Flink's form: figures, configuration, and what became of wishes. Pure."""
 
 from __future__ import annotations
 
-from runtime.rest.messages.common import Json
+from collections.abc import Sequence
 
-_SUMMARIES = (
-    "checkpointed_size",
-    "state_size",
-    "end_to_end_duration",
-    "alignment_buffered",
-    "processed_data",
-    "persisted_data",
+from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
+from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
+from runtime.checkpoint.statistics import (
+    CheckpointStats,
+    CheckpointStatsSnapshot,
+    CheckpointStatsStatus,
+    RestoredCheckpointStats,
+    StatsSummary,
 )
+from runtime.ids import TriggerID
+from runtime.rest.messages.common import NO_TIME, Json
+from runtime.rest.messages.serialized_throwable import serialized_throwable
+
+NO_INTERVAL = (1 << 63) - 1
+"""Flink's interval where there are no periodic checkpoints, which its page knows."""
+ANY_NUMBER = (1 << 31) - 1
+"""Flink's number of failures that are tolerated where all are."""
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+_TYPES = {
+    SnapshotType.CHECKPOINT: "CHECKPOINT",
+    SnapshotType.SAVEPOINT: "SAVEPOINT",
+    SnapshotType.SAVEPOINT_SUSPEND: "SYNC_SAVEPOINT",
+    SnapshotType.SAVEPOINT_TERMINATE: "SYNC_SAVEPOINT",
+}
+_NOTHING_IN_FLIGHT = dict.fromkeys(("alignment_buffered", "processed_data", "persisted_data"), 0)
 
 
-def statistics() -> Json:
-    """GET /jobs/:jobid/checkpoints."""
+def statistics(figures: CheckpointStatsSnapshot) -> Json:
+    """GET /jobs/:jobid/checkpoints (Flink's `CheckpointingStatistics`)."""
+    counts = figures.counts
+    done = [stats for stats in figures.history if stats.status is CheckpointStatsStatus.COMPLETED]
     return {
-        "counts": dict.fromkeys(("restored", "total", "in_progress", "completed", "failed"), 0),
-        "summary": {name: _no_values() for name in _SUMMARIES},
-        "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored")),
-        "history": [],
+        "counts": {
+            "restored": counts.restored,
+            "total": counts.total,
+            "in_progress": counts.in_progress,
+            "completed": counts.completed,
+            "failed": counts.failed,
+        },
+        "summary": {
+            "checkpointed_size": _summary(figures.summary_checkpointed_size, [one.checkpointed_size for one in done]),
+            "state_size": _summary(figures.summary_state_size, [one.state_size for one in done]),
+            "end_to_end_duration": _summary(figures.summary_duration, [one.end_to_end_duration for one in done]),
+            **{name: _summary(StatsSummary(), [0 for _ in done]) for name in _NOTHING_IN_FLIGHT},
+        },
+        "latest": {
+            "completed": _checkpoint(figures.latest_completed),
+            "savepoint": _checkpoint(figures.latest_savepoint),
+            "failed": _checkpoint(figures.latest_failed),
+            "restored": _restored(figures.latest_restored),
+        },
+        "history": [checkpoint(stats) for stats in figures.history],
     }
 
 
-def _no_values() -> Json:
-    """The statistics of nothing, with Flink's spelling of a number that is none."""
-    return {**dict.fromkeys(("min", "max", "avg"), 0), **dict.fromkeys(("p50", "p90", "p95", "p99", "p999"), "NaN")}
+def checkpoint(stats: CheckpointStats) -> Json:
+    """GET /jobs/:jobid/checkpoints/details/:checkpointid (Flink's `CheckpointStatistics`).
+
+    What is in flight is no part of a checkpoint of Spark's. The figures are those of the whole job.
+    """
+    told: Json = {
+        "className": stats.status.value.lower(),
+        "id": stats.id,
+        "status": stats.status.value,
+        "is_savepoint": stats.is_savepoint,
+        "savepointFormat": "CANONICAL" if stats.is_savepoint else None,
+        "trigger_timestamp": stats.trigger_timestamp,
+        "latest_ack_timestamp": NO_TIME if stats.latest_ack_timestamp is None else stats.latest_ack_timestamp,
+        "checkpointed_size": stats.checkpointed_size,
+        "state_size": stats.state_size,
+        "end_to_end_duration": stats.end_to_end_duration,
+        **_NOTHING_IN_FLIGHT,
+        "num_subtasks": stats.num_tasks,
+        "num_acknowledged_subtasks": stats.num_acknowledged_tasks,
+        "checkpoint_type": _TYPES[stats.type],
+        "tasks": {},
+    }
+    if stats.status is CheckpointStatsStatus.COMPLETED:
+        told |= {"external_path": stats.external_path, "discarded": stats.discarded}
+    elif stats.status is CheckpointStatsStatus.FAILED:
+        told["failure_timestamp"] = NO_TIME if stats.failure_timestamp is None else stats.failure_timestamp
+        told["failure_message"] = stats.failure_message
+    return told
+
+
+def find(figures: CheckpointStatsSnapshot, checkpoint_id: int) -> CheckpointStats | None:
+    """The checkpoint of that number, among all that are remembered."""
+    latest = (figures.latest_completed, figures.latest_savepoint, figures.latest_failed)
+    known = (*figures.history, *(stats for stats in latest if stats is not None))
+    return next((stats for stats in known if stats.id == checkpoint_id), None)
+
+
+def config(settings: CheckpointCoordinatorConfiguration, state_backend: str) -> Json:
+    """GET /jobs/:jobid/checkpoints/config (Flink's `CheckpointConfigInfo`); durations in milliseconds."""
+    tolerable = settings.tolerable_failures
+    return {
+        "mode": "exactly_once",
+        "interval": NO_INTERVAL if settings.interval_s is None else round(settings.interval_s * 1000),
+        "timeout": round(settings.timeout_s * 1000),
+        "min_pause": round(settings.min_pause_s * 1000),
+        "max_concurrent": settings.max_concurrent,
+        "externalization": {"enabled": False, "delete_on_cancellation": True},
+        "state_backend": state_backend,
+        "checkpoint_storage": "FileSystemCheckpointStorage",
+        "unaligned_checkpoints": False,
+        "tolerable_failed_checkpoints": ANY_NUMBER if tolerable is None else tolerable,
+        "aligned_checkpoint_timeout": 0,
+        "checkpoints_after_tasks_finish": True,
+        "state_changelog_enabled": False,
+    }
+
+
+def triggered(trigger_id: TriggerID) -> Json:
+    """What whoever asks for an operation is told (Flink's `TriggerResponse`)."""
+    return {"request-id": trigger_id}
+
+
+def in_progress() -> Json:
+    """An operation that is under way (Flink's `AsynchronousOperationResult`)."""
+    return {"status": {"id": "IN_PROGRESS"}, "operation": None}
+
+
+def completed(operation: Json) -> Json:
+    """An operation that is over, well or badly."""
+    return {"status": {"id": "COMPLETED"}, "operation": operation}
+
+
+def savepoint(status: OperationStatus) -> Json:
+    """GET /jobs/:jobid/savepoints/:triggerid (Flink's `SavepointInfo`)."""
+    return _operation(status, {"location": status.path})
+
+
+def triggered_checkpoint(status: OperationStatus) -> Json:
+    """GET /jobs/:jobid/checkpoints/:triggerid (Flink's `CheckpointInfo`)."""
+    return _operation(status, {"checkpointId": status.checkpoint_id})
+
+
+def failure(kind: str, message: str) -> Json:
+    """Why an operation failed, in the form that Flink's client reads."""
+    trace = f"{kind}: {message}"
+    return {
+        "failure-cause": {
+            "class": kind,
+            "stack-trace": trace,
+            "serialized-throwable": serialized_throwable(kind, message, trace),
+        }
+    }
+
+
+def _operation(status: OperationStatus, good: Json) -> Json:
+    if status.state is OperationState.IN_PROGRESS:
+        return in_progress()
+    if status.state is OperationState.FAILED:
+        return completed(failure("CheckpointException", status.error))
+    return completed({**good, "notes": list(status.notes)} if status.notes else good)
+
+
+def _checkpoint(stats: CheckpointStats | None) -> Json | None:
+    return None if stats is None else checkpoint(stats)
+
+
+def _restored(restored: RestoredCheckpointStats | None) -> Json | None:
+    if restored is None:
+        return None
+    return {
+        "id": restored.id,
+        "restore_timestamp": restored.restore_timestamp,
+        "is_savepoint": restored.is_savepoint,
+        "external_path": restored.external_path,
+    }
+
+
+def _summary(summary: StatsSummary, values: Sequence[int]) -> Json:
+    """The statistics of the checkpoints that are remembered, with Flink's spelling of a number that is none."""
+    ordered = sorted(values)
+    quantiles = {name: _quantile(ordered, share) if ordered else "NaN" for name, share in _QUANTILES.items()}
+    return {"min": summary.min, "max": summary.max, "avg": summary.avg, **quantiles}
+
+
+def _quantile(ordered: Sequence[int], share: float) -> float:
+    """As Flink's `DescriptiveStatistics` has it: between the two values around the place (n + 1) * share."""
+    place = share * (len(ordered) + 1)
+    below = min(max(int(place), 1), len(ordered))
+    above = min(below + 1, len(ordered))
+    part = min(max(place - below, 0.0), 1.0)
+    return ordered[below - 1] + part * (ordered[above - 1] - ordered[below - 1])

@@ -19,7 +19,7 @@ export function view(statistics) {
       ["In progress", count(counts.in_progress)],
       ["Failed", count(counts.failed)],
       ["Restored", count(counts.restored)],
-      latest.restored && ["Restored last", `number ${latest.restored.id}, `, moment(latest.restored.restore_timestamp)],
+      latest.restored && ["Restored last", latest.restored.is_savepoint ? "a savepoint, " : `number ${latest.restored.id}, `, moment(latest.restored.restore_timestamp)],
     ]),
     card(
       "History",
