@@ -247,3 +247,15 @@ async def test_figures_are_those_of_the_whole_job(site: Site) -> None:
 def test_a_directory_that_cannot_be_looked_at_holds_no_savepoint(tmp_path: Path) -> None:
     writer = SavepointWriter(JobGraph.for_script("job"), Configuration.from_dict({}))
     assert writer.find(CheckpointTrigger(WANTED, SnapshotType.SAVEPOINT, str(tmp_path / ("x" * 300)))) == ""
+
+
+async def test_the_document_describes_the_bodies(site: Site) -> None:
+    paths = (await site.ask("GET", "/openapi.json")).json["paths"]
+    disposal, stop = (
+        paths[path]["post"]["requestBody"] for path in ("/v1/savepoint-disposal", "/v1/jobs/{jobid}/stop")
+    )
+    assert (disposal["required"], stop["required"]) == (True, False)
+    (form,) = stop["content"].values()
+    assert form["schema"]["properties"].keys() == {"targetDirectory", "drain", "formatType", "triggerId"}
+    (trigger,) = paths["/v1/savepoint-disposal/{triggerid}"]["get"]["parameters"]
+    assert trigger["schema"]["pattern"] == "^[0-9a-f]{32}$"
