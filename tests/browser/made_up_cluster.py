@@ -9,6 +9,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus, SnapshotType
+from runtime.checkpoint.statistics import (
+    CheckpointStats,
+    CheckpointStatsCounts,
+    CheckpointStatsSnapshot,
+    CheckpointStatsStatus,
+    RestoredCheckpointStats,
+)
 from runtime.gateways.diagnostics import LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.gateways.errors import (
     JobAlreadyTerminatedError,
@@ -25,7 +33,7 @@ from runtime.gateways.messages import (
     TaskManagerView,
 )
 from runtime.ha.model import DISPATCHER, LeaderInformation
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobmaster.archived_execution_graph import (
     ArchivedExecutionGraph,
@@ -57,6 +65,25 @@ _S = ExecutionState
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _checkpoints() -> CheckpointStatsSnapshot:
+    """One of each kind and state."""
+    status, kind, began = CheckpointStatsStatus, SnapshotType, _now() - 60_000
+    done = CheckpointStats(
+        7, status.COMPLETED, kind.CHECKPOINT, began, began + 40, 1, 1, 9 << 20, 1 << 18, 45, f"/c/{LONG}"
+    )
+    kept = replace(done, id=8, type=kind.SAVEPOINT, external_path="/savepoints/savepoint-222222-aa")
+    lost = replace(done, id=9, status=status.FAILED, external_path="", failure_message=f"no room {HOSTILE}")
+    running = replace(done, id=10, status=status.IN_PROGRESS, external_path="", num_acknowledged_tasks=0)
+    return CheckpointStatsSnapshot(
+        counts=CheckpointStatsCounts(1, 10, 1, 8, 1),
+        latest_completed=done,
+        latest_savepoint=kept,
+        latest_failed=lost,
+        latest_restored=RestoredCheckpointStats(6, began, False, ""),
+        history=(running, lost, kept, done),
+    )
 
 
 def vertex_id(name: str) -> JobVertexID:
@@ -190,6 +217,19 @@ class MadeUpCluster:
         self.submitted.append((graph, [(file.name, file.path.read_bytes()) for file in files]))
         self.graphs[graph.job_id] = _job(graph.job_id, graph.name, JobStatus.RUNNING, _now(), main=(_S.RUNNING, ()))
         return graph.job_id
+
+    async def checkpoints(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        await self.job(job_id)
+        return _checkpoints() if job_id == STREAMING else CheckpointStatsSnapshot()
+
+    async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
+        raise AssertionError("no page may ask for that")
+
+    async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        raise AssertionError("no page may ask for that")
+
+    async def dispose_savepoint(self, path: str) -> bool:
+        raise AssertionError("no page may ask for that")
 
     async def overview(self) -> ClusterOverview:
         states = [graph.status for graph in self.graphs.values()]

@@ -26,6 +26,7 @@ PAGES = {
     f"#/jobs/{FAILED}/exceptions": "nightly-report",
     f"{JOB}/logs": "count-flights",
     f"{JOB}/checkpoints": "count-flights",
+    f"#/jobs/{STREAMING}/checkpoints": HOSTILE,
     f"{JOB}/configuration": "count-flights",
     f"{JOB}/tasks/{vertex_id('join')}": "join",
     f"{JOB}/tasks/{vertex_id(HOSTILE)}": HOSTILE,
@@ -117,6 +118,18 @@ def test_a_graph_tells_states_and_progress_in_words(visitor: Visitor) -> None:
     assert graph.locator(".edge").count() == 5
     visitor.go(f"#/jobs/{STREAMING}")
     expect(visitor.page.get_by_role("region", name="Streaming queries")).to_contain_text("41")
+
+
+def test_checkpoints_and_savepoints_are_listed_with_what_became_of_them(visitor: Visitor) -> None:
+    visitor.go(f"#/jobs/{STREAMING}/checkpoints")
+    rows = visitor.page.locator("tbody tr")
+    expect(rows).to_have_count(4)
+    for row, texts in enumerate(
+        (("10", "checkpoint"), ("9", "no room", HOSTILE), ("8", "savepoint", "/savepoints/savepoint-222222-aa"), ("7",))
+    ):
+        for text in texts:
+            expect(rows.nth(row)).to_contain_text(text)
+    assert visitor.problems == []
 
 
 def test_a_page_allows_no_script_of_others(visitor: Visitor) -> None:
