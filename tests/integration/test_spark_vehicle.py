@@ -745,7 +745,10 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
         await task.wait()
 
     async def gone() -> bool:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        try:
+            return process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     await until(gone, "the end of the task")
     await zygote.stop()
