@@ -194,12 +194,20 @@ def _quoted(argument: str) -> str:
     return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
-    """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
-    kept = {
+def inherited_environment() -> dict[str, str]:
+    """This process's environment without what is for a Spark of its own.
+
+    Whoever starts a cluster may use one: with his ``SPARK_REMOTE``, or what PySpark's Connect client leaves behind
+    (``SPARK_CONNECT_MODE_ENABLED``), the cluster's processes would look for that.
+    """
+    return {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "_PYSPARK"))
     }
-    return kept | {
+
+
+def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
+    """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
+    return inherited_environment() | {
         "JAVA_HOME": java.home,
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",

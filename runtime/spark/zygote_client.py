@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .errors import WireError, ZygoteError, ZygoteLostError
+from .launch import inherited_environment
 from .spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
 from .wire import FrameReader, Message, encode
 
@@ -172,7 +173,7 @@ class Zygote:
         """Start the zygote and wait until it is warm, 1 to 2 s. Raises `ZygoteError`."""
         ours, theirs = socket.socketpair()
         env = {
-            **os.environ,
+            **inherited_environment(),
             "PYTHONHASHSEED": "0",  # as spark-submit sets it: hashes of strings agree among driver and workers
             # libraries that would start threads on import: a process with threads is not soundly forked
             "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),

@@ -141,12 +141,14 @@ async def spark(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spark
     )
     driver = await SparkDriver.start(options)
     endpoint = await driver.open_session(isolated=False)
-    session = await asyncio.to_thread(SparkSession.builder.remote(endpoint.url).getOrCreate)
-    try:
-        yield session
-    finally:
-        await asyncio.to_thread(session.stop)
-        await driver.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark sets it, and leaves it for all that come after
+        session = await asyncio.to_thread(SparkSession.builder.remote(endpoint.url).getOrCreate)
+        try:
+            yield session
+        finally:
+            await asyncio.to_thread(session.stop)
+            await driver.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -148,6 +148,9 @@ async def vehicle(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Veh
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAVA_HOME", raising=False)
         patch.setenv("PATH", path_without_java(directory / "bin"))
+        # Of whoever starts a cluster, and uses a Spark of his own.
+        patch.setenv("SPARK_REMOTE", "sc://nowhere.invalid")
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
         options = DriverOptions(
             work_dir=directory / "driver",
             log_file=directory / "log" / "spark-driver.log",
