@@ -18,7 +18,6 @@ from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, ClusterOptions
 from runtime.client import ClusterClient
 from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, take_checkpoint, take_savepoint
-from runtime.cluster.job_file import read_job_file
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
 from runtime.cluster.progress import job_progress
 from runtime.cluster.render import (
@@ -40,6 +39,7 @@ from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError
 from runtime.gateways.messages import ProcessView
 from runtime.ha.errors import HaError
 from runtime.ids import JobID
+from runtime.job_file import read_job_file
 from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
 from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from conf.configuration import Configuration
 from conf.options import RestOptions
 from runtime.client import ClusterClient
-from runtime.cluster.job_file import read_job_file
 from runtime.cluster.session import connect
+from runtime.job_file import read_job_file
 
 CONNECTIONS = 16
 SERIAL_REQUESTS = 2000

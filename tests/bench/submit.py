@@ -31,9 +31,9 @@ import pyspark
 from conf.configuration import Configuration
 from examples import flight_delays
 from runtime.client import ClusterClient
-from runtime.cluster.job_file import read_job_file
 from runtime.cluster.session import connect
 from runtime.ids import JobID
+from runtime.job_file import read_job_file
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.spark.info import DriverInfo, info_file

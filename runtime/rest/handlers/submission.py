@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.options import RestOptions
-from runtime.cluster.job_file import JobFileError, kind_of
 from runtime.ids import JobID
+from runtime.job_file import JobFileError, kind_of
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
 from runtime.rest.backend import JobFile
 from runtime.rest.errors import RestError
