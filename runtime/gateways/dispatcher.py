@@ -8,6 +8,7 @@ from blob.offload import Inline, Offloaded
 from runtime.checkpoint.messages import OperationStatus
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
+from runtime.gateways.metric_query_service import TaskManagerMetricAddress
 from runtime.ids import JobID, TriggerID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobResult
 from runtime.jobmaster.execution_state import JobStatus
@@ -16,8 +17,7 @@ from runtime.jobmaster.execution_state import JobStatus
 class DispatcherGateway(FencedRpcGateway):
     """Fenced: every call names the leadership that it is meant for.
 
-    Of Flink's methods those on back pressure and addresses of metric query services are not here: there is no metric
-    service.
+    Of Flink's methods those on back pressure are not here: it is not measured.
     """
 
     def submit_job(self, job_graph: Inline | Offloaded) -> Ask[JobID]:
@@ -115,6 +115,17 @@ class DispatcherGateway(FencedRpcGateway):
 
     def request_task_managers(self) -> Ask[list[TaskManagerView]]:
         """The registered TaskExecutors."""
+        raise NotImplementedError
+
+    def request_metric_query_service_addresses(self) -> Ask[list[str]]:
+        """Where the metrics of the control plane are asked for: of the Dispatcher, the ResourceManager, each JobMaster.
+
+        Who has no leader at present is left out.
+        """
+        raise NotImplementedError
+
+    def request_task_manager_metric_query_service_addresses(self) -> Ask[list[TaskManagerMetricAddress]]:
+        """Where the metrics of the registered TaskExecutors are asked for."""
         raise NotImplementedError
 
     def shut_down_cluster(self) -> Ask[None]:
