@@ -22,9 +22,9 @@ from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 
 COMPONENTS = (
-    "blob.endpoint",
     "runtime.dispatcher.endpoint",
     "runtime.jobmaster.endpoint",
+    "runtime.metrics.blob_server",
     "runtime.resourcemanager.endpoint",
 )
 GATEWAYS = (

@@ -6,9 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from actors.errors import ActorError
+from actors.receptionist import ReceptionistGateway
 from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import rpc, rpc_sync
+from actors.rpc.gateway import rpc
 from actors.rpc.service import RpcService
+from blob.gateway import PATH as BLOB_SERVER_PATH
 from runtime.dispatcher.running_job import RunningJob
 from runtime.gateways.metric_query_service import TaskManagerMetricAddress
 from runtime.gateways.resource_manager import ResourceManagerGateway
@@ -34,11 +37,17 @@ class MetricAddresses(RpcEndpoint):
 
     _jobs: dict[JobID, RunningJob]
     _resource_manager: LeaderFollower[ResourceManagerGateway]
+    _receptionist: ReceptionistGateway
 
-    @rpc_sync
-    def request_metric_query_service_addresses(self) -> list[str]:
+    @rpc
+    async def request_metric_query_service_addresses(self) -> list[str]:
+        found = [str(self.address)]
+        try:
+            found.append((await self._receptionist.find(BLOB_SERVER_PATH)).address)
+        except ActorError as error:
+            self.log.info("the metrics of the BlobServer are not known: %s", error)
         leaders = [self._resource_manager.leader, *(job.leader.leader for job in self._jobs.values())]
-        return [beside(self.address), *(beside(leader.address) for leader in leaders if leader is not None)]
+        return [beside(address) for address in (*found, *(leader.address for leader in leaders if leader is not None))]
 
     @rpc
     async def request_task_manager_metric_query_service_addresses(self) -> list[TaskManagerMetricAddress]:

@@ -118,9 +118,8 @@ class DispatcherGateway(FencedRpcGateway):
         raise NotImplementedError
 
     def request_metric_query_service_addresses(self) -> Ask[list[str]]:
-        """Where the metrics of the control plane are asked for: of the Dispatcher, the ResourceManager, each JobMaster.
-
-        Who has no leader at present is left out.
+        """Where the metrics of the control plane are asked for: of the Dispatcher, its master's BlobServer, the
+        ResourceManager, and each JobMaster; who is not to be found at present is left out.
         """
         raise NotImplementedError
 

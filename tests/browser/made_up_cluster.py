@@ -36,6 +36,7 @@ from runtime.jobmaster.archived_execution_graph import (
 )
 from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
 
@@ -239,6 +240,9 @@ class MadeUpCluster:
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         return self.log.encode()[offset:], attempt.state.is_terminal
+
+    async def metrics(self) -> MetricStore:
+        return MetricStore([])
 
     async def status(self) -> ClusterStatus:
         processes = (

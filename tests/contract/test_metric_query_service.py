@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,12 +13,17 @@ import pytest_asyncio
 
 from actors.errors import UnknownActor
 from actors.rpc.service import RpcConfig, RpcService
+from blob.client import BlobClient
+from blob.gateway import NAME as BLOB_SERVER
+from blob.gateway import BlobServerGateway
+from blob.key import PermanentBlobKey
 from runtime.dispatcher.metrics import DispatcherMetrics
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import ResourceOverview
 from runtime.gateways.metric_query_service import MetricQueryServiceGateway
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
 from runtime.jobmaster.execution_state import JobStatus
+from runtime.metrics.blob_server import create as create_blob_server
 from runtime.metrics.dump import MetricScope, ScopeCategory
 from runtime.metrics.query_service import beside, serve_metrics
 from runtime.metrics.registry import MetricRegistry
@@ -110,6 +116,31 @@ async def test_a_task_executor_tells_of_slots_pool_and_driver(services: tuple[Rp
     assert (now["TaskPool.idle"], now["TaskPool.numHits"], now["TaskPool.numMisses"]) == (3, 7, 3)
     assert now["TaskPool.numMisses.empty"] == 2
     assert "Status.JVM.CPU.Time" not in now  # the driver is gone: what it takes is not known
+
+
+async def test_the_blob_servers_process_tells_of_blobs(services: tuple[RpcService, RpcService], tmp_path: Path) -> None:
+    service, caller = services
+    endpoint = await create_blob_server(
+        service,
+        BLOB_SERVER,
+        directory=str(tmp_path / "blob"),
+        store=f"file://{tmp_path}/store",
+        host="127.0.0.1",
+        port=0,
+        options={"disk_reserve": 0},
+    )
+    await service.start_server(endpoint)
+    address = await caller.gateway(endpoint.address, BlobServerGateway).request_address()
+
+    def put() -> None:
+        with BlobClient((address.host, address.port), SECRET) as client:
+            client.put_bytes(b"content", PermanentBlobKey, JobID.random())
+
+    await asyncio.to_thread(put)
+    dumps = await caller.gateway(beside(endpoint.address), MetricQueryServiceGateway).query_metrics()
+    (found,) = ({metric.name: metric.value for metric in dump.metrics} for dump in dumps)
+    assert (found["Blob.numPuts"], found["Blob.totalBytes"], found["Blob.numOwners"]) == (1, 7, 1)
+    assert found["Rpc.numConnections"] == 1
 
 
 async def test_nobody_answers_where_no_metrics_are_served(services: tuple[RpcService, RpcService]) -> None:
