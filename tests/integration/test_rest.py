@@ -18,7 +18,6 @@ from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import FAILING, WAITING
 from tests.rest_client import Reply, RestClient
 
-
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -71,14 +70,13 @@ def test_metrics_are_those_of_all_processes(cluster: Cluster, rest: RestClient, 
         ids = ",".join(row["id"] for row in rest.get(path))
         return {row["id"]: row["value"] for row in rest.get(f"{path}?get={ids}")} if ids else {}
 
-    control = await_value(
-        lambda: (
-            (found := values("/jobmanager/metrics")).get("numRunningJobs", "0") != "0"
-            and "taskSlotsTotal" in found
-            and found
-        )
-    )
-    assert int(control["taskSlotsAvailable"]) < int(control["taskSlotsTotal"])
+    def at_work() -> dict[str, str] | None:
+        found = values("/jobmanager/metrics")
+        if found.get("numRunningJobs", "0") == "0" or "taskSlotsTotal" not in found:
+            return None
+        return found if int(found["taskSlotsAvailable"]) < int(found["taskSlotsTotal"]) else None
+
+    control = await_value(at_work)
     for process in ("dispatcher", "resourcemanager", "blobserver", "rest"):
         assert int(control[f"{process}.Status.Process.Memory.Resident"]) > 0
         assert int(control[f"{process}.Rpc.numConnections"]) > 0
