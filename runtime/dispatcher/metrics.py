@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ from runtime.metrics.process import add_process_metrics
 from runtime.metrics.query_service import beside
 from runtime.metrics.registry import MetricRegistry
 
+FIND_TIMEOUT_S = 2.0
 NAMES = {
     JobStatus.FINISHED: "numFinishedJobs",
     JobStatus.CANCELED: "numCanceledJobs",
@@ -43,8 +45,9 @@ class MetricAddresses(RpcEndpoint):
     async def request_metric_query_service_addresses(self) -> list[str]:
         found = [str(self.address)]
         try:
-            found.append((await self._receptionist.find(BLOB_SERVER_PATH)).address)
-        except ActorError as error:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                found.append((await self._receptionist.find(BLOB_SERVER_PATH)).address)
+        except (ActorError, TimeoutError) as error:
             self.log.info("the metrics of the BlobServer are not known: %s", error)
         leaders = [self._resource_manager.leader, *(job.leader.leader for job in self._jobs.values())]
         return [beside(address) for address in (*found, *(leader.address for leader in leaders if leader is not None))]

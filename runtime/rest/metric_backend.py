@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-QUERY_TIMEOUT_S = 5.0
+QUERY_TIMEOUT_S = 3.0
 QUERIES_AT_ONCE = 64
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.address import ActorAddress
+from actors.errors import RecipientUnreachable
 from actors.rpc.codec import from_plain, to_plain
+from runtime.dispatcher.metrics import MetricAddresses
+from runtime.ha.model import LeaderInformation
+from runtime.ids import JobID
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.jobmaster.metrics import job_metrics
 from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
@@ -201,3 +208,31 @@ def test_tasks_and_what_they_work_on_have_scopes_of_their_own() -> None:
     named = {(task.key, query.name or query.id) for task in job.tasks for query in task.attempts[-1].queries}
     assert named <= operators
     assert named
+
+
+@pytest.mark.parametrize("blob_server_is_there", [True, False])
+async def test_the_dispatcher_says_where_metrics_are_asked_for(blob_server_is_there: bool) -> None:
+    base = "akka.tcp://u@127.0.0.1"
+
+    class Receptionist:
+        async def find(self, path: str) -> Any:
+            if not blob_server_is_there:
+                raise RecipientUnreachable("it is being replaced")
+            return SimpleNamespace(address=f"{base}:2{path}")
+
+    class Front(MetricAddresses):
+        address = ActorAddress.parse(f"{base}:1/user/dispatcher")
+
+        def __init__(self) -> None:
+            def leader(address: str | None) -> Any:
+                return SimpleNamespace(leader=address and LeaderInformation("x", address, 1, "s"))
+
+            self.log = logging.getLogger(__name__)
+            self._receptionist = cast("Any", Receptionist())
+            self._resource_manager = leader(f"{base}:3/user/resourcemanager")
+            jobs = {JobID("1" * 32): f"{base}:4/user/jobmaster-1", JobID("2" * 32): None}
+            self._jobs = {job_id: cast("Any", SimpleNamespace(leader=leader(at))) for job_id, at in jobs.items()}
+
+    found = await Front().request_metric_query_service_addresses()
+    ports = [1, 2, 3, 4] if blob_server_is_there else [1, 3, 4]
+    assert found == [f"{base}:{port}/user/metric-query-service" for port in ports]
