@@ -35,20 +35,18 @@ class Counter:
 
 
 class Meter:
-    """Counts, and says how many there were a second within the last minute.
+    """Says how many events there were a second within the last minute.
 
     Args:
         clock: gives monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.count = 0
         self._clock = clock
         self._seconds: deque[list[int]] = deque()  # [second, events in it], at most one a second
 
     def mark(self, n: int = 1) -> None:
         """Count *n* events now."""
-        self.count += n
         now = int(self._clock())
         if self._seconds and self._seconds[-1][0] == now:
             self._seconds[-1][1] += n

@@ -18,45 +18,36 @@ T = TypeVar("T")
 
 
 class MetricGroup:
-    """Metrics of one scope below one name; made by a `MetricRegistry` or by another group.
+    """Metrics of one scope; made by a `MetricRegistry`. Dots in names are Flink's groups within groups.
 
     Every registration raises ValueError where the scope has a metric of that name.
     """
 
-    def __init__(self, readers: dict[str, Reader], prefix: str, clock: Callable[[], float]) -> None:
+    def __init__(self, readers: dict[str, Reader], clock: Callable[[], float]) -> None:
         self._readers = readers
-        self._prefix = prefix
         self._clock = clock
-
-    def add_group(self, name: str) -> MetricGroup:
-        """A group below this one: its metrics' names begin with *name* and a dot."""
-        return MetricGroup(self._readers, f"{self._prefix}{name}.", self._clock)
 
     def counter(self, name: str) -> Counter:
         """A new counter."""
-        counter, full = Counter(), self._prefix + name
-        self._register(full, lambda: [MetricDump(full, MetricKind.COUNTER, counter.count)])
+        counter = Counter()
+        self._register(name, lambda: [MetricDump(name, MetricKind.COUNTER, counter.count)])
         return counter
 
     def meter(self, name: str) -> Meter:
         """A new meter."""
-        meter, full = Meter(self._clock), self._prefix + name
-        self._register(full, lambda: [MetricDump(full, MetricKind.METER, meter.rate())])
+        meter = Meter(self._clock)
+        self._register(name, lambda: [MetricDump(name, MetricKind.METER, meter.rate())])
         return meter
 
     def histogram(self, name: str) -> Histogram:
         """A new histogram."""
-        histogram, full = Histogram(), self._prefix + name
-        self._register(
-            full,
-            lambda: [MetricDump(full, MetricKind.HISTOGRAM, histogram.count, histogram.statistics())],
-        )
+        histogram = Histogram()
+        self._register(name, lambda: [MetricDump(name, MetricKind.HISTOGRAM, histogram.count, histogram.statistics())])
         return histogram
 
     def gauge(self, name: str, gauge: Gauge) -> None:
         """Something that is read when it is asked for."""
-        full = self._prefix + name
-        self._register(full, lambda: gauges({full: gauge()}))
+        self._register(name, lambda: gauges({name: gauge()}))
 
     def gauges(self, name: str, read: Callable[[], dict[str, Value | None]]) -> None:
         """Several that are read together (Dropwizard's `MetricSet`).
@@ -65,7 +56,7 @@ class MetricGroup:
             name: of a group for them; empty for none.
             read: gives their values by their names in it.
         """
-        prefix = f"{self._prefix}{name}." if name else self._prefix
+        prefix = f"{name}." if name else ""
         self._register(prefix, lambda: gauges({prefix + key: value for key, value in read().items()}))
 
     def _register(self, name: str, reader: Reader) -> None:
@@ -88,7 +79,7 @@ class MetricRegistry:
 
     def group(self, scope: MetricScope) -> MetricGroup:
         """The metrics of a scope."""
-        return MetricGroup(self._scopes.setdefault(scope, {}), "", self._clock)
+        return MetricGroup(self._scopes.setdefault(scope, {}), self._clock)
 
     def add_source(self, source: Source) -> None:
         """Something that has metrics of scopes which come and go, such as the tasks of a job."""
