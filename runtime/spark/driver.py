@@ -22,12 +22,13 @@ import psutil
 
 from .cds import ArchiveBuild, sharing
 from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError, StillRunningError
-from .gateway import DriverGateway, StreamingQueryInfo, operation_tag
+from .gateway import DriverGateway, operation_tag
 from .info import DriverInfo
 from .java import Java, find_java
 from .jvm import await_connection, prepare, spawn
 from .launch import DriverOptions, class_path, command, environment, spark_conf, spark_version
 from .process import ProcessHandle, children_of, start_time
+from .query_info import StreamingQueryInfo
 from .remains import TaskRemains
 from .spec import ClassicEndpoint, ConnectEndpoint
 from .workers import ARTIFACT_VARIABLE, WORKER_VARIABLE, kill_abandoned, kill_workers

@@ -23,13 +23,13 @@ from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
-    StreamingQuery,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
     VertexProgress,
 )
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.librarycache.environment import PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
 from runtime.librarycache.manager import LibraryCacheManager
