@@ -15,6 +15,7 @@ from runtime.checkpoint.model import QueryLocation
 
 from ..threads import thread_stacks
 from .errors import TaskCancelled
+from .tracebacks import describe
 from .wire import BlockingChannel, Message
 
 EXIT_ORPHANED = 137
@@ -131,6 +132,10 @@ class TaskControl:
     def tell_query(self, query: QueryLocation) -> None:
         """Say that the task is about to start a streaming query."""
         self.tell("query", name=query.name, location=query.location, sink=query.sink)
+
+    def tell_query_failed(self, name: str, error: BaseException) -> None:
+        """Say that a streaming query has failed, and that the task's code does nothing about it."""
+        self.tell("query_failed", name=name, error=describe(error, {}))
 
     def _read(self) -> None:
         while (message := self._channel.receive()) is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.spark import ClassicEndpoint, ConnectEndpoint, SparkDriver, SparkVehicleError, StreamingQueryInfo
 from runtime.taskexecutor.back_pressure import BackPressureMonitor
+from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
 from runtime.taskexecutor.query_progress import query_progress
 
 INTERVAL_S = 1.0
@@ -48,10 +49,11 @@ async def watch_queries(
     driver: SparkDriver,
     endpoint: ClassicEndpoint | ConnectEndpoint,
     tell: Callable[[tuple[StreamingQuery, ...]], None],
-) -> None:
+    watchdog: ProgressWatchdog | None = None,
+) -> StreamingQueryInfo | None:
     """Tell a task's active queries when they change, and now and then, for a JobMaster that is new; until cancelled.
 
-    It ends by itself when the driver is lost, which others tell.
+    It ends by itself when the driver is lost, which others tell, and with the query that is stuck when there is one.
     """
     reports = QueryReports()
     told: tuple[StreamingQuery, ...] = ()
@@ -61,7 +63,9 @@ async def watch_queries(
         try:
             infos = await driver.streaming_queries(endpoint)
         except SparkVehicleError:
-            return
+            return None
+        if watchdog is not None and (stuck := watchdog.observe(infos, time.monotonic())) is not None:
+            return stuck
         found = reports.report(infos)
         if found != told or (found and time.monotonic() - told_at > REPEAT_S):
             tell(found)

@@ -45,6 +45,57 @@ def pipeline(argv):
     return p
 """
 
+# Nobody waits for the query that fails, or hangs, until a file is there.
+TROUBLED = """\
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+mended, how = Path(sys.argv[1]), sys.argv[2]
+
+def work(batch, number):
+    while not mended.exists():
+        if how == "fail":
+            raise ValueError("this query is troubled")
+        time.sleep(0.1)
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+good = rows.writeStream.queryName("good").format("noop").trigger(processingTime="200 milliseconds").start()
+rows.writeStream.queryName("troubled").foreachBatch(work).trigger(processingTime="200 milliseconds").start()
+good.awaitTermination()
+"""
+
+# Its own code sees to it: one that it stops, in whatever it is doing, and one whose failure it waits for.
+ATTENDED = """\
+import threading, time
+from pyspark.sql import SparkSession
+
+busy = threading.Event()
+
+def work(batch, number):
+    busy.set()
+    time.sleep(60)
+
+def fail(batch, number):
+    raise ValueError("expected")
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+good = rows.writeStream.queryName("good").format("noop").start()
+stopped = rows.writeStream.queryName("stopped").foreachBatch(work).start()
+failed = rows.writeStream.queryName("failed").foreachBatch(fail).start()
+busy.wait()
+stopped.stop()
+try:
+    failed.awaitTermination()
+except Exception:
+    print("seen to")
+time.sleep(5)  # ten times the grace
+print("good" if good.isActive else "bad")
+good.stop()
+"""
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -55,6 +106,8 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         tmp_path_factory.mktemp("q"),
         "restart-strategy.fixed-delay.attempts=20",
         "restart-strategy.fixed-delay.delay=0s",
+        "task.streaming.failure-grace=500ms",
+        "task.streaming.no-progress-timeout=20s",
     )
 
 
@@ -86,11 +139,11 @@ def test_a_query_is_seen_with_its_figures_and_a_slow_one_presses_back(streaming:
     assert slow["progress"]["duration_ms"] > 100
     assert slow["back_pressure"]["busy"] > 1
     rest = RestClient.of(streaming)
-    job = rest.get(f"/jobs/{job_id}")
+    job = rest.get(f"/v1/jobs/{job_id}")
     (vertex,) = job["vertices"]
     told = {query["name"]: query for query in job["spark"][vertex["id"]]["queries"]}
     assert told["easy"]["trigger-interval"] == 3_600_000
-    pressure = rest.get(f"/jobs/{job_id}/vertices/{vertex['id']}/backpressure")
+    pressure = rest.get(f"/v1/jobs/{job_id}/vertices/{vertex['id']}/backpressure")
     assert (pressure["status"], pressure["backpressure-level"]) == ("ok", "high")
     assert pressure["subtasks"][0]["ratio"] > 0
     shown = streaming.run("job", "info", job_id).stdout
@@ -107,3 +160,39 @@ def test_rows_are_counted_on_spark_connect_too(streaming: Cluster, tmp_path: Pat
     await_query(streaming, job_id, "counts", lambda query: (query["progress"] or {}).get("state_rows", 0) == 3)
     streaming.run("job", "cancel", job_id)
     streaming.await_status(job_id, "CANCELED")
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("fail", "user-code", "streaming query troubled has failed, and the job's code goes on: "),
+        (
+            "hang",
+            "runtime",
+            "streaming query troubled has made no progress for 20 s (task.streaming.",
+        ),
+    ],
+)
+def test_a_query_in_trouble_that_nobody_waits_for_fails_its_task_which_is_restarted(
+    streaming: Cluster, tmp_path: Path, how: str, kind: str, text: str
+) -> None:
+    mended = tmp_path / "mended"
+    job_id = streaming.submit(write_job(tmp_path, TROUBLED), str(mended), how)
+    await_value(lambda: streaming.job(job_id)["failure_counts"].get(kind), timeout=120)
+    mended.touch()
+    failure = streaming.job(job_id)["failure_history"][0]
+    assert failure["message"].startswith(text)
+    if how == "fail":
+        assert "this query is troubled" in failure["message"] + failure["traceback"]
+    for name in ("good", "troubled"):
+        await_query(streaming, job_id, name, lambda query: (query["batch"] or 0) > 0)
+    job = streaming.job(job_id)
+    assert job["status"] == "RUNNING"
+    assert job["restarts"] >= 1
+    streaming.run("job", "cancel", job_id)
+    streaming.await_status(job_id, "CANCELED")
+
+
+def test_what_the_code_itself_sees_to_is_no_failure(streaming: Cluster, tmp_path: Path) -> None:
+    done = streaming.run("job", "run", str(write_job(tmp_path, ATTENDED)))
+    assert done.stdout.split("\n")[:2] == ["seen to", "good"]

@@ -18,6 +18,27 @@ class Session:
         self.conf = SimpleNamespace(get=lambda key, default: conf.get(key.rsplit(".", 1)[1], default))
 
 
+class Query:
+    """As much of PySpark's `StreamingQuery` as is asked for at its start."""
+
+    id = "id"
+    runId = "run"  # noqa: N815
+    isActive = True  # noqa: N815
+
+    def exception(self) -> None: ...
+    def stop(self) -> None: ...
+    def awaitTermination(self) -> None: ...  # noqa: N802
+    def processAllAvailable(self) -> None: ...  # noqa: N802
+
+
+class Started(Query, tuple[str | None, dict[str, Any]]):
+    """What it was started with."""
+
+
+class Table(Query, str):
+    """Its name."""
+
+
 def writer_class(session: Session) -> Any:
     """A class of its own for each test, for the hook changes it."""
 
@@ -58,8 +79,8 @@ def writer_class(session: Session) -> Any:
             partitionBy: Any = None,  # noqa: N803
             queryName: str | None = None,  # noqa: N803
             **options: Any,
-        ) -> tuple[str | None, dict[str, Any]]:
-            return path, {**self.options_set, **options}
+        ) -> Started:
+            return Started((path, {**self.options_set, **options}))
 
         def toTable(  # noqa: N802
             self,
@@ -69,8 +90,8 @@ def writer_class(session: Session) -> Any:
             partitionBy: Any = None,  # noqa: N803
             queryName: str | None = None,  # noqa: N803
             **options: Any,
-        ) -> str:
-            return tableName
+        ) -> Table:
+            return Table(tableName)
 
     return Writer
 
@@ -82,7 +103,8 @@ class Seen:
         self.told: list[QueryLocation] = []
         self.writer = writer_class(Session(**conf))
         spec = StreamingSpec(str(directory), "/driver")
-        self.queries = StreamingQueries(spec, self.told.append)
+        self.failed: list[tuple[str, BaseException]] = []
+        self.queries = StreamingQueries(spec, self.told.append, lambda *failed: self.failed.append(failed))
         self.queries.install(self.writer)
 
 
