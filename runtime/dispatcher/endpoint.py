@@ -18,6 +18,7 @@ from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.options import BlobOptions, JobOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
+from runtime.dispatcher.back_pressure import DispatcherBackPressure
 from runtime.dispatcher.checkpoints import DispatcherCheckpoints
 from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
@@ -58,7 +59,7 @@ EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
 
 
-class Dispatcher(DispatcherCheckpoints, MetricAddresses, LeaderEndpoint, DispatcherGateway):
+class Dispatcher(DispatcherCheckpoints, DispatcherBackPressure, MetricAddresses, LeaderEndpoint, DispatcherGateway):
     """The front desk. Its JobMasters are the master's children, so they outlive it.
 
     Args:
@@ -276,6 +277,9 @@ class Dispatcher(DispatcherCheckpoints, MetricAddresses, LeaderEndpoint, Dispatc
 
     @rpc
     async def request_job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        return await self._job(job_id)
+
+    async def _job(self, job_id: JobID) -> ArchivedExecutionGraph:
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None:
             return archived

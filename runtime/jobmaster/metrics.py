@@ -9,6 +9,7 @@ from __future__ import annotations
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
 from runtime.jobmaster.execution_state import JobStatus
+from runtime.jobmaster.streaming_query import BackPressureLevel, OperatorBackPressureStats, StreamingQuery
 from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump, gauges
 from runtime.metrics.metric import Value
 
@@ -93,7 +94,11 @@ def _task(graph: ArchivedExecutionGraph, task: TaskInfo) -> list[ScopeDump]:
             operator_name=operator,
         )
 
-    own: dict[str, Value | None] = {"attempt": attempt.number, "numStreamingQueries": len(attempt.queries)}
+    own: dict[str, Value | None] = {
+        "attempt": attempt.number,
+        "numStreamingQueries": len(attempt.queries),
+        **_back_pressure(attempt.back_pressure),
+    }
     found = [ScopeDump(scope(ScopeCategory.TASK), gauges(own))]
     for vertex in graph.vertices:
         if vertex.task == task.key:
@@ -107,6 +112,32 @@ def _task(graph: ArchivedExecutionGraph, task: TaskInfo) -> list[ScopeDump]:
             }
             found.append(ScopeDump(scope(ScopeCategory.OPERATOR, vertex.name), gauges(counts)))
     for query in attempt.queries:
-        batch: dict[str, Value | None] = {"Spark.batchId": query.batch}
-        found.append(ScopeDump(scope(ScopeCategory.OPERATOR, query.name or query.id), gauges(batch)))
+        found.append(ScopeDump(scope(ScopeCategory.OPERATOR, query.name or query.id), gauges(_query(query))))
     return found
+
+
+def _back_pressure(stats: OperatorBackPressureStats | None) -> dict[str, Value | None]:
+    """By Flink's names, in milliseconds of each second; nothing where it is not known."""
+    if stats is None:
+        return {}
+    ratios = stats.ratios or (None, None, None)
+    names = ("backPressuredTimeMsPerSecond", "busyTimeMsPerSecond", "idleTimeMsPerSecond")
+    parts = {name: None if ratio is None else round(ratio * 1000) for name, ratio in zip(names, ratios, strict=True)}
+    return {"isBackPressured": int(stats.level is BackPressureLevel.HIGH), **parts}
+
+
+def _query(query: StreamingQuery) -> dict[str, Value | None]:
+    """Spark's own figures of a query's last batch; by Flink's names where Flink has them."""
+    progress = query.progress
+    if progress is None:
+        return {"Spark.batchId": query.batch}
+    return {
+        "Spark.batchId": progress.batch,
+        "Spark.batchDuration": progress.duration_ms,
+        "Spark.numInputRows": progress.rows,
+        "Spark.processedRowsPerSecond": progress.processed_per_second,
+        "Spark.stateRows": progress.state_rows,
+        "Spark.stateBytes": progress.state_bytes,
+        "numRecordsInPerSecond": progress.rows_per_second,
+        "pendingRecords": progress.lag,
+    }

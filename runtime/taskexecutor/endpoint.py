@@ -57,9 +57,8 @@ from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.metrics import task_executor_metrics
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
-from runtime.taskexecutor.services import create_services
+from runtime.taskexecutor.services import TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
-from runtime.taskexecutor.task import TaskServices
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from runtime.taskexecutor.task_table import TaskTable

@@ -34,8 +34,9 @@ from runtime.jobmaster.archived_execution_graph import (
     TaskInfo,
     VertexInfo,
 )
-from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
+from runtime.jobmaster.descriptor import VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile

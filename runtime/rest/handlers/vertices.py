@@ -33,8 +33,8 @@ async def get_subtask_accumulators(rest: Rest, request: Request) -> Response:
 
 
 async def get_back_pressure(rest: Rest, request: Request) -> Response:
-    await rest.task(request)
-    return answer(messages.back_pressure())
+    attempt = (await rest.task(request)).attempts[-1]
+    return answer(messages.back_pressure(attempt.back_pressure, now_ms()))
 
 
 async def get_flame_graph(rest: Rest, request: Request) -> Response:
@@ -84,7 +84,7 @@ ROUTES = (
     RestRoute("GET", f"{_VERTEX}/subtasktimes", get_subtask_times, "When a task entered each of its states"),
     RestRoute("GET", f"{_VERTEX}/taskmanagers", get_task_managers, "Where a task runs"),
     RestRoute("GET", f"{_VERTEX}/accumulators", get_accumulators, "Accumulators of a task: none"),
-    RestRoute("GET", f"{_VERTEX}/backpressure", get_back_pressure, "Back pressure of a task: not measured"),
+    RestRoute("GET", f"{_VERTEX}/backpressure", get_back_pressure, "Back pressure of a task's streaming queries"),
     RestRoute(
         "GET",
         f"{_VERTEX}/flamegraph",
