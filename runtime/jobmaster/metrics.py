@@ -111,8 +111,10 @@ def _task(graph: ArchivedExecutionGraph, task: TaskInfo) -> list[ScopeDump]:
                 "Spark.numTasksActive": done.tasks_active,
             }
             found.append(ScopeDump(scope(ScopeCategory.OPERATOR, vertex.name), gauges(counts)))
-    for query in attempt.queries:
-        found.append(ScopeDump(scope(ScopeCategory.OPERATOR, query.name or query.id), gauges(_query(query))))
+    found += [
+        ScopeDump(scope(ScopeCategory.OPERATOR, query.name or query.id), gauges(_query(query)))
+        for query in attempt.queries
+    ]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,13 @@ from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import ResourceOverview
 from runtime.ids import ResourceID
 from runtime.jobmaster.metrics import job_metrics
+from runtime.jobmaster.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+)
 from runtime.metrics.blob_server import blob_server_metrics
 from runtime.metrics.dump import MetricScope, ScopeCategory
 from runtime.metrics.process import add_process_metrics
@@ -53,7 +61,12 @@ def store() -> MetricStore:
         ),
     ]
     told = [dump for registry in registries for dump in registry.snapshot()]
-    return MetricStore([*told, *job_metrics(graph(), 5000)])
+    source = SourceProgress("Rate", 1, 2.0, 3.0, 4)
+    progress = QueryProgress(1, "2026-11-21T20:00:00Z", 2, 3, 4.0, 5.0, 6, 7, (source,))
+    query = StreamingQuery("a", "r", "counts", 1, 1000, progress, BackPressure(BackPressureLevel.LOW, 0.9))
+    job = graph()
+    streaming = replace(job.tasks[0], attempts=(replace(job.tasks[0].attempts[-1], queries=(query,)),))
+    return MetricStore([*told, *job_metrics(replace(job, tasks=(streaming, *job.tasks[1:])), 5000)])
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(store: MetricStore) -> None:

@@ -20,6 +20,13 @@ from runtime.ha.model import LeaderInformation
 from runtime.ids import JobID
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.jobmaster.metrics import job_metrics
+from runtime.jobmaster.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+)
 from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
 from runtime.metrics.metric import METER_WINDOW_S, Histogram, Meter
 from runtime.metrics.registry import MetricRegistry
@@ -234,3 +241,33 @@ async def test_the_dispatcher_says_where_metrics_are_asked_for(blob_server_is_th
     found = await Front().request_metric_query_service_addresses()
     ports = [1, 2, 3, 4] if blob_server_is_there else [1, 3, 4]
     assert found == [f"{base}:{port}/user/metric-query-service" for port in ports]
+
+
+def test_a_querys_last_batch_is_joined_in() -> None:
+    progress = QueryProgress(
+        7, "2026-11-21T20:00:00Z", 350, 40, 20.0, 115.0, 9, 900, (SourceProgress("Rate", 40, 20.0, 115.0, 3),)
+    )
+    pressed = BackPressure(BackPressureLevel.HIGH, 2.0)
+    queries = (
+        StreamingQuery("a", "r", "counts", 7, 1000, progress, pressed),
+        StreamingQuery("b", "r", "", None),
+    )
+    job = graph()
+    attempt = replace(job.tasks[0].attempts[-1], queries=queries)
+    dumps = job_metrics(replace(job, tasks=(replace(job.tasks[0], attempts=(attempt,)),)), 9000)
+    by_name = {dump.scope.operator_name: {metric.name: metric.value for metric in dump.metrics} for dump in dumps}
+    assert by_name["counts"] == {
+        "Spark.batchId": 7,
+        "Spark.batchDuration": 350,
+        "Spark.numInputRows": 40,
+        "Spark.processedRowsPerSecond": 115.0,
+        "Spark.stateRows": 9,
+        "Spark.stateBytes": 900,
+        "numRecordsInPerSecond": 20.0,
+        "pendingRecords": 3,
+    }
+    assert by_name["b"] == {}
+    task = values_of(dumps, ScopeCategory.TASK)
+    assert (task["isBackPressured"], task["numStreamingQueries"]) == (1, 2)
+    parts = [task[f"{kind}TimeMsPerSecond"] for kind in ("backPressured", "busy", "idle")]
+    assert parts == [500, 500, 0]
