@@ -42,6 +42,10 @@ class BlobServerEndpoint(RpcEndpoint, BlobServerGateway):
 
     @rpc_sync
     def request_metrics(self) -> BlobServerStats:
+        return self.statistics()
+
+    def statistics(self) -> BlobServerStats:
+        """The server's figures; to be asked for on the endpoint's own thread."""
         return self._server.stats()
 
     @rpc_sync

@@ -80,6 +80,8 @@ class Dispatcher:
         self.served: dict[str, Served] = {}
         self.caller: ServerConnection | None = None
         """Whose message a plain handler is handling."""
+        self.received = 0
+        """How many messages came since the start."""
         self._loop = loop
         self._encoder = encoder
         self._location = location
@@ -128,6 +130,7 @@ class Dispatcher:
 
     def dispatch(self, message: list[Any], connection: ServerConnection) -> None:
         """Run one received ASK or TELL; called on the main thread, in the order of arrival."""
+        self.received += 1
         if message[0] == wire.ASK:
             _, correlation, path, name, args, token = message
         elif message[0] == wire.TELL:

@@ -8,6 +8,7 @@ import functools
 import logging
 import socket
 import threading
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
@@ -26,11 +27,28 @@ from actors.rpc.tables import proxy_type
 from actors.rpc.tls import TlsStream
 from actors.rpc.transport import Poller
 
-__all__ = ["RpcConfig", "RpcService"]
+__all__ = ["RpcConfig", "RpcService", "RpcStatistics"]
 
 log = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=RpcGateway)
+
+
+@dataclass(frozen=True, slots=True)
+class RpcStatistics:
+    """The figures of an RPC service.
+
+    Args:
+        connections: of others to this process, at present.
+        messages: asks and tells that came since the start.
+        queued: messages whose handlers have not begun.
+        running: handlers that are coroutines and have not ended, the queued ones too.
+    """
+
+    connections: int
+    messages: int
+    queued: int
+    running: int
 
 
 class RpcService:
@@ -225,6 +243,16 @@ class RpcService:
     def caller(self) -> ServerConnection | None:
         """The connection whose message a plain handler is handling; to be used by that handler only."""
         return self._dispatcher.caller
+
+    def statistics(self) -> RpcStatistics:
+        """The figures of now."""
+        served = self._dispatcher.served.values()
+        return RpcStatistics(
+            len(self.connections),
+            self._dispatcher.received,
+            sum(one.endpoint.pending_starts for one in served),
+            sum(len(one.tasks) for one in served),
+        )
 
     def _check_open(self) -> None:
         if self._closed:

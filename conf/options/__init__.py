@@ -29,6 +29,7 @@ from conf.options.resource_manager import ResourceManagerOptions
 from conf.options.rest import RestOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
+from conf.options.streaming import StreamingOptions
 
 __all__ = [
     "AREAS",
@@ -54,6 +55,7 @@ __all__ = [
     "SecurityOptions",
     "SparkOptions",
     "StateBackend",
+    "StreamingOptions",
     "TaskManagerOptions",
     "all_options",
 ]
@@ -92,6 +94,7 @@ AREAS = (
     Area("Jobs", JobOptions),
     Area("Restart strategies", RestartStrategyOptions),
     Area("Checkpoints and savepoints", CheckpointingOptions),
+    Area("Streaming queries", StreamingOptions),
     Area("Job store", JobStoreOptions),
     Area("Spark", SparkOptions),
     Area("REST", RestOptions),

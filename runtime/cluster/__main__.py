@@ -74,6 +74,21 @@ def status(**settings: object) -> None:
 
 @cli.command()
 @configured
+@click.option("--start-spark", is_flag=True, help="Start a Spark driver too, and end it: some seconds.")
+@json_option
+def doctor(**settings: object) -> None:
+    """Look whether this machine has what a cluster needs, and say how to mend what is not well.
+
+    Looks at Python, the runtime directory, disk, files, ports, Java, Redis, Spark, memory, the clock and permissions;
+    where the cluster runs, it is asked. Exit status: 0 all is well; 1 something is not.
+    """
+    from runtime.cluster.doctor import doctor as run
+
+    run(**settings)  # type: ignore[arg-type]
+
+
+@cli.command()
+@configured
 @click.option("--out", type=click.Path(file_okay=False), help="Directory for the result.  [default: a new one]")
 def demo(**settings: object) -> None:
     """Start a cluster, run the NYC flights pipeline on it, show its tables, and stop the cluster."""

@@ -52,6 +52,8 @@ def standard_checks(
     configuration: Configuration,
     find_java: Callable[[], str] | None = None,
     check_redis: Callable[[], str] | None = None,
+    *,
+    with_ports: bool = True,
 ) -> list[Check]:
     """The checks of a start with this configuration.
 
@@ -59,6 +61,7 @@ def standard_checks(
         configuration: of the cluster to be started.
         find_java: finds a fitting Java and describes it in a few words, or raises.
         check_redis: finds a redis-server or reaches the configured one, and describes it, or raises.
+        with_ports: whether the cluster's ports are to be free; those of one that runs are not.
     """
     runtime_dir = configuration.get(ClusterOptions.RUNTIME_DIR)
     needed = configuration.get(BlobOptions.DISK_RESERVE) + HEADROOM
@@ -70,9 +73,9 @@ def standard_checks(
     ]
     for option in (JobManagerOptions.RPC_PORT, BlobOptions.SERVER_PORT):
         port, key = configuration.get(option), option.key
-        if port != 0:
+        if port != 0 and with_ports:
             checks.append(Check(key, lambda port=port, key=key: check_port_free(bind_host, port, key)))  # type: ignore[misc]
-    if configuration.get(RestOptions.ENABLED):
+    if configuration.get(RestOptions.ENABLED) and with_ports:
         checks.append(Check("web endpoint", lambda: check_web_endpoint(configuration)))
     if find_java is not None:
         checks.append(Check("Java", find_java))

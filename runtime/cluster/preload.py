@@ -14,6 +14,7 @@ from blob.gateway import BlobServerGateway
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.master import MasterGateway
+from runtime.gateways.metric_query_service import MetricQueryServiceGateway
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.jobgraph.job_graph import JobGraph
@@ -21,9 +22,9 @@ from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 
 COMPONENTS = (
-    "blob.endpoint",
     "runtime.dispatcher.endpoint",
     "runtime.jobmaster.endpoint",
+    "runtime.metrics.blob_server",
     "runtime.resourcemanager.endpoint",
 )
 GATEWAYS = (
@@ -31,6 +32,7 @@ GATEWAYS = (
     DispatcherGateway,
     JobMasterGateway,
     MasterGateway,
+    MetricQueryServiceGateway,
     ReceptionistGateway,
     ResourceManagerGateway,
     TaskExecutorGateway,

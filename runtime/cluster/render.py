@@ -22,7 +22,7 @@ from runtime.cluster.formatting import (
     width,
 )
 from runtime.cluster.preflight import CheckResult
-from runtime.cluster.views import JobView, TaskManagerRow, VertexView
+from runtime.cluster.views import JobView, QueryView, TaskManagerRow, VertexView
 
 STATE_STYLES = {
     "RUNNING": "green",
@@ -173,12 +173,39 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
             for query in job.queries
         ]
         print_table(("STREAMING QUERY", "ID", "RUN ID", "BATCH"), queries, stream)
+        _print_progress(job.queries, stream)
     if job.failure is not None:
         print_line("", stream)
         where = f" in task {job.failure.task!r}" if job.failure.task else ""
         print_line(f"Failure{clean(where)}: {_failure_text(job)}", stream)
         if job.failure.traceback:
             print_line(clean_lines(job.failure.traceback), stream)
+
+
+def _print_progress(queries: Iterable[QueryView], stream: TextIO | None) -> None:
+    rows = [
+        (
+            query.name or query.id,
+            str(progress.rows),
+            f"{progress.rows_per_second:.1f}",
+            f"{progress.processed_per_second:.1f}",
+            "-" if progress.lag is None else str(progress.lag),
+            f"{progress.state_rows} rows, {format_size(progress.state_bytes)}",
+            _batch_time(progress.duration_ms, query.trigger_interval_ms),
+            "-" if query.back_pressure is None else query.back_pressure.level.name,
+        )
+        for query in queries
+        if (progress := query.progress) is not None
+    ]
+    if rows:
+        print_line("", stream)
+        heads = ("LAST BATCH OF", "ROWS", "ROWS/S IN", "ROWS/S DONE", "LAG", "STATE", "TOOK", "BACK PRESSURE")
+        print_table(heads, rows, stream)
+
+
+def _batch_time(duration_ms: int, interval_ms: int | None) -> str:
+    took = format_duration(duration_ms)
+    return took if interval_ms is None else f"{took} of {format_duration(interval_ms)}"
 
 
 def print_failed_job(job: JobView, stream: TextIO | None = None) -> None:

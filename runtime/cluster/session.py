@@ -68,7 +68,7 @@ def start_cluster(configuration: Configuration, say: Say, masters: int = 1) -> C
             f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
             "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
         )
-    check_redis = (lambda: _check_redis(configuration)) if has_redis(configuration) else None
+    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
     require(standard_checks(configuration, lambda: _find_java(configuration), check_redis))
     directory.create()
     _sweep(directory)  # what a killed master left behind
@@ -131,7 +131,8 @@ def _find_java(configuration: Configuration) -> str:
     return f"Java {java.version} in {java.home}"
 
 
-def _check_redis(configuration: Configuration) -> str:
+def describe_redis(configuration: Configuration) -> str:
+    """The redis-server that would be started, or the configured one, which is asked; raises `HaError`."""
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     if url is None:
         from runtime.ha.redis_binary import find_redis_server

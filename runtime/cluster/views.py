@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the commands that show nothing of these need not load them
     from runtime.gateways.messages import TaskManagerView
     from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
+    from runtime.jobmaster.streaming_query import BackPressure, QueryProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,18 @@ class QueryView:
         id: Spark's id.
         run_id: Spark's id of this run.
         batch: number of the last batch that it has reported; None before the first.
+        progress: of that batch.
+        trigger_interval_ms: None where one batch follows the other.
+        back_pressure: whether it keeps up; None while that is not known.
     """
 
     name: str
     id: str
     run_id: str
     batch: int | None = None
+    progress: QueryProgress | None = None
+    trigger_interval_ms: int | None = None
+    back_pressure: BackPressure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,15 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         failure=None if error is None else FailureView(error.type, error.message, error.traceback, error.task),
         failures=job.failure_counts,
         queries=tuple(
-            QueryView(query.name, query.id, query.run_id, query.batch)
+            QueryView(
+                query.name,
+                query.id,
+                query.run_id,
+                query.batch,
+                query.progress,
+                query.trigger_interval_ms,
+                query.back_pressure,
+            )
             for task in job.tasks
             if not task.state.is_terminal
             for query in task.attempts[-1].queries

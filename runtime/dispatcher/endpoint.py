@@ -18,10 +18,12 @@ from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.options import BlobOptions, JobOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
+from runtime.dispatcher.back_pressure import DispatcherBackPressure
 from runtime.dispatcher.checkpoints import DispatcherCheckpoints
 from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
+from runtime.dispatcher.metrics import DispatcherMetrics, MetricAddresses
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.dispatcher.running_job import RunningJob
 from runtime.dispatcher.task_executors import logs_at_task_executors
@@ -50,13 +52,14 @@ from runtime.jobmaster.archived_execution_graph import ApplicationStatus, Archiv
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
+from runtime.metrics.query_service import serve_metrics
 
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
 
 
-class Dispatcher(DispatcherCheckpoints, LeaderEndpoint, DispatcherGateway):
+class Dispatcher(DispatcherCheckpoints, DispatcherBackPressure, MetricAddresses, LeaderEndpoint, DispatcherGateway):
     """The front desk. Its JobMasters are the master's children, so they outlive it.
 
     Args:
@@ -101,6 +104,7 @@ class Dispatcher(DispatcherCheckpoints, LeaderEndpoint, DispatcherGateway):
         )
         self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
+        self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
         self._starts = JobMasterStarts(master, self.spawn, starts_at_once)
         self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
 
@@ -170,7 +174,7 @@ class Dispatcher(DispatcherCheckpoints, LeaderEndpoint, DispatcherGateway):
 
     @rpc
     async def submit_job(self, job_graph: MaybeOffloaded) -> JobID:
-        term = self.term
+        term, began = self.term, time.monotonic()
         graph = decode_job_graph(await self._read(job_graph))
         validate(graph)
         job_id = graph.job_id
@@ -195,6 +199,7 @@ class Dispatcher(DispatcherCheckpoints, LeaderEndpoint, DispatcherGateway):
         finally:
             del self._submitting[job_id]
             done.set()
+        self.metrics.submitted(time.monotonic() - began)
         self.log.info("job %s (%s) was accepted", job_id, graph.name)
         return job_id
 
@@ -272,6 +277,9 @@ class Dispatcher(DispatcherCheckpoints, LeaderEndpoint, DispatcherGateway):
 
     @rpc
     async def request_job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        return await self._job(job_id)
+
+    async def _job(self, job_id: JobID) -> ArchivedExecutionGraph:
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None:
             return archived
@@ -378,7 +386,7 @@ async def create(
     context = ComponentContext.read(runtime_dir, system)
     blob = BlobAddress(blob_host, blob_port)
     context.offload_large_calls(service, blob)
-    return Dispatcher(
+    dispatcher = Dispatcher(
         service,
         name,
         ha=await context.ha_services(service),
@@ -391,3 +399,5 @@ async def create(
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
         starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),
     )
+    await serve_metrics(service, dispatcher.metrics.registry)
+    return dispatcher

@@ -8,17 +8,15 @@ from blob.offload import Inline, Offloaded
 from runtime.checkpoint.messages import OperationStatus
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
-from runtime.ids import JobID, TriggerID
+from runtime.gateways.metric_query_service import TaskManagerMetricAddress
+from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobResult
 from runtime.jobmaster.execution_state import JobStatus
+from runtime.jobmaster.streaming_query import OperatorBackPressureStats
 
 
 class DispatcherGateway(FencedRpcGateway):
-    """Fenced: every call names the leadership that it is meant for.
-
-    Of Flink's methods those on back pressure and addresses of metric query services are not here: there is no metric
-    service.
-    """
+    """Fenced: every call names the leadership that it is meant for."""
 
     def submit_job(self, job_graph: Inline | Offloaded) -> Ask[JobID]:
         """Accept a job: the encoded `JobGraph`, as a blob when it is large. Idempotent by the graph's job id.
@@ -41,6 +39,17 @@ class DispatcherGateway(FencedRpcGateway):
 
     def request_job(self, job_id: JobID) -> Ask[ArchivedExecutionGraph]:
         """The job with its tasks; raises `JobNotFoundError`."""
+        raise NotImplementedError
+
+    def request_operator_back_pressure_stats(
+        self, job_id: JobID, vertex_id: JobVertexID
+    ) -> Ask[OperatorBackPressureStats | None]:
+        """Whether the streaming queries of a task keep up; None where that is not known.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            JobVertexNotFoundError: it has no such task.
+        """
         raise NotImplementedError
 
     def request_job_status(self, job_id: JobID) -> Ask[JobStatus]:
@@ -115,6 +124,16 @@ class DispatcherGateway(FencedRpcGateway):
 
     def request_task_managers(self) -> Ask[list[TaskManagerView]]:
         """The registered TaskExecutors."""
+        raise NotImplementedError
+
+    def request_metric_query_service_addresses(self) -> Ask[list[str]]:
+        """Where the metrics of the control plane are asked for: of the Dispatcher, its master's BlobServer, the
+        ResourceManager, and each JobMaster; who is not to be found at present is left out.
+        """
+        raise NotImplementedError
+
+    def request_task_manager_metric_query_service_addresses(self) -> Ask[list[TaskManagerMetricAddress]]:
+        """Where the metrics of the registered TaskExecutors are asked for."""
         raise NotImplementedError
 
     def shut_down_cluster(self) -> Ask[None]:

@@ -3,6 +3,7 @@
 GatewayError
 ├── JobNotFoundError             no job of that id is running or remembered
 ├── JobAlreadyTerminatedError    the job is over: there is nothing to cancel
+├── JobVertexNotFoundError       the job has no task of that id
 ├── JobSubmissionError           the job cannot be accepted
 ├── JobNotReachableError         the job's JobMaster does not answer at present
 ├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
@@ -37,6 +38,11 @@ class JobNotFoundError(GatewayError):
 @wire_error
 class JobAlreadyTerminatedError(GatewayError):
     """The job is over: there is nothing to cancel."""
+
+
+@wire_error
+class JobVertexNotFoundError(GatewayError):
+    """The job has no task of that id."""
 
 
 @wire_error

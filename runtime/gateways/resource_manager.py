@@ -12,6 +12,7 @@ from runtime.gateways.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
+from runtime.gateways.metric_query_service import TaskManagerMetricAddress
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.resourcemanager.slot_manager import SlotReport, SlotRequest
@@ -96,6 +97,10 @@ class ResourceManagerGateway(FencedRpcGateway):
             NoSuchLogError: it has no log of that name.
             ActorError: it does not answer.
         """
+        raise NotImplementedError
+
+    def request_task_manager_metric_query_service_addresses(self) -> Ask[list[TaskManagerMetricAddress]]:
+        """Where the metrics of the registered TaskExecutors are asked for."""
         raise NotImplementedError
 
     def request_task_managers(self) -> Ask[list[TaskManagerView]]:

@@ -11,9 +11,10 @@ from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobgraph.topology import topological_order
-from runtime.jobmaster.descriptor import ResultPartitionInfo, StreamingQuery, VertexProgress
+from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
 from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
+from runtime.jobmaster.streaming_query import OperatorBackPressureStats, StreamingQuery, back_pressure_stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class AttemptInfo:
     logs: tuple[KeptLog, ...] = ()
     partitions: tuple[ResultPartitionInfo, ...] = ()
     queries: tuple[StreamingQuery, ...] = ()
+
+    @property
+    def back_pressure(self) -> OperatorBackPressureStats | None:
+        """Of its worst query; None where nothing is known, or it has ended."""
+        return None if self.state.is_terminal else back_pressure_stats(self.number, self.queries)
 
     @property
     def end_ms(self) -> int | None:

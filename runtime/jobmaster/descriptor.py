@@ -12,6 +12,7 @@ from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind
 from runtime.jobgraph.topology import Chain
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState
 from runtime.jobmaster.slot_pool import SlotOffer
+from runtime.jobmaster.streaming_query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,23 +192,6 @@ class VertexProgress:
     tasks_total: int = 0
     tasks_completed: int = 0
     tasks_active: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StreamingQuery:
-    """A streaming query of a task.
-
-    Args:
-        id: Spark's id, which outlives restarts from its checkpoint.
-        run_id: Spark's id of this run.
-        name: as the job named it; empty if it did not.
-        batch: number of the last batch that it has reported; None before the first.
-    """
-
-    id: str
-    run_id: str
-    name: str
-    batch: int | None
 
 
 @dataclass(frozen=True, slots=True)

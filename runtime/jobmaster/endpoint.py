@@ -27,7 +27,12 @@ from runtime.jobmaster.checkpointing_job import CheckpointingJob
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution_state import ErrorInfo
 from runtime.jobmaster.job_execution import current_instant
+from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.slot_pool import SlotOffer
+from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
+from runtime.metrics.process import add_process_metrics
+from runtime.metrics.query_service import serve_metrics
+from runtime.metrics.registry import MetricRegistry
 
 CHECK_INTERVAL_S = 0.5
 
@@ -177,6 +182,10 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
     def request_job(self) -> ArchivedExecutionGraph:
         return self._archive(self._require_graph())
 
+    def current_metrics(self) -> list[ScopeDump]:
+        """The metrics of the job as it stands; none while this JobMaster does not lead."""
+        return [] if self._graph is None else job_metrics(self._archive(self._graph), current_instant().epoch_ms)
+
     @rpc_sync
     def request_job_details(self) -> JobDetails:
         return self._require_graph().archive().details()
@@ -188,7 +197,7 @@ async def create(
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
-    return JobMaster(
+    master = JobMaster(
         service,
         name,
         JobID(job_id),
@@ -198,3 +207,8 @@ async def create(
         context.directory.jobs,
         BlobAddress(blob_host, blob_port),
     )
+    registry = MetricRegistry()
+    registry.add_source(master.current_metrics)
+    add_process_metrics(registry.group(MetricScope(ScopeCategory.JOB, component="jobmaster", job_id=job_id)), service)
+    await serve_metrics(service, registry)
+    return master

@@ -7,9 +7,10 @@ from collections import deque
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.topology import Chain
-from runtime.jobmaster.descriptor import ResultPartitionInfo, StreamingQuery, VertexProgress
+from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, check_execution_transition
 from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.jobmaster.streaming_query import StreamingQuery
 
 ATTEMPT_HISTORY = 16
 """How many attempts of a task are kept (Flink's ``jobmanager.execution.attempts-history-size``)."""

@@ -33,6 +33,7 @@ from runtime.gateways.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
+from runtime.gateways.metric_query_service import TaskManagerMetricAddress
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import RESOURCE_MANAGER, LeaderTerm
@@ -41,7 +42,9 @@ from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.leadership import LeaderEndpoint
+from runtime.metrics.query_service import beside, serve_metrics
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
+from runtime.resourcemanager.metrics import resource_manager_metrics
 from runtime.resourcemanager.slot_manager import (
     AllocateSlot,
     FailRequest,
@@ -97,6 +100,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._workers = WorkerAllocation(service, receptionist)
         self._jobs: dict[JobID, _Job] = {}
         self._slots = self._new_slot_manager()
+        self.metrics = resource_manager_metrics(service, lambda: None if self._term is None else self._overview())
         self._worker_heartbeats: HeartbeatManager | None = None
         self._job_heartbeats: HeartbeatManager | None = None
 
@@ -315,6 +319,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     @rpc_sync
     def request_resource_overview(self) -> ResourceOverview:
+        return self._overview()
+
+    def _overview(self) -> ResourceOverview:
         counts = self._slots.counts()
         return ResourceOverview(
             len(self._slots.task_managers), counts.registered, counts.free, len(self._slots.pending_requests)
@@ -346,6 +353,11 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             instance.metrics,
         )
 
+    @rpc_sync
+    def request_task_manager_metric_query_service_addresses(self) -> list[TaskManagerMetricAddress]:
+        registered = [instance.registration for instance in self._instances]
+        return [TaskManagerMetricAddress(one.resource_id, beside(one.address)) for one in registered]
+
     @rpc
     async def request_task_manager_file_upload(self, resource_id: ResourceID, name: str) -> ComponentLog:
         return await self._registered(resource_id).gateway.request_file_upload(name)
@@ -369,7 +381,7 @@ async def create(
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
-    return ResourceManager(
+    manager = ResourceManager(
         service,
         name,
         await context.ha_services(service),
@@ -378,3 +390,5 @@ async def create(
         BlobAddress(blob_host, blob_port),
         context.system,
     )
+    await serve_metrics(service, manager.metrics)
+    return manager

@@ -23,9 +23,10 @@ from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError, NoSuchLogError, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerInfo, TaskManagerView
+from runtime.gateways.metric_query_service import MetricQueryServiceGateway
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderInformation
+from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, LeaderInformation
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID, ResourceID
 from runtime.job_logs import KeptLog, logs_owner
@@ -33,8 +34,12 @@ from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.leaders import G, LeaderFollower
+from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
+from runtime.metrics.process import add_process_metrics
+from runtime.metrics.registry import MetricRegistry
 from runtime.rest.checkpoint_backend import CheckpointBackend, ClusterCheckpoints
 from runtime.rest.errors import RestError
+from runtime.rest.metric_backend import QUERY_TIMEOUT_S, ClusterMetrics, MetricBackend
 
 T = TypeVar("T")
 
@@ -57,7 +62,7 @@ class JobFile:
     path: Path
 
 
-class Backend(CheckpointBackend, Protocol):
+class Backend(CheckpointBackend, MetricBackend, Protocol):
     """What the handlers need of a cluster; the errors of `runtime.gateways.errors`, or `RestError` of status 503."""
 
     async def jobs(self) -> tuple[JobDetails, ...]:
@@ -103,7 +108,7 @@ class Backend(CheckpointBackend, Protocol):
         """Begin to stop the cluster."""
 
 
-class ClusterBackend(ClusterCheckpoints):
+class ClusterBackend(ClusterCheckpoints, ClusterMetrics):
     """The cluster that the web endpoint belongs to.
 
     Args:
@@ -122,9 +127,12 @@ class ClusterBackend(ClusterCheckpoints):
         self._configuration = configuration
         self._dispatcher = LeaderFollower(service, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
         self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
+        self._metrics = MetricRegistry()
 
     async def start(self) -> None:
         """Begin to follow the leaders."""
+        own = self._metrics.group(MetricScope(ScopeCategory.JOB_MANAGER, component=REST_ENDPOINT))
+        add_process_metrics(own, self._endpoint.service)
         await self._dispatcher.start()
         await self._resource_manager.start()
 
@@ -151,6 +159,12 @@ class ClusterBackend(ClusterCheckpoints):
 
     async def _ask_dispatcher(self, question: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
         return await self._ask(self._dispatcher, question, "Dispatcher")
+
+    def _metric_query_service(self, address: str) -> MetricQueryServiceGateway:
+        return self._endpoint.service.gateway(address, MetricQueryServiceGateway, timeout_s=QUERY_TIMEOUT_S)
+
+    def _own_metrics(self) -> list[ScopeDump]:
+        return self._metrics.snapshot()
 
     async def jobs(self) -> tuple[JobDetails, ...]:
         return (await self._ask_dispatcher(lambda dispatcher: dispatcher.request_multiple_job_details())).jobs

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
         ZygoteError,
         ZygoteLostError,
     )
-    from .gateway import StreamingQueryInfo
     from .info import DriverInfo, info_file
     from .java import Java, find_java
     from .launch import DriverOptions, default_archive_dir
+    from .query_info import StreamingQueryInfo
     from .spec import (
         ClassicEndpoint,
         ConnectEndpoint,
@@ -88,10 +88,10 @@ __all__ = [
 _MODULES = {
     "cds": ("ArchiveBuild",),
     "driver": ("SparkDriver",),
-    "gateway": ("StreamingQueryInfo",),
     "info": ("DriverInfo", "info_file"),
     "java": ("Java", "find_java"),
     "launch": ("DriverOptions", "default_archive_dir"),
+    "query_info": ("StreamingQueryInfo",),
     "spec": (
         "ClassicEndpoint",
         "ConnectEndpoint",

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class ClassicAttachment:
         self._java_context: Any = self._context_of(self._first_session)
         self._current: Any = None
         self._cached: list[Any] = []
+        self.before_stop: Callable[[], None] = lambda: None
+        """Called before the script's queries are stopped with its session."""
 
     def install(self) -> None:
         """Put the task's own behaviour into PySpark's classes, in this process only."""
@@ -65,6 +68,7 @@ class ClassicAttachment:
 
     def stop_spark(self) -> None:
         """End the task's Spark jobs and streaming queries; for a thread of its own."""
+        self.before_stop()
         self._stop_queries()
         self._java_context.sc().cancelJobsWithTag(self._tag)
 

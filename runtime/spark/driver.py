@@ -22,12 +22,13 @@ import psutil
 
 from .cds import ArchiveBuild, sharing
 from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError, StillRunningError
-from .gateway import DriverGateway, StreamingQueryInfo, operation_tag
+from .gateway import DriverGateway, operation_tag
 from .info import DriverInfo
 from .java import Java, find_java
 from .jvm import await_connection, prepare, spawn
 from .launch import DriverOptions, class_path, command, environment, spark_conf, spark_version
 from .process import ProcessHandle, children_of, start_time
+from .query_info import StreamingQueryInfo
 from .remains import TaskRemains
 from .spec import ClassicEndpoint, ConnectEndpoint
 from .workers import ARTIFACT_VARIABLE, WORKER_VARIABLE, kill_abandoned, kill_workers
@@ -200,6 +201,7 @@ class SparkDriver:
             raise DriverLostError(f"the Spark driver (process {self.info.pid}) was killed: {error}") from error
         await self._call(self._gateway.stop_queries)
         await self._call(self._gateway.cancel_all)
+        await self._call(self._gateway.unlock_files)
 
     async def warm_up(self) -> None:
         """Run one query in the JVM, which loads Spark's SQL engine; no Python process takes part."""
@@ -331,6 +333,14 @@ class SparkDriver:
             None,
             lambda: self._gateway.stop_session_queries(endpoint.user_id, endpoint.session_id, drain, timeout_s),
         )
+
+    async def lock_file(self, path: Path, owner: str) -> bool:
+        """Lock a file for a task, until `unlock_files` or the driver's end; whether it has the lock now."""
+        return await self._call(self._gateway.lock_file, str(path), owner)
+
+    async def unlock_files(self, owner: str) -> None:
+        """Give up what was locked for a task."""
+        await self._call(self._gateway.unlock_files, owner)
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         if not self._process.alive:

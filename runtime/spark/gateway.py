@@ -11,14 +11,14 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
-from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from .errors import DriverCallError, DriverLostError
+from .location_locks import lock_file, unlock_files
+from .query_info import StreamingQueryInfo, query_info
 from .query_stop import stop_at_boundary
 from .remains import TaskRemains
 from .spec import ClassicEndpoint
@@ -32,20 +32,6 @@ _JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 _SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 _CONNECT_SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
 _SESSION_KEY = "org.apache.spark.sql.connect.service.SessionKey"
-
-
-@dataclass(frozen=True, slots=True)
-class StreamingQueryInfo:
-    """A running streaming query; `id` outlives restarts from its checkpoint, `run_id` does not.
-
-    `batch` is the number of the last batch that it has reported, None before the first.
-    """
-
-    id: str
-    run_id: str
-    name: str | None
-    active: bool
-    batch: int | None = None
 
 
 class DriverGateway:
@@ -190,6 +176,18 @@ class DriverGateway:
         with _calls():
             return [str(name) for name in self._registry().keySet()]
 
+    # --- file locks
+
+    def lock_file(self, path: str, owner: str) -> bool:
+        """See `runtime.spark.location_locks`."""
+        with _calls():
+            return lock_file(self._jvm, path, owner)
+
+    def unlock_files(self, owner: str | None = None) -> None:
+        """See `runtime.spark.location_locks`."""
+        with _calls():
+            unlock_files(self._jvm, owner)
+
     # --- Spark jobs
 
     def active_jobs(self, tag: str) -> list[int]:
@@ -270,14 +268,14 @@ class DriverGateway:
         """The running streaming queries of a Connect session."""
         with _calls():
             holder = self._holder(user_id, session_id)
-            return [] if holder is None else [_query_info(q) for q in holder.session().streams().active()]
+            return [] if holder is None else [query_info(q) for q in holder.session().streams().active()]
 
     def classic_queries(self, name: str) -> list[StreamingQueryInfo]:
         """The running streaming queries of a classic task."""
         with _calls():
             entry = self._registry().get(name)
             sessions = [] if entry is None else list(entry.get(1))
-            return [_query_info(query) for session in sessions for query in session.streams().active()]
+            return [query_info(query) for session in sessions for query in session.streams().active()]
 
     def stop_classic_queries(self, name: str, drain: bool, timeout_s: float) -> list[str]:
         """Stop the streaming queries of a classic task between two batches; see `stop_at_boundary`."""
@@ -320,17 +318,6 @@ class DriverGateway:
 def operation_tag(user_id: str, session_id: str) -> str:
     """What the Spark job tags of a Connect session's operations begin with; the operation's id follows."""
     return f"SparkConnect_OperationTag_User_{user_id}_Session_{session_id}_Operation_"
-
-
-def _query_info(query: JavaObject) -> StreamingQueryInfo:
-    name, progress = query.name(), query.lastProgress()
-    return StreamingQueryInfo(
-        query.id().toString(),
-        query.runId().toString(),
-        None if name is None else str(name),
-        bool(query.isActive()),
-        None if progress is None else int(progress.batchId()),
-    )
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ def run_pipeline(
     cancellation.on_request(lambda: _interrupt(spark))
     if spec.memory_bytes:
         limit_memory(spec.memory_bytes)
-    queries = watch_streaming_queries(spec, control.tell_query, DataStreamWriter)
+    queries = watch_streaming_queries(spec, control, DataStreamWriter)
     control.tell("running")
     try:
         result = _Chain(spec, spark, reporter).run()

@@ -31,7 +31,9 @@ def run_script(
         raise ValueError(f"task {spec.task_name!r} is a script and has no classic endpoint to attach to")
     attachment = ClassicAttachment(spec, spec.classic, cancellation, gateway)
     attachment.install()
-    queries = watch_streaming_queries(spec, control.tell_query, DataStreamWriter)
+    queries = watch_streaming_queries(spec, control, DataStreamWriter)
+    if queries is not None:
+        attachment.before_stop = queries.stopped_all
     cancellation.on_request(attachment.stop_spark)
     control.tell("running")
     vertex = spec.vertices[0].id

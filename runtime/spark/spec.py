@@ -138,11 +138,13 @@ class StreamingSpec:
             marks of what was restored; one directory for each task.
         driver_directory: the Spark driver's current directory, from which relative paths count.
         restore: what there is of their state; None for a task that begins without.
+        failure_grace_s: how long one that has failed may be left alone; see `runtime.spark.query_supervision`.
     """
 
     directory: str
     driver_directory: str
     restore: JobManagerTaskRestore | None = None
+    failure_grace_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.names import directory_name
 
+from .control import TaskControl
+from .query_supervision import QuerySupervisor
 from .spec import StreamingSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -36,13 +38,26 @@ class StreamingQueries:
     Args:
         spec: what they begin with.
         tell: told each query before it starts.
+        tell_failed: told the name and the exception of a query that has failed, and that the code leaves alone.
+        acquire_lease: see `TaskControl.acquire_lease`.
     """
 
-    def __init__(self, spec: StreamingSpec, tell: Callable[[QueryLocation], None]) -> None:
+    def __init__(
+        self,
+        spec: StreamingSpec,
+        tell: Callable[[QueryLocation], None],
+        tell_failed: Callable[[str, BaseException], None],
+        acquire_lease: Callable[[str], None],
+    ) -> None:
         self._spec = spec
         self._tell = tell
         self._names: dict[str, str] = {}
+        self._acquire_lease = acquire_lease
         self._unnamed = 0
+        self._runs: dict[str, str] = {}
+        self._supervisor = QuerySupervisor(
+            spec.failure_grace_s, lambda run_id, error: tell_failed(self._runs[run_id], error)
+        )
 
     def install(self, writer: Any) -> None:
         """Put the hook into a `DataStreamWriter` class, in this process only."""
@@ -78,17 +93,27 @@ class StreamingQueries:
                 if given.get(name) is not None:
                     getattr(self, name)(given[name])
             path = given.get("path")
-            queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
-            return original(self, *arguments, **keywords)
+            name = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
+            return queries._started(original(self, *arguments, **keywords), name)
 
         setattr(writer, method, start)
 
-    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> None:
+    def stopped_all(self) -> None:
+        """The code ends its session: what its queries end with is no failure."""
+        self._supervisor.stopped_all()
+
+    def _started(self, query: Any, name: str) -> Any:
+        self._runs[str(query.runId)] = name
+        self._supervisor.started(query)
+        return query
+
+    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> str:
+        """Make ready for a query; returns its name."""
         settings = _settings(writer)
         kind = settings.get("format", "table" if is_table else "parquet")
         given = settings.get(LOCATION)
         if given is None and (kind == "memory" and settings.get("outputmode") != "complete"):
-            return  # Spark lets no such query go on from a location
+            return settings.get("queryname") or "memory"  # Spark lets no such query go on from a location
         query_name = settings.get("queryname")
         if given is None and query_name and (below := _default_locations(writer)):
             given = posixpath.join(below, query_name)
@@ -105,10 +130,14 @@ class StreamingQueries:
         sink = path or settings.get("path")
         is_file_sink = kind in FILE_FORMATS and sink is not None
         query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
-        note = "" if "://" in location else self._restore.prepare(query)
+        note = ""
+        if "://" not in location:
+            self._acquire_lease(location)
+            note = self._restore.prepare(query)
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
         self._tell(query)
+        return name
 
     def _name_of(self, given: str | None) -> str:
         """The name of a query without one: its place in the order of start, however often it is started again."""
@@ -127,13 +156,11 @@ class StreamingQueries:
         return posixpath.normpath(posixpath.join(self._spec.driver_directory, path_of(path)))
 
 
-def watch_streaming_queries(
-    spec: TaskSpec, tell: Callable[[QueryLocation], None], writer: Any
-) -> StreamingQueries | None:
+def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -> StreamingQueries | None:
     """Install the hook into a `DataStreamWriter` class; None where Spark alone looks after the task's queries."""
     if spec.streaming is None:
         return None
-    queries = StreamingQueries(spec.streaming, tell)
+    queries = StreamingQueries(spec.streaming, control.tell_query, control.tell_query_failed, control.acquire_lease)
     queries.install(writer)
     return queries
 

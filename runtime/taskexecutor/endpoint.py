@@ -31,6 +31,7 @@ from runtime.environment.context import (
     offload_large_calls,
     wait_for_process,
 )
+from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
 from runtime.gateways.messages import (
     JobHeartbeat,
@@ -48,15 +49,16 @@ from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment, unpack
 from runtime.jobmaster.descriptor import JobReport, TaskDeploymentDescriptor
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
+from runtime.metrics.query_service import serve_metrics
 from runtime.spark import SparkDriver, TaskProcess, Zygote, warm_up
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
+from runtime.taskexecutor.metrics import task_executor_metrics
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
-from runtime.taskexecutor.services import create_services
+from runtime.taskexecutor.services import TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
-from runtime.taskexecutor.task import TaskServices
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from runtime.taskexecutor.task_table import TaskTable
@@ -121,6 +123,13 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
             timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
             failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
             on_timeout=self._job_master_silent,
+        )
+        self.metrics = task_executor_metrics(
+            service,
+            resource_id,
+            self.slots.report,
+            self._sample,
+            lambda: None if self._services is None else self._services.pool.report(),
         )
         self._services: TaskServices | None = None
         self._client: BlobClient | None = None
@@ -238,7 +247,10 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
     @rpc_sync
     def heartbeat_from_resource_manager(self) -> TaskExecutorHeartbeat:
         self._resource_manager.heard()
-        return TaskExecutorHeartbeat(self.slots.report(), self._metrics.sample(len(self._tasks)))
+        return TaskExecutorHeartbeat(self.slots.report(), self._sample())
+
+    def _sample(self) -> TaskManagerMetrics:
+        return self._metrics.sample(len(self._tasks))
 
     @rpc
     async def request_slot(
@@ -425,7 +437,7 @@ async def create(
 ) -> TaskExecutor:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
-    return TaskExecutor(
+    executor = TaskExecutor(
         service,
         ResourceID(name),
         await context.ha_services(service),
@@ -436,3 +448,5 @@ async def create(
         warm_up,
         context.directory.log / f"{name}.log",
     )
+    await serve_metrics(service, executor.metrics)
+    return executor

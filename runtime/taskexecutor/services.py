@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
-from conf.options import BlobOptions, CheckpointingOptions, JobOptions, TaskManagerOptions
+from conf.options import BlobOptions, CheckpointingOptions, JobOptions, StreamingOptions, TaskManagerOptions
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
-from runtime.spark import SparkDriver, Zygote
+from runtime.spark import DriverOptions, SparkDriver, Zygote
+from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.spark_options import driver_options, task_limits
-from runtime.taskexecutor.task import TaskServices
 from runtime.taskexecutor.task_pool import TaskPool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskServices:
+    """What tasks are run with.
+
+    Args:
+        driver: the Spark driver that tasks share.
+        own_driver: how a driver for one task alone is started, in a directory and with jars.
+        zygote: forks task processes.
+        pool: task processes that are ready.
+        fair_pools: the jobs' pools in Spark's fair scheduler.
+        blobs: the job's files.
+        libraries: the jobs' Python environments.
+        cancellation_timeout_s: seconds that a cancelled process may take before it is killed, and what has ended to
+            leave Spark before the driver is.
+        limits: what a task's process may take.
+        checkpoints_dir: where the jobs' checkpoints are.
+        query_failure_grace_s: see `runtime.spark.query_supervision`.
+        no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
+    """
+
+    driver: SparkDriver
+    own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
+    zygote: Zygote
+    pool: TaskPool
+    fair_pools: FairPools
+    blobs: BlobCache
+    libraries: LibraryCacheManager
+    cancellation_timeout_s: float
+    limits: ResourceLimits
+    checkpoints_dir: Path
+    query_failure_grace_s: float
+    no_progress_timeout_s: float | None
 
 
 def create_services(
@@ -62,4 +97,6 @@ def create_services(
         get(JobOptions.CANCELLATION_TIMEOUT),
         task_limits(configuration),
         get(CheckpointingOptions.CHECKPOINTS_DIR),
+        get(StreamingOptions.FAILURE_GRACE),
+        get(StreamingOptions.NO_PROGRESS_TIMEOUT),
     )

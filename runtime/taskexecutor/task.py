@@ -10,36 +10,33 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blob.cache import BlobCache
 from blob.errors import BlobError
+from runtime.checkpoint.lease import LeaseHolder, LocationInUseError
 from runtime.ids import JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
-    StreamingQuery,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
     VertexProgress,
 )
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.librarycache.environment import PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
-from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import (
-    DriverOptions,
     SparkDriver,
     SparkVehicleError,
     StillRunningError,
     TaskProcess,
-    Zygote,
     ZygoteLostError,
 )
 from runtime.spark.result_partition import discard_unfinished
@@ -47,16 +44,17 @@ from runtime.spark.spec import (
     SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
-    ResourceLimits,
     StreamingSpec,
     TaskSpec,
 )
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
-from runtime.taskexecutor.fair_pools import FairPools
+from runtime.taskexecutor.location_leases import LocationLeases
+from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
 from runtime.taskexecutor.query_watch import watch_queries
+from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task_checkpoints import StopOutcome, TaskCheckpoints
 from runtime.taskexecutor.task_files import TaskFiles
-from runtime.taskexecutor.task_pool import TaskPool, private_file
+from runtime.taskexecutor.task_pool import private_file
 from runtime.taskexecutor.task_spec import describe_exit, query_location, task_spec, vertex_progress
 
 log = logging.getLogger(__name__)
@@ -64,36 +62,6 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 60.0
 """How long a Spark driver may be silent, beside what it is given to end a task."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskServices:
-    """What tasks are run with.
-
-    Args:
-        driver: the Spark driver that tasks share.
-        own_driver: how a driver for one task alone is started, in a directory and with jars.
-        zygote: forks task processes.
-        pool: task processes that are ready.
-        fair_pools: the jobs' pools in Spark's fair scheduler.
-        blobs: the job's files.
-        libraries: the jobs' Python environments.
-        cancellation_timeout_s: seconds that a cancelled process may take before it is killed, and what has ended to
-            leave Spark before the driver is.
-        limits: what a task's process may take.
-        checkpoints_dir: where the jobs' checkpoints are.
-    """
-
-    driver: SparkDriver
-    own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
-    zygote: Zygote
-    pool: TaskPool
-    fair_pools: FairPools
-    blobs: BlobCache
-    libraries: LibraryCacheManager
-    cancellation_timeout_s: float
-    limits: ResourceLimits
-    checkpoints_dir: Path
 
 
 class Task:
@@ -127,6 +95,8 @@ class Task:
         self._keep_logs = keep_logs
         self._process: TaskProcess | None = None
         self._cancelled = asyncio.Event()
+        self._given_up = asyncio.Event()
+        self._leasing: set[asyncio.Task[None]] = set()
         self._failure: ErrorInfo | None = None
         self._finished = False
         self._partitions: tuple[ResultPartitionInfo, ...] = ()
@@ -295,7 +265,10 @@ class Task:
     def _streaming(self) -> StreamingSpec:
         directory = self._services.checkpoints_dir / self.descriptor.job_id / "tasks" / self.descriptor.task_key
         return StreamingSpec(
-            str(directory), str(Path(f"/proc/{self._driver.info.pid}/cwd").readlink()), self.descriptor.restore
+            str(directory),
+            str(Path(f"/proc/{self._driver.info.pid}/cwd").readlink()),
+            self.descriptor.restore,
+            self._services.query_failure_grace_s,
         )
 
     async def _stop_queries(self, drain: bool) -> list[str]:
@@ -326,6 +299,7 @@ class Task:
                     await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
                 else:
                     await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
+                await driver.unlock_files(self.descriptor.attempt_id)
         except (StillRunningError, TimeoutError) as error:
             log.critical(
                 "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended (%s): the Spark "
@@ -339,31 +313,31 @@ class Task:
             await driver.wait_dead()
 
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
-        watchers = (
+        watchers = [
             asyncio.create_task(self._cancel_when_asked(process)),
             asyncio.create_task(self._end_when_stopped(process)),
             asyncio.create_task(self._end_with_driver(process)),
-            asyncio.create_task(watch_queries(self._driver, endpoint, self._queries_changed)),
-        )
+            asyncio.create_task(self._end_when_given_up(process)),
+            asyncio.create_task(self._watch_queries(endpoint)),
+        ]
         try:
             async for message in process.messages():
-                self._received(message)
+                self._received(process, message)
             return await process.wait()
         finally:
+            watchers += self._leasing
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
 
     async def _cancel_when_asked(self, process: TaskProcess) -> None:
         await self._cancelled.wait()
-        await process.cancel()
-        await asyncio.sleep(self._services.cancellation_timeout_s)
-        log.warning(
-            "%s did not end within task.cancellation.timeout (%g s): killed",
-            self.descriptor.task_name,
-            self._services.cancellation_timeout_s,
-        )
-        process.kill()
+        await self._end(process)
+
+    async def _end_when_given_up(self, process: TaskProcess) -> None:
+        """One of its queries has failed, or is stuck, and its code goes on."""
+        await self._given_up.wait()
+        await self._end(process)
 
     async def _end_when_stopped(self, process: TaskProcess) -> None:
         """The job was stopped with a savepoint: its code sees its queries end, and should end too."""
@@ -373,8 +347,16 @@ class Task:
             f"the job was stopped with a savepoint, but its code went on for {self._services.cancellation_timeout_s:g} "
             "s after its queries had ended (task.cancellation.timeout): it is ended by force"
         )
+        await self._end(process)
+
+    async def _end(self, process: TaskProcess) -> None:
         await process.cancel()
         await asyncio.sleep(self._services.cancellation_timeout_s)
+        log.warning(
+            "%s did not end within task.cancellation.timeout (%g s): killed",
+            self.descriptor.task_name,
+            self._services.cancellation_timeout_s,
+        )
         process.kill()
 
     async def _end_with_driver(self, process: TaskProcess) -> None:
@@ -384,13 +366,20 @@ class Task:
         self._fail(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
         process.kill()
 
-    def _received(self, message: dict[str, Any]) -> None:
+    def _received(self, process: TaskProcess, message: dict[str, Any]) -> None:
         attempt_id = self.descriptor.attempt_id
         match message.get("type"):
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
                 self.checkpoints.query_started(query_location(message))
+            case "lease":
+                self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
+                asking.add_done_callback(self._leasing.discard)
+            case "query_failed":
+                error = message["error"]
+                text = f"streaming query {message['name']} has failed, and the job's code goes on: {error['message']}"
+                self._give_up(FailureKind.USER_CODE, error["type"], text, error["traceback"])
             case "progress":
                 self._progress = vertex_progress(message["vertices"])
                 self._tell_progress()
@@ -404,6 +393,44 @@ class Task:
                 lost = error.get("lost_result")
                 kind = FailureKind.USER_CODE if lost is None else FailureKind.RESULT_LOST
                 self._fail(kind, error["type"], error["message"], error["traceback"], lost)
+
+    async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
+        """See to it that the task is the only one to write to a location, and answer it."""
+        descriptor, error = self.descriptor, None
+        holder = LeaseHolder(
+            descriptor.job_id,
+            descriptor.job_name,
+            descriptor.task_key,
+            descriptor.attempt_id,
+            descriptor.attempt_number,
+            self._driver.info.pid,
+        )
+        leases = LocationLeases(self._driver, holder, self._services.cancellation_timeout_s, self._tell_user)
+        try:
+            await leases.acquire(str(message["location"]))
+        except LocationInUseError as refused:
+            error = str(refused)
+        except Exception as failed:  # a defect of ours must end this attempt only, and be seen
+            log.exception("%s: no lease could be taken", descriptor.task_name)
+            error = f"{type(failed).__name__}: {failed}"
+        await process.answer_lease(int(message["number"]), error)
+
+    async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
+        timeout_s = self._services.no_progress_timeout_s
+        watchdog = None if timeout_s is None else ProgressWatchdog(timeout_s)
+        stuck = await watch_queries(self._driver, endpoint, self._queries_changed, watchdog)
+        if stuck is not None:
+            message = (
+                f"streaming query {stuck.name or stuck.id} has made no progress for {timeout_s:g} s "
+                "(task.streaming.no-progress-timeout)"
+            )
+            self._give_up(FailureKind.RUNTIME, "NoProgressException", message)
+
+    def _give_up(self, kind: FailureKind, name: str, message: str, traceback: str = "") -> None:
+        if self.cancelled or self.checkpoints.is_stopping:
+            return  # its queries are being stopped, and may fail of that
+        self._fail(kind, name, message, traceback)
+        self._given_up.set()
 
     def _queries_changed(self, queries: tuple[StreamingQuery, ...]) -> None:
         self._queries = queries

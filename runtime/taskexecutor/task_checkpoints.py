@@ -79,6 +79,11 @@ class TaskCheckpoints:
         self.stopped = asyncio.Event()
         """Set when the job has been stopped with a savepoint: the task has to end."""
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop-with-savepoint has begun to stop the queries."""
+        return self._stop_outcome is not StopOutcome.NOT_ASKED
+
     def query_started(self, query: QueryLocation) -> None:
         """The task is about to start a query, or to start it again."""
         self._queries[query.name] = query

@@ -20,7 +20,8 @@ from runtime.jobmaster.descriptor import (
 from runtime.spark import TaskProcess
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.job_connections import JobConnections
-from runtime.taskexecutor.task import Task, TaskServices
+from runtime.taskexecutor.services import TaskServices
+from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.task_checkpoints import TaskCheckpoints
 
 RETRY_S = 0.5

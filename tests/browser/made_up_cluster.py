@@ -42,8 +42,10 @@ from runtime.jobmaster.archived_execution_graph import (
     TaskInfo,
     VertexInfo,
 )
-from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
+from runtime.jobmaster.descriptor import VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.jobmaster.streaming_query import StreamingQuery
+from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
 
@@ -279,6 +281,9 @@ class MadeUpCluster:
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         return self.log.encode()[offset:], attempt.state.is_terminal
+
+    async def metrics(self) -> MetricStore:
+        return MetricStore([])
 
     async def status(self) -> ClusterStatus:
         processes = (

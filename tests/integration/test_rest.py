@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import stat
@@ -16,6 +17,8 @@ import pytest
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import FAILING, WAITING
 from tests.rest_client import Reply, RestClient
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -57,6 +60,46 @@ def test_a_job_is_submitted_shown_and_cancelled(cluster: Cluster, rest: RestClie
     again = rest.ask("PATCH", f"/v1/jobs/{job_id}?mode=cancel")
     assert again.status == 409
     assert "already" in again.json["errors"][0]
+
+
+def test_metrics_are_those_of_all_processes(cluster: Cluster, rest: RestClient, tmp_path: Path) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    job_id = waiting.job_id
+
+    def values(path: str) -> dict[str, str]:
+        ids = ",".join(row["id"] for row in rest.get(path))
+        return {row["id"]: row["value"] for row in rest.get(f"{path}?get={ids}")} if ids else {}
+
+    def at_work() -> dict[str, str] | None:
+        found = values("/jobmanager/metrics")
+        if found.get("numRunningJobs", "0") == "0" or "taskSlotsTotal" not in found:
+            return None
+        return found if int(found["taskSlotsAvailable"]) < int(found["taskSlotsTotal"]) else None
+
+    control = await_value(at_work)
+    for process in ("dispatcher", "resourcemanager", "blobserver", "rest"):
+        assert int(control[f"{process}.Status.Process.Memory.Resident"]) > 0
+        assert int(control[f"{process}.Rpc.numConnections"]) > 0
+    assert int(control["dispatcher.numSubmittedJobs"]) > 0
+    job = await_value(lambda: (found := values(f"/jobs/{job_id}/metrics")).get("uptime", "0") != "0" and found)
+    assert (job["numRestarts"], job["lastCheckpointExternalPath"]) == ("0", "n/a")
+    assert int(job["jobmaster.Status.Process.Memory.Resident"]) > 0
+    (vertex,) = rest.get(f"/jobs/{job_id}")["vertices"]
+    assert values(f"/jobs/{job_id}/vertices/{vertex['id']}/metrics")["0.attempt"] == "0"
+    worker = rest.get("/taskmanagers")["taskmanagers"][0]["id"]
+    own = values(f"/taskmanagers/{worker}/metrics")
+    assert int(own["Status.JVM.Memory.Resident"]) > int(own["Status.Process.Memory.Resident"]) > 0
+    assert "TaskPool.numHits" in own
+    assert rest.get("/taskmanagers/metrics?get=numRunningTasks&agg=sum")[0]["sum"] >= 1
+
+    text = rest.ask("GET", "/metrics/prometheus").body.decode()
+    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    asked = set(re.findall(r"flink_\w+", (DOCS / "grafana-dashboard.json").read_text()))
+    of_queries = ("batchId", "batchDuration", "RowsPerSecond", "RecordsInPerSecond", "stateBytes", "pendingRecords")
+    assert {name for name in asked - told if not name.endswith(of_queries)} == set()
+    waiting.release()
+    cluster.await_status(job_id, "FINISHED")
+    await_value(lambda: f'job_id="{job_id}"' not in rest.ask("GET", "/metrics/prometheus").body.decode())
 
 
 def test_a_failed_job_tells_the_users_traceback(cluster: Cluster, rest: RestClient) -> None:

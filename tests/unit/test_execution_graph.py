@@ -14,7 +14,6 @@ from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.descriptor import (
     ResultPartitionInfo,
-    StreamingQuery,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
@@ -48,6 +47,7 @@ from runtime.jobmaster.instructions import (
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
+from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.resourcemanager.locality import TaskManagerLocation
 from tests.unit.test_jobgraph import make_graph, vid
 

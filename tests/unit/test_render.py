@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from runtime.cluster.render import (
     print_task_managers,
 )
 from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
+from runtime.jobmaster.streaming_query import BackPressure, BackPressureLevel, QueryProgress, SourceProgress
 
 START = 1_700_000_000_000
 JOB = JobView(
@@ -169,6 +172,24 @@ def test_job_page_shows_streaming_queries() -> None:
     lines = [line.split() for line in out.getvalue().splitlines()[-3:]]
     assert lines[0] == ["STREAMING", "QUERY", "ID", "RUN", "ID", "BATCH"]
     assert lines[1:] == [["counts", "id-1", "run-1", "7"], ["-", "id-2", "run-2", "-"]]
+
+
+def test_job_page_shows_how_its_queries_keep_up() -> None:
+    progress = QueryProgress(7, "t", 1500, 30, 2.5, 20.0, 9, 4096, (SourceProgress("Kafka", 30, 2.5, 20.0, 12),))
+    pressure = BackPressure(BackPressureLevel.HIGH, 1.5)
+    queries = (
+        QueryView("counts", "id-1", "run-1", 7, progress, 1000, pressure),
+        QueryView("", "id-2", "run-2", 7, dataclasses.replace(progress, sources=())),
+        QueryView("new", "id-3", "run-3"),
+    )
+    out = io.StringIO()
+    print_job(JobView("1" * 32, "a", "RUNNING", START, queries=queries), out, now_ms=START)
+    head, *rows = (re.split(r" {2,}|\t", line.strip()) for line in out.getvalue().splitlines()[-3:])
+    assert head == ["LAST BATCH OF", "ROWS", "ROWS/S IN", "ROWS/S DONE", "LAG", "STATE", "TOOK", "BACK PRESSURE"]
+    assert rows == [
+        ["counts", "30", "2.5", "20.0", "12", "9 rows, 4 KB", "1.5 s of 1.0 s", "HIGH"],
+        ["id-2", "30", "2.5", "20.0", "-", "9 rows, 4 KB", "1.5 s", "-"],
+    ]
 
 
 def test_failed_job() -> None:

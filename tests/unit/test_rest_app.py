@@ -31,12 +31,15 @@ from runtime.ids import InstanceID, JobID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.jobmaster.execution_state import JobStatus
+from runtime.jobmaster.metrics import job_metrics
+from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import JobFile
 from runtime.rest.routing import Rest
 from runtime.rest.snapshots import Snapshots
+from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_messages import FIGURES, ID, READ, REGISTRATION, graph
 
 TOKEN = b"t" * 64
@@ -141,6 +144,10 @@ class MadeUpCluster:
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         return b"0123456789"[offset:], attempt.state.is_terminal
+
+    async def metrics(self) -> MetricStore:
+        self._fail()
+        return MetricStore([*METRICS, *job_metrics(self.running, 5000)])
 
     async def status(self) -> ClusterStatus:
         self._fail()

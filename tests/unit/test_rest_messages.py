@@ -16,8 +16,15 @@ from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration,
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
-from runtime.jobmaster.descriptor import StreamingQuery, VertexProgress
+from runtime.jobmaster.descriptor import VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.jobmaster.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+)
 from runtime.resourcemanager.slots import SlotCounts, SlotStatus
 from runtime.rest.messages import applications, checkpoints, cluster, jobs, task_managers, vertices
 from runtime.rest.messages.serialized_throwable import serialized_throwable
@@ -419,7 +426,84 @@ def test_other_parts_of_a_job() -> None:
     fits(jobs.accumulators(), {"job-accumulators": [dict], "user-task-accumulators": [dict]})
     assert vertices.watermarks() == []
     assert vertices.flame_graph() == {"endTimestamp": -1}
-    assert vertices.back_pressure()["subtasks"] == []
+    assert vertices.back_pressure(None, 1200) == {"status": "deprecated", "subtasks": []}
+
+
+BACK_PRESSURE = {
+    "status": str,
+    "backpressure-level": str,
+    "backpressureLevel": str,
+    "end-timestamp": int,
+    "subtasks": [
+        {
+            "subtask": int,
+            "attempt-number": int,
+            "backpressure-level": str,
+            "backpressureLevel": str,
+            "ratio": NUMBER,
+            "busyRatio": NUMBER,
+            "idleRatio": NUMBER,
+        }
+    ],
+}
+
+
+def test_back_pressure_is_that_of_the_worst_query() -> None:
+    slow = StreamingQuery("a", "r", "", 3, 1000, None, BackPressure(BackPressureLevel.HIGH, 2.0))
+    idle = StreamingQuery("b", "s", "", 3, 1000, None, BackPressure(BackPressureLevel.OK, 0.1))
+    runs = attempt(1, ExecutionState.RUNNING, "tm-1", queries=(idle, slow, idle))
+    told = vertices.back_pressure(runs.back_pressure, 1200)
+    fits(told, BACK_PRESSURE)
+    assert (told["status"], told["backpressure-level"], told["end-timestamp"]) == ("ok", "high", 1200)
+    assert [told["subtasks"][0][name] for name in ("ratio", "busyRatio", "idleRatio")] == [0.5, 0.5, 0.0]
+
+
+def test_back_pressure_without_a_trigger_interval_has_no_ratios_and_an_attempt_that_has_ended_has_none() -> None:
+    fast = StreamingQuery("a", "r", "", 3, None, None, BackPressure(BackPressureLevel.OK))
+    runs = attempt(1, ExecutionState.RUNNING, "tm-1", queries=(fast,))
+    (subtask,) = vertices.back_pressure(runs.back_pressure, 1200)["subtasks"]
+    assert subtask == {"subtask": 0, "attempt-number": 1, "backpressure-level": "ok", "backpressureLevel": "ok"}
+    assert attempt(1, ExecutionState.FAILED, "tm-1", error=ERROR, queries=(fast,)).back_pressure is None
+
+
+def test_a_query_tells_its_figures_and_nothing_that_is_not_known() -> None:
+    sources = (SourceProgress("Kafka", 5, 2.5, 10.0, 7), SourceProgress("File", 1, 0.5, 2.0, None))
+    progress = QueryProgress(4, "2026-01-01T00:00:00.000Z", 500, 6, 3.0, 12.0, 9, 4096, sources)
+    pressure = BackPressure(BackPressureLevel.LOW, 0.5)
+    queries = (StreamingQuery("a", "r", "counts", 4, 1000, progress, pressure), StreamingQuery("b", "s", "", None))
+    runs = attempt(1, ExecutionState.RUNNING, "tm-1", queries=queries)
+    full, bare = jobs.job(graph(tasks=(TaskInfo(READ, "read", (READ,), (runs,), ""),)), 1200)["spark"][READ]["queries"]
+    assert bare == {"id": "b", "run-id": "s", "name": "", "batch": -1}
+    assert full == {
+        "id": "a",
+        "run-id": "r",
+        "name": "counts",
+        "batch": 4,
+        "trigger-interval": 1000,
+        "backpressure-level": "low",
+        "busy": 0.5,
+        "batch-duration": 500,
+        "input-rows": 6,
+        "input-rows-per-second": 3.0,
+        "processed-rows-per-second": 12.0,
+        "state-rows": 9,
+        "state-bytes": 4096,
+        "sources": [
+            {
+                "description": "Kafka",
+                "input-rows": 5,
+                "input-rows-per-second": 2.5,
+                "processed-rows-per-second": 10.0,
+                "lag": 7,
+            },
+            {
+                "description": "File",
+                "input-rows": 1,
+                "input-rows-per-second": 0.5,
+                "processed-rows-per-second": 2.0,
+            },
+        ],
+    }
 
 
 def test_the_cluster_has_the_form_of_flinks() -> None:

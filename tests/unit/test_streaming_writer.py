@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.checkpoint.lease import LocationInUseError
 from runtime.checkpoint.model import QueryLocation
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.streaming_writer import StreamingQueries
@@ -16,6 +17,27 @@ from runtime.spark.streaming_writer import StreamingQueries
 class Session:
     def __init__(self, **conf: str) -> None:
         self.conf = SimpleNamespace(get=lambda key, default: conf.get(key.rsplit(".", 1)[1], default))
+
+
+class Query:
+    """As much of PySpark's `StreamingQuery` as is asked for at its start."""
+
+    id = "id"
+    runId = "run"  # noqa: N815
+    isActive = True  # noqa: N815
+
+    def exception(self) -> None: ...
+    def stop(self) -> None: ...
+    def awaitTermination(self) -> None: ...  # noqa: N802
+    def processAllAvailable(self) -> None: ...  # noqa: N802
+
+
+class Started(Query, tuple[str | None, dict[str, Any]]):
+    """What it was started with."""
+
+
+class Table(Query, str):
+    """Its name."""
 
 
 def writer_class(session: Session) -> Any:
@@ -58,8 +80,8 @@ def writer_class(session: Session) -> Any:
             partitionBy: Any = None,  # noqa: N803
             queryName: str | None = None,  # noqa: N803
             **options: Any,
-        ) -> tuple[str | None, dict[str, Any]]:
-            return path, {**self.options_set, **options}
+        ) -> Started:
+            return Started((path, {**self.options_set, **options}))
 
         def toTable(  # noqa: N802
             self,
@@ -69,8 +91,8 @@ def writer_class(session: Session) -> Any:
             partitionBy: Any = None,  # noqa: N803
             queryName: str | None = None,  # noqa: N803
             **options: Any,
-        ) -> str:
-            return tableName
+        ) -> Table:
+            return Table(tableName)
 
     return Writer
 
@@ -82,8 +104,15 @@ class Seen:
         self.told: list[QueryLocation] = []
         self.writer = writer_class(Session(**conf))
         spec = StreamingSpec(str(directory), "/driver")
-        self.queries = StreamingQueries(spec, self.told.append)
+        self.leased: list[str] = []
+        self.failed: list[tuple[str, BaseException]] = []
+        self.queries = StreamingQueries(spec, self.told.append, lambda *failed: self.failed.append(failed), self._lease)
         self.queries.install(self.writer)
+
+    def _lease(self, location: str) -> None:
+        if location == "/taken":
+            raise LocationInUseError("it is written to by another job")
+        self.leased.append(location)
 
 
 @pytest.fixture
@@ -138,3 +167,15 @@ def test_another_file_system_is_told_as_it_is(seen: Seen) -> None:
 def test_a_table_is_no_file_sink_that_is_known(seen: Seen) -> None:
     assert seen.writer().option("checkpointLocation", "/live").toTable("t", queryName="q") == "t"
     assert seen.told == [QueryLocation("q", "/live", None)]
+
+
+def test_no_query_starts_before_it_has_the_lease_of_its_location(seen: Seen, tmp_path: Path) -> None:
+    seen.writer().format("noop").option("checkpointLocation", "file:///live").start()
+    seen.writer().queryName("own").format("noop").start()
+    far = "hdfs://far/away"  # no lock of ours reaches there
+    seen.writer().format("noop").option("checkpointLocation", far).start()
+    assert seen.leased == ["/live", str(tmp_path / "live" / "own")]
+    told = len(seen.told)
+    with pytest.raises(LocationInUseError, match="by another job"):
+        seen.writer().format("noop").option("checkpointLocation", "/taken").start()
+    assert len(seen.told) == told

@@ -8,6 +8,7 @@ from runtime.rest.handlers import (
     cluster,
     job_logs,
     jobs,
+    metrics,
     savepoints,
     submission,
     task_managers,
@@ -16,6 +17,7 @@ from runtime.rest.handlers import (
 from runtime.rest.routing import RestRoute
 
 ROUTES: tuple[RestRoute, ...] = (
+    *metrics.ROUTES,
     *cluster.ROUTES,
     *jobs.ROUTES,
     *job_logs.ROUTES,

@@ -82,10 +82,6 @@ async def _send_log(rest: Rest, name: str) -> Response:
     return StreamingResponse(pieces(), media_type=TEXT)
 
 
-async def get_metrics(rest: Rest, request: Request) -> Response:
-    return answer(messages.no_metrics())
-
-
 async def get_no_profiles(rest: Rest, request: Request) -> Response:
     return answer({"profilingList": []})
 
@@ -107,7 +103,6 @@ ROUTES = (
     RestRoute("GET", "/datasets", get_data_sets, "Cached data sets: none"),
     RestRoute("GET", "/jobmanager/config", get_configuration, "The cluster's configuration, secrets masked"),
     RestRoute("GET", "/jobmanager/environment", get_environment, "What the web endpoint runs on"),
-    RestRoute("GET", "/jobmanager/metrics", get_metrics, "Metrics of the control plane: none yet"),
     RestRoute("GET", "/jobmanager/logs", get_logs, "The logs of this machine's control plane"),
     RestRoute("GET", "/jobmanager/logs/{filename}", get_log_file, "One of these logs", media=TEXT),
     RestRoute("GET", "/jobmanager/log", get_log, "The log of the first master", media=TEXT),

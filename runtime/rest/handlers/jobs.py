@@ -68,12 +68,6 @@ async def get_accumulators(rest: Rest, request: Request) -> Response:
     return answer(messages.accumulators())
 
 
-async def get_metrics(rest: Rest, request: Request) -> Response:
-    if "jobid" in request.path_params:
-        await rest.job(request)
-    return answer(cluster_messages.no_metrics())
-
-
 async def get_configuration(rest: Rest, request: Request) -> Response:
     await rest.job(request)
     return answer(cluster_messages.configuration(rest.configuration.to_dict(redacted=True)))
@@ -107,7 +101,6 @@ _JOB = "/jobs/{jobid}"
 ROUTES = (
     RestRoute("GET", "/jobs", get_jobs, "Ids and states of all jobs"),
     RestRoute("GET", "/jobs/overview", get_overview, "All jobs in one line each, the newest first"),
-    RestRoute("GET", "/jobs/metrics", get_metrics, "Metrics of all jobs: none yet"),
     RestRoute("GET", _JOB, get_job, "A job: its tasks, its plan, its states"),
     RestRoute(
         "PATCH",
@@ -130,7 +123,6 @@ ROUTES = (
     ),
     RestRoute("GET", f"{_JOB}/execution-result", get_result, "How a job ended"),
     RestRoute("GET", f"{_JOB}/accumulators", get_accumulators, "Accumulators of a job: none"),
-    RestRoute("GET", f"{_JOB}/metrics", get_metrics, "Metrics of a job: none yet"),
     RestRoute("GET", f"{_JOB}/jobmanager/config", get_configuration, "The cluster's configuration"),
     RestRoute("GET", f"{_JOB}/jobmanager/environment", get_environment, "What the web endpoint runs on"),
 )

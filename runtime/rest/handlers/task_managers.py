@@ -10,7 +10,6 @@ from starlette.responses import Response
 from runtime.gateways.messages import TaskManagerView
 from runtime.ids import ResourceID
 from runtime.rest.errors import RestError
-from runtime.rest.handlers.cluster import get_metrics
 from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import task_managers as messages
 from runtime.rest.messages.common import NO_TIME
@@ -24,7 +23,8 @@ def _machine() -> messages.Machine:
     return messages.Machine(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), os.cpu_count() or 1)
 
 
-def _resource_id(request: Request) -> ResourceID:
+def resource_id_of(request: Request) -> ResourceID:
+    """The id of a TaskExecutor in the path; raises RestError of status 400."""
     try:
         return ResourceID(request.path_params["taskmanagerid"])
     except ValueError as error:
@@ -37,11 +37,11 @@ async def get_task_managers(rest: Rest, request: Request) -> Response:
 
 
 async def get_task_manager(rest: Rest, request: Request) -> Response:
-    return answer(messages.details(await rest.backend.task_manager(_resource_id(request)), _machine()))
+    return answer(messages.details(await rest.backend.task_manager(resource_id_of(request)), _machine()))
 
 
 async def get_logs(rest: Rest, request: Request) -> Response:
-    logs = await rest.backend.task_manager_logs(_resource_id(request))
+    logs = await rest.backend.task_manager_logs(resource_id_of(request))
     return answer(cluster_messages.logs((log.name, log.size, NO_TIME) for log in logs))
 
 
@@ -55,22 +55,22 @@ async def get_log(rest: Rest, request: Request) -> Response:
 
 async def get_stdout(rest: Rest, request: Request) -> Response:
     """A TaskExecutor prints nothing of its own; what tasks print is in their jobs' logs."""
-    await rest.backend.task_manager(_resource_id(request))
+    await rest.backend.task_manager(resource_id_of(request))
     return text(b"")
 
 
 async def _fetch(rest: Rest, request: Request, name: str) -> Response:
     async with rest.fetching:
-        return text(await rest.backend.task_manager_log(_resource_id(request), name))
+        return text(await rest.backend.task_manager_log(resource_id_of(request), name))
 
 
 async def get_thread_dump(rest: Rest, request: Request) -> Response:
-    dump = await rest.backend.task_manager_threads(_resource_id(request))
+    dump = await rest.backend.task_manager_threads(resource_id_of(request))
     return answer(cluster_messages.thread_dump((thread.name, thread.stack) for thread in dump.threads))
 
 
 async def get_no_profiles(rest: Rest, request: Request) -> Response:
-    await rest.backend.task_manager(_resource_id(request))
+    await rest.backend.task_manager(resource_id_of(request))
     return answer({"profilingList": []})
 
 
@@ -78,9 +78,7 @@ _ONE = "/taskmanagers/{taskmanagerid}"
 
 ROUTES = (
     RestRoute("GET", "/taskmanagers", get_task_managers, "The registered TaskExecutors"),
-    RestRoute("GET", "/taskmanagers/metrics", get_metrics, "Metrics of all TaskExecutors: none yet"),
     RestRoute("GET", _ONE, get_task_manager, "A TaskExecutor: its slots, its memory, its processes"),
-    RestRoute("GET", f"{_ONE}/metrics", get_metrics, "Metrics of a TaskExecutor: none yet"),
     RestRoute("GET", f"{_ONE}/logs", get_logs, "The logs of a TaskExecutor and of its Spark driver"),
     RestRoute("GET", f"{_ONE}/logs/" + "{filename}", get_log_file, "One of these, or its head and tail", media=TEXT),
     RestRoute("GET", f"{_ONE}/log", get_log, "The log of a TaskExecutor, or its head and tail", media=TEXT),

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from runtime.jobmaster.archived_execution_graph import AttemptInfo, TaskInfo
 from runtime.rest.errors import RestError
-from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import vertices as messages
 from runtime.rest.messages.common import subtask
 from runtime.rest.routing import Parameter, Rest, RestRoute, answer, now_ms
@@ -34,8 +33,8 @@ async def get_subtask_accumulators(rest: Rest, request: Request) -> Response:
 
 
 async def get_back_pressure(rest: Rest, request: Request) -> Response:
-    await rest.task(request)
-    return answer(messages.back_pressure())
+    attempt = (await rest.task(request)).attempts[-1]
+    return answer(messages.back_pressure(attempt.back_pressure, now_ms()))
 
 
 async def get_flame_graph(rest: Rest, request: Request) -> Response:
@@ -48,12 +47,8 @@ async def get_watermarks(rest: Rest, request: Request) -> Response:
     return answer(messages.watermarks())
 
 
-async def get_metrics(rest: Rest, request: Request) -> Response:
-    await rest.task(request)
-    return answer(cluster_messages.no_metrics())
-
-
-async def _only_subtask(rest: Rest, request: Request) -> TaskInfo:
+async def only_subtask(rest: Rest, request: Request) -> TaskInfo:
+    """The task that the path names; raises RestError where it names another subtask than the one that there is."""
     task, index = await rest.task(request), request.path_params["subtaskindex"]
     if index != "0":
         raise RestError(404, f"task {task.name!r} has one subtask, 0, not {index[:40]!r}")
@@ -61,7 +56,7 @@ async def _only_subtask(rest: Rest, request: Request) -> TaskInfo:
 
 
 async def _attempt(rest: Rest, request: Request) -> AttemptInfo:
-    task, number = await _only_subtask(rest, request), request.path_params["attempt"]
+    task, number = await only_subtask(rest, request), request.path_params["attempt"]
     known = {str(attempt.number): attempt for attempt in task.attempts}
     if number not in known:
         raise RestError(404, f"task {task.name!r} has the attempts {', '.join(known)}, not {number[:40]!r}")
@@ -69,12 +64,7 @@ async def _attempt(rest: Rest, request: Request) -> AttemptInfo:
 
 
 async def get_subtask(rest: Rest, request: Request) -> Response:
-    return answer(subtask((await _only_subtask(rest, request)).attempts[-1], now_ms()))
-
-
-async def get_subtask_metrics(rest: Rest, request: Request) -> Response:
-    await _only_subtask(rest, request)
-    return answer(cluster_messages.no_metrics())
+    return answer(subtask((await only_subtask(rest, request)).attempts[-1], now_ms()))
 
 
 async def get_attempt(rest: Rest, request: Request) -> Response:
@@ -94,7 +84,7 @@ ROUTES = (
     RestRoute("GET", f"{_VERTEX}/subtasktimes", get_subtask_times, "When a task entered each of its states"),
     RestRoute("GET", f"{_VERTEX}/taskmanagers", get_task_managers, "Where a task runs"),
     RestRoute("GET", f"{_VERTEX}/accumulators", get_accumulators, "Accumulators of a task: none"),
-    RestRoute("GET", f"{_VERTEX}/backpressure", get_back_pressure, "Back pressure of a task: not measured"),
+    RestRoute("GET", f"{_VERTEX}/backpressure", get_back_pressure, "Back pressure of a task's streaming queries"),
     RestRoute(
         "GET",
         f"{_VERTEX}/flamegraph",
@@ -103,12 +93,8 @@ ROUTES = (
         query=(Parameter("type", "which threads", ("FULL", "ON_CPU", "OFF_CPU")),),
     ),
     RestRoute("GET", f"{_VERTEX}/watermarks", get_watermarks, "Watermarks of a task: none"),
-    RestRoute("GET", f"{_VERTEX}/metrics", get_metrics, "Metrics of a task: none yet"),
-    RestRoute("GET", f"{_VERTEX}/jm-operator-metrics", get_metrics, "Metrics of a task's coordinator: none"),
     RestRoute("GET", f"{_VERTEX}/subtasks/accumulators", get_subtask_accumulators, "Accumulators by subtask: none"),
-    RestRoute("GET", f"{_VERTEX}/subtasks/metrics", get_metrics, "Metrics of all subtasks: none yet"),
     RestRoute("GET", _SUBTASK, get_subtask, "The present attempt of a task"),
-    RestRoute("GET", f"{_SUBTASK}/metrics", get_subtask_metrics, "Metrics of a subtask: none yet"),
     RestRoute("GET", _ATTEMPT, get_attempt, "An attempt of a task"),
     RestRoute("GET", f"{_ATTEMPT}/accumulators", get_attempt_accumulators, "Accumulators of an attempt: none"),
 )

@@ -6,7 +6,6 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import runtime
 from runtime.gateways.messages import ClusterOverview, ClusterStatus
@@ -102,8 +101,3 @@ def thread_dump(threads: Iterable[tuple[str, str]]) -> Json:
 def jars(address: str) -> Json:
     """GET /jars: there are none."""
     return {"address": address, "files": []}
-
-
-def no_metrics() -> list[Any]:
-    """GET .../metrics: there is no metric service yet."""
-    return []

@@ -11,6 +11,7 @@ from typing import Any
 
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
+from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.rest.messages.common import IO_METRICS, NO_TIME, Json, count_states, duration, ended, place, started
 from runtime.rest.messages.serialized_throwable import serialized_throwable
 
@@ -86,16 +87,46 @@ def _spark(graph: ArchivedExecutionGraph, task: TaskInfo) -> Json:
         "tasks": sum(count.tasks_total for count in counts),
         "tasks-completed": sum(count.tasks_completed for count in counts),
         "tasks-active": sum(count.tasks_active for count in counts),
-        "queries": [
+        "queries": [_query(query) for query in task.attempts[-1].queries],
+    }
+
+
+def _query(query: StreamingQuery) -> Json:
+    """A streaming query; what of it is not known is left out, but for ``batch``."""
+    told: Json = {
+        "id": query.id,
+        "run-id": query.run_id,
+        "name": query.name,
+        "batch": -1 if query.batch is None else query.batch,
+    }
+    if query.trigger_interval_ms is not None:
+        told["trigger-interval"] = query.trigger_interval_ms
+    if query.back_pressure is not None:
+        told["backpressure-level"] = query.back_pressure.level.value
+        if query.back_pressure.busy is not None:
+            told["busy"] = query.back_pressure.busy
+    progress = query.progress
+    if progress is None:
+        return told
+    told |= {
+        "batch-duration": progress.duration_ms,
+        "input-rows": progress.rows,
+        "input-rows-per-second": progress.rows_per_second,
+        "processed-rows-per-second": progress.processed_per_second,
+        "state-rows": progress.state_rows,
+        "state-bytes": progress.state_bytes,
+        "sources": [
             {
-                "id": query.id,
-                "run-id": query.run_id,
-                "name": query.name,
-                "batch": -1 if query.batch is None else query.batch,
+                "description": source.description,
+                "input-rows": source.rows,
+                "input-rows-per-second": source.rows_per_second,
+                "processed-rows-per-second": source.processed_per_second,
+                **({} if source.lag is None else {"lag": source.lag}),
             }
-            for query in task.attempts[-1].queries
+            for source in progress.sources
         ],
     }
+    return told
 
 
 def _vertex(task: TaskInfo, now: int) -> Json:

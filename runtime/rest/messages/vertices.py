@@ -6,6 +6,7 @@ from typing import Any
 
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
 from runtime.jobmaster.execution_state import ExecutionState
+from runtime.jobmaster.streaming_query import OperatorBackPressureStats
 from runtime.rest.messages.common import (
     IO_METRICS,
     Json,
@@ -101,9 +102,18 @@ def attempt_accumulators(attempt: AttemptInfo) -> Json:
     return {"subtask": 0, "attempt": attempt.number, "subtask-accumulators": [], "user-accumulators": []}
 
 
-def back_pressure() -> Json:
-    """GET /jobs/:jobid/vertices/:vertexid/backpressure: Spark has none, so it is not measured (``deprecated``)."""
-    return {"status": "deprecated", "subtasks": []}
+def back_pressure(stats: OperatorBackPressureStats | None, now: int) -> Json:
+    """GET /jobs/:jobid/vertices/:vertexid/backpressure: that of its worst streaming query.
+
+    ``deprecated``, Flink's word for none yet, where nothing is known.
+    """
+    if stats is None:
+        return {"status": "deprecated", "subtasks": []}
+    level = {"backpressure-level": stats.level.value, "backpressureLevel": stats.level.value}
+    told: Json = {"subtask": 0, "attempt-number": stats.attempt, **level}
+    if (ratios := stats.ratios) is not None:
+        told |= dict(zip(("ratio", "busyRatio", "idleRatio"), ratios, strict=True))
+    return {"status": "ok", **level, "end-timestamp": now, "subtasks": [told]}
 
 
 def flame_graph() -> Json:

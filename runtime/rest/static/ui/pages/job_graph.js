@@ -37,6 +37,9 @@ function queries(job) {
         [
           { title: "Query", kind: "name", cell: (query) => query.name || "without a name" },
           { title: "Last batch", kind: "number", cell: (query) => (query.batch < 0 ? "none yet" : count(query.batch)) },
+          { title: "Rows/s in", kind: "number", cell: (query) => rate(query["input-rows-per-second"]) },
+          { title: "Rows/s done", kind: "number", cell: (query) => rate(query["processed-rows-per-second"]) },
+          { title: "Back pressure", cell: (query) => query["backpressure-level"]?.toUpperCase() ?? "not known" },
           { title: "Task", kind: "wide name", cell: (query) => query.task },
           { title: "Id", kind: "wide mono", cell: (query) => query.id },
         ],
@@ -45,6 +48,10 @@ function queries(job) {
       ),
     )
   );
+}
+
+function rate(value) {
+  return value === undefined ? "none yet" : value.toFixed(1);
 }
 
 export function view(failure, job) {

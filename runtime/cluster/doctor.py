@@ -1,0 +1,240 @@
+"""``understudy doctor``: looks at all that a cluster needs of its machine, and says how to mend what is not well.
+
+The checks of a start (`preflight`) stop at the first that fails; here all are made, and some more that are too slow, or
+too rarely wrong, for every start. Nothing is changed, but for Spark's archive of classes with ``--start-spark``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from actors.errors import ActorError
+from conf.configuration import Configuration
+from conf.options import (
+    ClusterOptions,
+    EnvironmentOptions,
+    RestOptions,
+    SecurityOptions,
+    SparkOptions,
+    TaskManagerOptions,
+)
+from runtime.cluster.preflight import Check, CheckResult, examine, standard_checks
+from runtime.cluster.render import print_checks, print_json, print_line
+from runtime.cluster.session import connect, describe_redis
+from runtime.environment.context import has_redis
+from runtime.environment.directory import ClusterDirectory
+from runtime.environment.errors import ClusterError, PreflightError
+from runtime.gateways.errors import GatewayError
+from runtime.ha.errors import HaError
+from runtime.spark.errors import SparkVehicleError
+from runtime.spark.java import REMEDY as JAVA_REMEDY
+from runtime.spark.java import find_java
+from runtime.spark.launch import class_path
+from runtime.taskexecutor.spark_options import driver_options
+
+EXPECTED = (ActorError, ClusterError, GatewayError, HaError, SparkVehicleError, OSError)
+JAVA_TIMEOUT_S = 60.0
+FUTURE_S = 60.0
+"""How far a file may be ahead of the clock: file systems of other machines have clocks of their own."""
+MODULES = ("pyarrow", "pandas", "grpc", "google.protobuf")
+"""What Spark Connect, by which pipelines run, needs beside PySpark."""
+SPARK_REMEDY = "install Understudy anew: pip install --force-reinstall 'understudy-spark'"
+OTHER_REMEDY = "see what it says, and the logs of the cluster in its runtime directory"
+REDIS_REMEDY = "mend it, or name another with -D high-availability.redis.url=URL (docs/high-availability.md)"
+
+
+def doctor(configuration: Configuration, as_json: bool, start_spark: bool) -> None:
+    """`understudy doctor`; the exit status is 1 when something is not well."""
+    results = [_with_remedy(result) for result in examine(doctor_checks(configuration, start_spark), EXPECTED)]
+    failed = sum(not result.ok for result in results)
+    if as_json:
+        print_json({"ok": not failed, "checks": results})
+    else:
+        print_checks(results)
+        print_line(f"{failed} of {len(results)} checks failed" if failed else f"all {len(results)} checks are well")
+    sys.exit(1 if failed else 0)
+
+
+def _with_remedy(result: CheckResult) -> CheckResult:
+    """What another package says of itself has its remedy in its message, or needs one."""
+    if result.ok or result.remedy:
+        return result
+    return replace(result, remedy=REDIS_REMEDY if result.name == "Redis" else OTHER_REMEDY)
+
+
+def doctor_checks(configuration: Configuration, start_spark: bool = False) -> list[Check]:
+    """All checks of a configuration. Where its cluster runs, that is asked, and its ports are not looked at."""
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    runs = directory.is_running()
+    redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
+    home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    checks = [
+        Check("Python", check_python),
+        *standard_checks(
+            configuration, lambda: check_java(None if home is None else str(home)), redis, with_ports=not runs
+        ),
+        Check("Spark", check_spark),
+        Check("memory", lambda: check_memory(_memory_needed(configuration), _memory_of_the_machine())),
+        Check("clock", lambda: check_clock(directory.root.glob("*"), time.time())),
+        Check("permissions", lambda: check_permissions(directory.root, _secrets(configuration), os.geteuid())),
+    ]
+    if runs:
+        checks.append(Check("cluster", lambda: _ask_cluster(configuration)))
+    if start_spark:
+        checks.append(Check("Spark driver", lambda: asyncio.run(_start_spark(configuration))))
+    return checks
+
+
+def check_python() -> str:
+    """Whether the interpreter has what the actors need of Linux."""
+    if not hasattr(os, "pidfd_open"):
+        raise PreflightError(
+            f"{sys.platform} has no pidfd_open, by which processes are seen to end", "use Linux 5.3 or later"
+        )
+    os.close(os.pidfd_open(os.getpid()))
+    return f"Python {sys.version.split()[0]} in {sys.prefix}"
+
+
+def check_java(home: str | None) -> str:
+    """Whether there is a fitting Java, and whether it runs: a start only reads of which version it is."""
+    try:
+        java = find_java(home)
+    except SparkVehicleError as error:
+        raise PreflightError(str(error).removesuffix(JAVA_REMEDY).rstrip(" :;"), JAVA_REMEDY) from error
+    try:
+        done = subprocess.run(
+            [java.executable, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PreflightError(f"{java.executable} does not run: {error}", JAVA_REMEDY) from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        why = said[-1] if said else f"exit status {done.returncode}"
+        raise PreflightError(f"{java.executable} does not run: {why}", JAVA_REMEDY)
+    return f"Java {java.version} in {java.home} (found by {java.source})"
+
+
+def check_spark() -> str:
+    """Whether PySpark is whole: its jars, and what Spark Connect needs. It is not imported."""
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise PreflightError("PySpark is not installed", SPARK_REMEDY) from error
+    try:
+        jars = class_path()
+    except SparkVehicleError as error:
+        raise PreflightError(f"PySpark {version} is not whole: {error}", SPARK_REMEDY) from error
+    missing = [name for name in MODULES if not _is_there(name)]
+    if missing:
+        raise PreflightError(
+            f"PySpark {version} lacks {', '.join(missing)} for Spark Connect", "pip install 'pyspark[connect]' pandas"
+        )
+    return f"PySpark {version} with {len(jars)} jars"
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is not there either
+        return False
+
+
+def check_memory(needed: int, total: int) -> str:
+    """Whether the heaps of the Spark drivers fit into the machine; both in bytes."""
+    if needed > total:
+        raise PreflightError(
+            f"the Spark drivers may take {needed >> 20} MB, the machine has {total >> 20} MB",
+            "give each less with -D spark.driver.memory=SIZE, or start fewer with -D taskmanager.count=N",
+        )
+    return f"{needed >> 20} MB of {total >> 20} MB for Spark drivers"
+
+
+def check_clock(files: Iterable[Path], now_s: float) -> str:
+    """Whether the clock was set back: epochs of leaders, leases of blobs and certificates go by it.
+
+    Args:
+        files: whose last changes lie in the past.
+        now_s: seconds since the epoch.
+    """
+    newest, name = max(((file.lstat().st_mtime, str(file)) for file in files), default=(0.0, ""))
+    if newest > now_s + FUTURE_S:
+        raise PreflightError(
+            f"the clock is {newest - now_s:.0f} s behind the last change of {name}",
+            "set it right, and let a service keep it so (systemd-timesyncd, chrony)",
+        )
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s))
+
+
+def check_permissions(root: Path, secrets: Iterable[Path], user: int) -> str:
+    """Whether nobody else can read the runtime directory and the secrets; what there is not yet is well.
+
+    Args:
+        root: the runtime directory.
+        secrets: files that only *user* may read.
+        user: who runs the cluster.
+    """
+    for path, is_private_dir in ((root, True), *((secret, False) for secret in secrets)):
+        try:
+            status = path.stat() if not is_private_dir else path.lstat()
+        except FileNotFoundError:
+            continue
+        if status.st_uid != user:
+            raise PreflightError(
+                f"{path} belongs to user {status.st_uid}, not to {user}",
+                f"run as that user, or `chown {user} {path}` as root",
+            )
+        if status.st_mode & 0o077:
+            mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
+            raise PreflightError(
+                f"others may use {path} (mode {stat.S_IMODE(status.st_mode):o})", f"`chmod {mode} {path}`"
+            )
+    return f"{root} is this user's alone" if root.exists() else f"{root} is not there yet"
+
+
+def _memory_needed(configuration: Configuration) -> int:
+    return configuration.get(SparkOptions.DRIVER_MEMORY) * configuration.get(TaskManagerOptions.COUNT)
+
+
+def _memory_of_the_machine() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _secrets(configuration: Configuration) -> list[Path]:
+    options = [
+        SecurityOptions.SECRET_FILE,
+        *([RestOptions.TOKEN_FILE] if configuration.get(RestOptions.ENABLED) else []),
+    ]
+    return [configuration.get(option) for option in options]
+
+
+def _ask_cluster(configuration: Configuration) -> str:
+    with connect(configuration) as client:
+        overview = client.overview()
+    return (
+        f"it runs: {overview.task_managers} TaskExecutor(s), {overview.free_slots} of {overview.slots} slots free, "
+        f"{overview.jobs_running} job(s) running"
+    )
+
+
+async def _start_spark(configuration: Configuration) -> str:
+    """Start a Spark driver as a worker does, and end it."""
+    from runtime.spark import SparkDriver
+
+    with tempfile.TemporaryDirectory(prefix="us-doctor-") as scratch:
+        began = time.monotonic()
+        directory = Path(scratch)
+        driver = await SparkDriver.start(driver_options(configuration, directory / "spark", directory / "spark.log"))
+        took_s = time.monotonic() - began
+        await driver.stop()
+        return f"Spark {driver.info.spark_version} at {driver.info.master} started in {took_s:.1f} s"

@@ -1,0 +1,145 @@
+"""A job's metrics, by Flink's names where Flink has them (``numRestarts``, ``lastCheckpointDuration``). Pure.
+
+They are made of what the job's pages show, once for all of them when somebody asks, so that metrics and pages agree.
+Flink's gauges of a job are in the JobManager's process; here each job has one of its own.
+"""
+
+from __future__ import annotations
+
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.jobmaster.streaming_query import BackPressureLevel, OperatorBackPressureStats, StreamingQuery
+from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump, gauges
+from runtime.metrics.metric import Value
+
+UNKNOWN = -1
+NO_PATH = "n/a"
+
+STATE_TIMES = {
+    JobStatus.INITIALIZING: "initializingTime",
+    JobStatus.CREATED: "createdTime",
+    JobStatus.RUNNING: "runningTime",
+    JobStatus.FAILING: "failingTime",
+    JobStatus.CANCELLING: "cancellingTime",
+    JobStatus.RESTARTING: "restartingTime",
+    JobStatus.RECONCILING: "reconcilingTime",
+}
+_DOWN = (JobStatus.FAILING, JobStatus.RESTARTING)
+
+
+def job_metrics(graph: ArchivedExecutionGraph, now_ms: int) -> list[ScopeDump]:
+    """The metrics of a job, its tasks, and what they work on.
+
+    Args:
+        graph: the job as it stands.
+        now_ms: milliseconds since the epoch.
+    """
+    failures: dict[str, Value | None] = {f"Failures.{kind}": count for kind, count in graph.failure_counts.items()}
+    values = {
+        **_times(graph, now_ms),
+        "numRestarts": graph.restarts,
+        "numFailures": sum(graph.failure_counts.values()),
+        **failures,
+        **_checkpoints(graph.checkpoints),
+    }
+    own = MetricScope(ScopeCategory.JOB, job_id=graph.job_id, job_name=graph.name)
+    found = [ScopeDump(own, gauges(values))]
+    for task in graph.tasks:
+        found += _task(graph, task)
+    return found
+
+
+def _times(graph: ArchivedExecutionGraph, now_ms: int) -> dict[str, Value | None]:
+    """Milliseconds in the present state, 0 for every other (Flink's ``CURRENT_TIME``); -1 of a job that is over."""
+    over, since = graph.status.is_globally_terminal, graph.timestamps.get(graph.status.value, now_ms)
+    spent = max(now_ms - since, 0)
+    values: dict[str, Value | None] = {
+        name: spent if status is graph.status else 0 for status, name in STATE_TIMES.items()
+    }
+    values["uptime"] = UNKNOWN if over else values["runningTime"]
+    values["downtime"] = UNKNOWN if over else spent if graph.status in _DOWN else 0
+    return values
+
+
+def _checkpoints(stats: CheckpointStatsSnapshot) -> dict[str, Value | None]:
+    last, restored = stats.latest_completed, stats.latest_restored
+    completed_ms = None if last is None else last.latest_ack_timestamp
+    return {
+        "totalNumberOfCheckpoints": stats.counts.total,
+        "numberOfInProgressCheckpoints": stats.counts.in_progress,
+        "numberOfCompletedCheckpoints": stats.counts.completed,
+        "numberOfFailedCheckpoints": stats.counts.failed,
+        "lastCompletedCheckpointId": UNKNOWN if last is None else last.id,
+        "lastCheckpointDuration": UNKNOWN if last is None else last.end_to_end_duration,
+        "lastCheckpointSize": UNKNOWN if last is None else last.checkpointed_size,
+        "lastCheckpointFullSize": UNKNOWN if last is None else last.state_size,
+        "lastCheckpointCompletedTimestamp": UNKNOWN if completed_ms is None else completed_ms,
+        "lastCheckpointExternalPath": NO_PATH if last is None or not last.external_path else last.external_path,
+        "lastCheckpointRestoreTimestamp": UNKNOWN if restored is None else restored.restore_timestamp,
+    }
+
+
+def _task(graph: ArchivedExecutionGraph, task: TaskInfo) -> list[ScopeDump]:
+    attempt = task.attempts[-1]
+
+    def scope(category: ScopeCategory, operator: str = "") -> MetricScope:
+        return MetricScope(
+            category,
+            task_manager=attempt.task_executor,
+            job_id=graph.job_id,
+            job_name=graph.name,
+            task_id=task.key,
+            task_name=task.name,
+            operator_name=operator,
+        )
+
+    own: dict[str, Value | None] = {
+        "attempt": attempt.number,
+        "numStreamingQueries": len(attempt.queries),
+        **_back_pressure(attempt.back_pressure),
+    }
+    found = [ScopeDump(scope(ScopeCategory.TASK), gauges(own))]
+    for vertex in graph.vertices:
+        if vertex.task == task.key:
+            done = vertex.progress
+            counts: dict[str, Value | None] = {
+                "Spark.numStages": done.stages,
+                "Spark.numStagesCompleted": done.stages_completed,
+                "Spark.numTasks": done.tasks_total,
+                "Spark.numTasksCompleted": done.tasks_completed,
+                "Spark.numTasksActive": done.tasks_active,
+            }
+            found.append(ScopeDump(scope(ScopeCategory.OPERATOR, vertex.name), gauges(counts)))
+    found += [
+        ScopeDump(scope(ScopeCategory.OPERATOR, query.name or query.id), gauges(_query(query)))
+        for query in attempt.queries
+    ]
+    return found
+
+
+def _back_pressure(stats: OperatorBackPressureStats | None) -> dict[str, Value | None]:
+    """By Flink's names, in milliseconds of each second; nothing where it is not known."""
+    if stats is None:
+        return {}
+    ratios = stats.ratios or (None, None, None)
+    names = ("backPressuredTimeMsPerSecond", "busyTimeMsPerSecond", "idleTimeMsPerSecond")
+    parts = {name: None if ratio is None else round(ratio * 1000) for name, ratio in zip(names, ratios, strict=True)}
+    return {"isBackPressured": int(stats.level is BackPressureLevel.HIGH), **parts}
+
+
+def _query(query: StreamingQuery) -> dict[str, Value | None]:
+    """Spark's own figures of a query's last batch; by Flink's names where Flink has them."""
+    progress = query.progress
+    if progress is None:
+        return {"Spark.batchId": query.batch}
+    return {
+        "Spark.batchId": progress.batch,
+        "Spark.batchDuration": progress.duration_ms,
+        "Spark.numInputRows": progress.rows,
+        "Spark.processedRowsPerSecond": progress.processed_per_second,
+        "Spark.stateRows": progress.state_rows,
+        "Spark.stateBytes": progress.state_bytes,
+        "numRecordsInPerSecond": progress.rows_per_second,
+        "pendingRecords": progress.lag,
+    }

@@ -1,0 +1,151 @@
+"""A task's streaming query as its TaskExecutor reports it: where it stands, and whether it keeps up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class BackPressureLevel(Enum):
+    """Whether a query keeps up with its sources, by Flink's names; see `runtime.taskexecutor.back_pressure`."""
+
+    OK = "ok"
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """One source in the last batch.
+
+    Args:
+        description: Spark's, such as ``KafkaV2[Subscribe[clicks]]``.
+        rows: rows that the batch read from it.
+        rows_per_second: rows that arrived, by the time since the batch before; 0 where Spark knows none.
+        processed_per_second: rows that were worked off, by the time that the batch took.
+        lag: how far the batch's end is behind what the source has, in units of its offset (messages, rows; of a file
+            source entries of its log); None where its offsets are no numbers.
+    """
+
+    description: str
+    rows: int
+    rows_per_second: float
+    processed_per_second: float
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """The last batch of a query that Spark has reported (Spark's `StreamingQueryProgress`).
+
+    Args:
+        batch: its number.
+        timestamp: when it began, as Spark writes it (ISO 8601, UTC).
+        duration_ms: how long it took, with all that belongs to it.
+        rows: rows that it read from all sources.
+        rows_per_second: of all sources.
+        processed_per_second: of all sources.
+        state_rows: rows in the state of all operators.
+        state_bytes: memory that Spark counts for them.
+        sources: each source, in order.
+    """
+
+    batch: int
+    timestamp: str
+    duration_ms: int
+    rows: int
+    rows_per_second: float
+    processed_per_second: float
+    state_rows: int
+    state_bytes: int
+    sources: tuple[SourceProgress, ...] = ()
+
+    @property
+    def lag(self) -> int | None:
+        """Of all sources; None where one of them tells none."""
+        return None if not self.sources else sum_known(source.lag for source in self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class BackPressure:
+    """What follows from the last batches of a query.
+
+    Args:
+        level: the judgement.
+        busy: the part of the trigger interval that a batch takes, above 1 where batches overrun it; None where there
+            is no interval.
+    """
+
+    level: BackPressureLevel
+    busy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingQuery:
+    """A streaming query of a task.
+
+    Args:
+        id: Spark's id, which outlives restarts from its checkpoint.
+        run_id: Spark's id of this run.
+        name: as the job named it; empty if it did not.
+        batch: number of the last batch that it has reported; None before the first.
+        trigger_interval_ms: how often it is triggered; None where one batch follows the other.
+        progress: of that batch.
+        back_pressure: None while it is not known.
+    """
+
+    id: str
+    run_id: str
+    name: str
+    batch: int | None
+    trigger_interval_ms: int | None = None
+    progress: QueryProgress | None = None
+    back_pressure: BackPressure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorBackPressureStats:
+    """Back pressure of a task, which is one subtask (Flink's `OperatorBackPressureStats`).
+
+    Args:
+        level: that of its worst query.
+        attempt: number of the attempt.
+        busy: see `BackPressure`; of that query.
+    """
+
+    level: BackPressureLevel
+    attempt: int
+    busy: float | None = None
+
+    @property
+    def ratios(self) -> tuple[float, float, float] | None:
+        """Back-pressured, busy and idle parts of the time, 1 in all; None where there is no trigger interval.
+
+        A query that needs twice its interval is behind for half of the time.
+        """
+        if self.busy is None:
+            return None
+        if self.busy <= 1:
+            return 0.0, self.busy, 1 - self.busy
+        return 1 - 1 / self.busy, 1 / self.busy, 0.0
+
+
+def back_pressure_stats(attempt: int, queries: Iterable[StreamingQuery]) -> OperatorBackPressureStats | None:
+    """Of an attempt's queries the worst; None where nothing is known of any."""
+    known = [query.back_pressure for query in queries if query.back_pressure is not None]
+    if not known:
+        return None
+    order = list(BackPressureLevel)
+    worst = max(known, key=lambda found: (order.index(found.level), found.busy or 0.0))
+    return OperatorBackPressureStats(worst.level, attempt, worst.busy)
+
+
+def sum_known(values: Iterable[int | None]) -> int | None:
+    """The sum; None where one is not known."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

@@ -1,0 +1,47 @@
+"""The BlobServer as a component of a cluster: with metrics, of which the blob service knows nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import blob.endpoint
+from actors.rpc.service import RpcService
+from blob.endpoint import BlobServerEndpoint
+from blob.gateway import NAME
+from runtime.metrics.dump import MetricScope, ScopeCategory
+from runtime.metrics.metric import Value
+from runtime.metrics.process import add_process_metrics
+from runtime.metrics.query_service import serve_metrics
+from runtime.metrics.registry import MetricRegistry
+
+
+def blob_server_metrics(service: RpcService, server: BlobServerEndpoint) -> MetricRegistry:
+    """The registry of a BlobServer's process."""
+    registry = MetricRegistry()
+    group = registry.group(MetricScope(ScopeCategory.JOB_MANAGER, component=NAME))
+
+    def figures() -> dict[str, Value | None]:
+        stats = server.statistics()
+        return {
+            "numConnections": stats.connections,
+            "totalBytes": stats.total_bytes,
+            "numOwners": stats.owners,
+            "numParkedUploads": stats.parked_uploads,
+            "numPuts": stats.puts,
+            "numGets": stats.gets,
+            "numDeletes": stats.deletes,
+            "numRefusals": stats.refusals,
+            "numBytesReceived": stats.bytes_received,
+            "numBytesSent": stats.bytes_sent,
+        }
+
+    group.gauges("Blob", figures)
+    add_process_metrics(group, service)
+    return registry
+
+
+async def create(service: RpcService, name: str, **arguments: Any) -> BlobServerEndpoint:
+    """Factory for the actor's host; *arguments* are those of `blob.endpoint.create`."""
+    server = await blob.endpoint.create(service, name, **arguments)
+    await serve_metrics(service, blob_server_metrics(service, server))
+    return server
