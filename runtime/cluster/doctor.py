@@ -7,6 +7,7 @@ too rarely wrong, for every start. Nothing is changed, but for Spark's archive o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -167,7 +168,10 @@ def check_clock(files: Iterable[Path], now_s: float) -> str:
         files: whose last changes lie in the past.
         now_s: seconds since the epoch.
     """
-    newest, name = max(((file.lstat().st_mtime, str(file)) for file in files), default=(0.0, ""))
+    newest, name = 0.0, ""
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # those of a cluster that runs come and go
+            newest, name = max((newest, name), (file.lstat().st_mtime, str(file)))
     if newest > now_s + FUTURE_S:
         raise PreflightError(
             f"the clock is {newest - now_s:.0f} s behind the last change of {name}",

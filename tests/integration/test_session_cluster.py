@@ -117,6 +117,18 @@ def test_an_actor_is_looked_up_by_its_address_from_another_process(cluster: Clus
         assert dispatcher.request_cluster_overview().result().slots == 2
 
 
+def test_the_doctor_asks_the_cluster_and_starts_a_driver(cluster: Cluster) -> None:
+    done = cluster.run("doctor", "--json", "--start-spark", check=False)
+    told = json.loads(done.stdout)
+    checks = {check["name"]: check for check in told["checks"]}
+    assert done.returncode == (0 if told["ok"] else 1)
+    assert not {"jobmanager.rpc.port", "web endpoint"} & set(checks)
+    for name in ("Python", "Java", "Redis", "Spark", "permissions", "cluster", "Spark driver"):
+        assert checks[name]["ok"], checks[name]
+    assert "TaskExecutor(s)" in checks["cluster"]["detail"]
+    assert checks["Spark driver"]["detail"].startswith("Spark 4.")
+
+
 def test_twenty_jobs_in_a_row_leave_no_growth(cluster: Cluster, tmp_path: Path) -> None:
     file = write_job(tmp_path, TRIVIAL, "row.py")
     # Of a cluster that is at rest: one that has just started still loads jars and starts Spark's Python workers.
