@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -119,6 +120,7 @@ class TaskControl:
     def __init__(self, channel: BlockingChannel, cancellation: Cancellation) -> None:
         self._channel = channel
         self._cancellation = cancellation
+        self._leases: dict[int, SimpleQueue[str | None]] = {}
 
     def start(self) -> None:
         """Start to read."""
@@ -137,6 +139,25 @@ class TaskControl:
         """Say that a streaming query has failed, and that the task's code does nothing about it."""
         self.tell("query_failed", name=name, error=describe(error, {}))
 
+    def acquire_lease(self, location: str) -> None:
+        """Have the TaskExecutor see to it that nobody else writes to a checkpointLocation.
+
+        Raises:
+            LocationInUseError: somebody does.
+        """
+        answer: SimpleQueue[str | None] = SimpleQueue()
+        number = id(answer)
+        self._leases[number] = answer
+        try:
+            self.tell("lease", number=number, location=location)
+            error = answer.get()
+        finally:
+            del self._leases[number]
+        if error is not None:
+            from runtime.checkpoint.lease import LocationInUseError  # most tasks have no streaming query
+
+            raise LocationInUseError(error)
+
     def _read(self) -> None:
         while (message := self._channel.receive()) is not None:
             self._handle(message)
@@ -146,5 +167,8 @@ class TaskControl:
         match message.get("type"):
             case "cancel":
                 threading.Thread(target=self._cancellation.request, name="cancel", daemon=True).start()
+            case "lease":
+                if (answer := self._leases.get(message.get("number", 0))) is not None:
+                    answer.put(message.get("error"))
             case "dump_threads":
                 self.tell("threads", number=message.get("number"), threads=thread_stacks())

@@ -201,6 +201,7 @@ class SparkDriver:
             raise DriverLostError(f"the Spark driver (process {self.info.pid}) was killed: {error}") from error
         await self._call(self._gateway.stop_queries)
         await self._call(self._gateway.cancel_all)
+        await self._call(self._gateway.unlock_files)
 
     async def warm_up(self) -> None:
         """Run one query in the JVM, which loads Spark's SQL engine; no Python process takes part."""
@@ -332,6 +333,14 @@ class SparkDriver:
             None,
             lambda: self._gateway.stop_session_queries(endpoint.user_id, endpoint.session_id, drain, timeout_s),
         )
+
+    async def lock_file(self, path: Path, owner: str) -> bool:
+        """Lock a file for a task, until `unlock_files` or the driver's end; whether it has the lock now."""
+        return await self._call(self._gateway.lock_file, str(path), owner)
+
+    async def unlock_files(self, owner: str) -> None:
+        """Give up what was locked for a task."""
+        await self._call(self._gateway.unlock_files, owner)
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         if not self._process.alive:

@@ -17,6 +17,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from .errors import DriverCallError, DriverLostError
+from .location_locks import lock_file, unlock_files
 from .query_info import StreamingQueryInfo, query_info
 from .query_stop import stop_at_boundary
 from .remains import TaskRemains
@@ -174,6 +175,18 @@ class DriverGateway:
         """Names of the tasks that have a server."""
         with _calls():
             return [str(name) for name in self._registry().keySet()]
+
+    # --- file locks
+
+    def lock_file(self, path: str, owner: str) -> bool:
+        """See `runtime.spark.location_locks`."""
+        with _calls():
+            return lock_file(self._jvm, path, owner)
+
+    def unlock_files(self, owner: str | None = None) -> None:
+        """See `runtime.spark.location_locks`."""
+        with _calls():
+            unlock_files(self._jvm, owner)
 
     # --- Spark jobs
 

@@ -39,6 +39,7 @@ class StreamingQueries:
         spec: what they begin with.
         tell: told each query before it starts.
         tell_failed: told the name and the exception of a query that has failed, and that the code leaves alone.
+        acquire_lease: see `TaskControl.acquire_lease`.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class StreamingQueries:
         spec: StreamingSpec,
         tell: Callable[[QueryLocation], None],
         tell_failed: Callable[[str, BaseException], None],
+        acquire_lease: Callable[[str], None],
     ) -> None:
         self._spec = spec
         self._tell = tell
         self._names: dict[str, str] = {}
+        self._acquire_lease = acquire_lease
         self._unnamed = 0
         self._runs: dict[str, str] = {}
         self._supervisor = QuerySupervisor(
@@ -127,7 +130,10 @@ class StreamingQueries:
         sink = path or settings.get("path")
         is_file_sink = kind in FILE_FORMATS and sink is not None
         query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
-        note = "" if "://" in location else self._restore.prepare(query)
+        note = ""
+        if "://" not in location:
+            self._acquire_lease(location)
+            note = self._restore.prepare(query)
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
         self._tell(query)
@@ -154,7 +160,7 @@ def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -
     """Install the hook into a `DataStreamWriter` class; None where Spark alone looks after the task's queries."""
     if spec.streaming is None:
         return None
-    queries = StreamingQueries(spec.streaming, control.tell_query, control.tell_query_failed)
+    queries = StreamingQueries(spec.streaming, control.tell_query, control.tell_query_failed, control.acquire_lease)
     queries.install(writer)
     return queries
 

@@ -109,6 +109,12 @@ class TaskProcess:
         """Have something called in the loop when the process has ended."""
         self._exit.add_done_callback(lambda _: callback())
 
+    async def answer_lease(self, number: int, error: str | None) -> None:
+        """Answer the task that has asked for a lease: it has it, or why not."""
+        with contextlib.suppress(OSError):  # it has ended
+            frame = encode({"type": "lease", "number": number, "error": error})
+            await asyncio.get_running_loop().sock_sendall(self._control, frame)
+
     async def cancel(self) -> None:
         """Ask the task to cancel itself: its Spark jobs end, then `TaskCancelled` is raised in the user's code."""
         with contextlib.suppress(OSError):  # it has ended

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blob.errors import BlobError
+from runtime.checkpoint.lease import LeaseHolder, LocationInUseError
 from runtime.ids import JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
@@ -47,6 +48,7 @@ from runtime.spark.spec import (
     TaskSpec,
 )
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
+from runtime.taskexecutor.location_leases import LocationLeases
 from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
 from runtime.taskexecutor.query_watch import watch_queries
 from runtime.taskexecutor.services import TaskServices
@@ -94,6 +96,7 @@ class Task:
         self._process: TaskProcess | None = None
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
+        self._leasing: set[asyncio.Task[None]] = set()
         self._failure: ErrorInfo | None = None
         self._finished = False
         self._partitions: tuple[ResultPartitionInfo, ...] = ()
@@ -296,6 +299,7 @@ class Task:
                     await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
                 else:
                     await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
+                await driver.unlock_files(self.descriptor.attempt_id)
         except (StillRunningError, TimeoutError) as error:
             log.critical(
                 "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended (%s): the Spark "
@@ -309,18 +313,19 @@ class Task:
             await driver.wait_dead()
 
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
-        watchers = (
+        watchers = [
             asyncio.create_task(self._cancel_when_asked(process)),
             asyncio.create_task(self._end_when_stopped(process)),
             asyncio.create_task(self._end_with_driver(process)),
             asyncio.create_task(self._end_when_given_up(process)),
             asyncio.create_task(self._watch_queries(endpoint)),
-        )
+        ]
         try:
             async for message in process.messages():
-                self._received(message)
+                self._received(process, message)
             return await process.wait()
         finally:
+            watchers += self._leasing
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
@@ -361,13 +366,16 @@ class Task:
         self._fail(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
         process.kill()
 
-    def _received(self, message: dict[str, Any]) -> None:
+    def _received(self, process: TaskProcess, message: dict[str, Any]) -> None:
         attempt_id = self.descriptor.attempt_id
         match message.get("type"):
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
                 self.checkpoints.query_started(query_location(message))
+            case "lease":
+                self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
+                asking.add_done_callback(self._leasing.discard)
             case "query_failed":
                 error = message["error"]
                 text = f"streaming query {message['name']} has failed, and the job's code goes on: {error['message']}"
@@ -385,6 +393,27 @@ class Task:
                 lost = error.get("lost_result")
                 kind = FailureKind.USER_CODE if lost is None else FailureKind.RESULT_LOST
                 self._fail(kind, error["type"], error["message"], error["traceback"], lost)
+
+    async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
+        """See to it that the task is the only one to write to a location, and answer it."""
+        descriptor, error = self.descriptor, None
+        holder = LeaseHolder(
+            descriptor.job_id,
+            descriptor.job_name,
+            descriptor.task_key,
+            descriptor.attempt_id,
+            descriptor.attempt_number,
+            self._driver.info.pid,
+        )
+        leases = LocationLeases(self._driver, holder, self._services.cancellation_timeout_s, self._tell_user)
+        try:
+            await leases.acquire(str(message["location"]))
+        except LocationInUseError as refused:
+            error = str(refused)
+        except Exception as failed:  # a defect of ours must end this attempt only, and be seen
+            log.exception("%s: no lease could be taken", descriptor.task_name)
+            error = f"{type(failed).__name__}: {failed}"
+        await process.answer_lease(int(message["number"]), error)
 
     async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         timeout_s = self._services.no_progress_timeout_s

@@ -1,4 +1,4 @@
-"""Streaming queries of a running job: what is seen of them while they run."""
+"""Streaming queries of a running job: what is seen of them, what becomes of their failures, and where they write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.taskexecutor.location_leases import lock_holder
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import write_job
 from tests.rest_client import RestClient
@@ -94,6 +95,16 @@ except Exception:
 time.sleep(5)  # ten times the grace
 print("good" if good.isActive else "bad")
 good.stop()
+"""
+
+LOCATED = """\
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+writer = rows.writeStream.queryName("located").format("noop").option("checkpointLocation", sys.argv[1])
+writer.trigger(processingTime="200 milliseconds").start().awaitTermination()
 """
 
 pytestmark = pytest.mark.timeout(600)
@@ -196,3 +207,22 @@ def test_a_query_in_trouble_that_nobody_waits_for_fails_its_task_which_is_restar
 def test_what_the_code_itself_sees_to_is_no_failure(streaming: Cluster, tmp_path: Path) -> None:
     done = streaming.run("job", "run", str(write_job(tmp_path, ATTENDED)))
     assert done.stdout.split("\n")[:2] == ["seen to", "good"]
+
+
+def test_a_location_has_one_writer(streaming: Cluster, tmp_path: Path) -> None:
+    script, location = write_job(tmp_path, LOCATED), tmp_path / "live"
+    job_id = streaming.submit(script, str(location))
+    await_query(streaming, job_id, "located", lambda query: query["batch"] is not None)
+    second = ("job", "run", "-D", "restart-strategy.type=none", str(script), "--", str(location))
+    refused = streaming.run(*second, check=False)
+    assert refused.returncode == 1
+    assert f"the checkpointLocation {location} is written to by job {job_id} (" in refused.stderr
+    assert streaming.job(job_id)["status"] == "RUNNING"
+    streaming.run("job", "cancel", job_id)
+    streaming.await_status(job_id, "CANCELED")
+    assert lock_holder(tmp_path / ".live.lease") is None
+    successor = streaming.submit(script, str(location))
+    await_query(streaming, successor, "located", lambda query: query["batch"] is not None)
+    assert lock_holder(tmp_path / ".live.lease") is not None
+    streaming.run("job", "cancel", successor)
+    streaming.await_status(successor, "CANCELED")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.checkpoint.lease import LocationInUseError
 from runtime.checkpoint.model import QueryLocation
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.streaming_writer import StreamingQueries
@@ -103,9 +104,15 @@ class Seen:
         self.told: list[QueryLocation] = []
         self.writer = writer_class(Session(**conf))
         spec = StreamingSpec(str(directory), "/driver")
+        self.leased: list[str] = []
         self.failed: list[tuple[str, BaseException]] = []
-        self.queries = StreamingQueries(spec, self.told.append, lambda *failed: self.failed.append(failed))
+        self.queries = StreamingQueries(spec, self.told.append, lambda *failed: self.failed.append(failed), self._lease)
         self.queries.install(self.writer)
+
+    def _lease(self, location: str) -> None:
+        if location == "/taken":
+            raise LocationInUseError("it is written to by another job")
+        self.leased.append(location)
 
 
 @pytest.fixture
@@ -160,3 +167,15 @@ def test_another_file_system_is_told_as_it_is(seen: Seen) -> None:
 def test_a_table_is_no_file_sink_that_is_known(seen: Seen) -> None:
     assert seen.writer().option("checkpointLocation", "/live").toTable("t", queryName="q") == "t"
     assert seen.told == [QueryLocation("q", "/live", None)]
+
+
+def test_no_query_starts_before_it_has_the_lease_of_its_location(seen: Seen, tmp_path: Path) -> None:
+    seen.writer().format("noop").option("checkpointLocation", "file:///live").start()
+    seen.writer().queryName("own").format("noop").start()
+    far = "hdfs://far/away"  # no lock of ours reaches there
+    seen.writer().format("noop").option("checkpointLocation", far).start()
+    assert seen.leased == ["/live", str(tmp_path / "live" / "own")]
+    told = len(seen.told)
+    with pytest.raises(LocationInUseError, match="by another job"):
+        seen.writer().format("noop").option("checkpointLocation", "/taken").start()
+    assert len(seen.told) == told

@@ -1,0 +1,113 @@
+"""One location, one writer: who has the lease of a checkpointLocation, and what whoever wants it has to do (pure).
+
+The lease is a file lock beside the location, held by the Spark driver that commits there: nothing else lives exactly as
+long as something can commit. An entry in the high-availability store would have to be renewed by somebody who may be
+alive while the driver is not, and the other way round; and a driver asks no store before it commits. The file says who
+the holder is; the kernel says whether it still holds, and which process that is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from runtime.checkpoint.errors import CheckpointError
+
+SETTLE_S = 5.0
+"""Seconds that another job's lease is waited for: its holder may be about to end."""
+
+
+class LocationInUseError(CheckpointError):
+    """Another job, or another attempt of this one, writes to a checkpointLocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHolder:
+    """An attempt that has, or wants, a lease.
+
+    Args:
+        job_id: its job.
+        job_name: name of the job.
+        task_key: its task.
+        attempt_id: its id.
+        attempt_number: of the attempt, from 0.
+        driver_pid: process of its Spark driver.
+    """
+
+    job_id: str
+    job_name: str
+    task_key: str
+    attempt_id: str
+    attempt_number: int
+    driver_pid: int
+
+    def encode(self) -> bytes:
+        """As it is in the file."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> LeaseHolder | None:
+        """Whom a file names; None where it names nobody, or is being written."""
+        try:
+            return cls(**json.loads(content))
+        except (ValueError, TypeError):
+            return None
+
+
+class LeaseDecision(Enum):
+    """What is to be done about a lease that another one has."""
+
+    GRANTED = "GRANTED"
+    WAIT = "WAIT"
+    FENCE = "FENCE"
+    REFUSED = "REFUSED"
+
+
+def decide(
+    wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int | None, waited_s: float, patience_s: float
+) -> LeaseDecision:
+    """What an attempt that wants a lease does.
+
+    An earlier attempt of the same task is over, as far as the JobMaster knows. So its driver is given time to see that
+    too, and is ended then (FENCE): one that comes back from wherever it was must not commit. Another job's is never
+    touched.
+
+    Args:
+        wanted: who wants it.
+        named: whom the file names.
+        locked_by: the process that has it; None where nobody has.
+        waited_s: seconds for which it has been wanted.
+        patience_s: seconds that an earlier attempt has to end.
+    """
+    if locked_by is None or (named is not None and named.attempt_id == wanted.attempt_id):
+        return LeaseDecision.GRANTED
+    ours = named is not None and (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
+    if named is None or named.driver_pid != locked_by or not ours:
+        return LeaseDecision.WAIT if waited_s < SETTLE_S else LeaseDecision.REFUSED
+    if named.attempt_number > wanted.attempt_number:
+        return LeaseDecision.REFUSED
+    if waited_s < patience_s:
+        return LeaseDecision.WAIT
+    # Of one's own driver the rest of the earlier attempt is ended by the TaskExecutor, or the driver with it.
+    return LeaseDecision.REFUSED if locked_by == wanted.driver_pid else LeaseDecision.FENCE
+
+
+def refusal(location: str, wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int) -> LocationInUseError:
+    """The error of a lease that is not to be had."""
+    if named is None or named.driver_pid != locked_by:
+        who, remedy = f"process {locked_by}", "give the query a checkpointLocation of its own"
+    elif named.job_id == wanted.job_id:
+        who = f"attempt {named.attempt_number} of this job (Spark driver: process {locked_by})"
+        remedy = "two tasks, or two attempts of one, cannot share it"
+    else:
+        who = f"job {named.job_id} ({named.job_name}; Spark driver: process {locked_by})"
+        remedy = "give the query a checkpointLocation of its own, or end that job first"
+    return LocationInUseError(f"the checkpointLocation {location} is written to by {who}: {remedy}")
+
+
+def lease_file(location: str) -> Path:
+    """The file whose lock is the lease: beside the location, which may be exchanged as a whole by a restore."""
+    resolved = Path(location).resolve()
+    return resolved.with_name(f".{resolved.name}.lease")

@@ -1,0 +1,89 @@
+"""Takes the leases of an attempt's checkpointLocations; see `runtime.checkpoint.lease`."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime.checkpoint.lease import LeaseDecision, LeaseHolder, decide, lease_file, refusal
+from runtime.spark import SparkDriver, SparkVehicleError
+
+POLL_S = 0.2
+
+_FLOCK = "hhqqi0q"
+"""The kernel's ``struct flock``: type, whence, start, length, process."""
+
+log = logging.getLogger(__name__)
+
+
+class LocationLeases:
+    """The leases of one attempt.
+
+    Args:
+        driver: its Spark driver, which holds them.
+        holder: the attempt.
+        patience_s: seconds that an earlier attempt of the task has to end, before its driver is killed.
+        tell_user: writes a line into the attempt's standard error.
+    """
+
+    def __init__(
+        self, driver: SparkDriver, holder: LeaseHolder, patience_s: float, tell_user: Callable[[str], None]
+    ) -> None:
+        self._driver = driver
+        self._holder = holder
+        self._patience_s = patience_s
+        self._tell_user = tell_user
+
+    async def acquire(self, location: str) -> None:
+        """Have the lease of a location from now on, until the attempt has left its driver.
+
+        Where the file system has no locks, or the directory is not to be written to, the query goes without, which the
+        user is told.
+
+        Raises:
+            LocationInUseError: somebody else writes there.
+        """
+        path = lease_file(location)
+        begun = time.monotonic()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            while not await self._driver.lock_file(path, self._holder.attempt_id):
+                named, locked_by = read_holder(path), lock_holder(path)
+                decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
+                if locked_by is None or decision is LeaseDecision.GRANTED:
+                    continue  # it has become free
+                if decision is LeaseDecision.REFUSED:
+                    raise refusal(location, self._holder, named, locked_by)
+                if decision is LeaseDecision.FENCE:
+                    self._fence(location, locked_by)
+                await asyncio.sleep(POLL_S)
+            path.write_bytes(self._holder.encode())
+        except (OSError, SparkVehicleError) as error:
+            self._tell_user(f"nothing keeps another job off the checkpointLocation {location}: {error}")
+
+    def _fence(self, location: str, pid: int) -> None:
+        what = f"an earlier attempt still writes to the checkpointLocation {location}"
+        self._tell_user(f"{what}: its Spark driver, process {pid}, is killed")
+        log.warning("Spark driver %d still holds the lease of %s, which is over: killed", pid, location)
+        os.kill(pid, signal.SIGKILL)
+
+
+def read_holder(path: Path) -> LeaseHolder | None:
+    """Whom a lease's file names."""
+    return LeaseHolder.decode(path.read_bytes())
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that has a file locked, if it is not this one; None where none has."""
+    with path.open("rb") as file:
+        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else pid

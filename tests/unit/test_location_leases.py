@@ -1,0 +1,209 @@
+"""One checkpointLocation, one writer: who has it, who gets it, and who is kept off it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.checkpoint.lease import (
+    SETTLE_S,
+    LeaseDecision,
+    LeaseHolder,
+    LocationInUseError,
+    decide,
+    lease_file,
+    refusal,
+)
+from runtime.taskexecutor.location_leases import LocationLeases, lock_holder, read_holder
+
+OURS, OTHERS = 100, 200
+PATIENCE = 30.0
+FIRST = LeaseHolder("job", "flights", "task", "first", 0, OTHERS)
+SECOND = LeaseHolder("job", "flights", "task", "second", 1, OURS)
+STRANGER = LeaseHolder("another", "weather", "task", "stranger", 7, OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named", "locked_by", "waited_s", "decision"),
+    [
+        (SECOND, None, None, 0.0, LeaseDecision.GRANTED),
+        (SECOND, FIRST, None, 0.0, LeaseDecision.GRANTED),  # its driver has died
+        (SECOND, STRANGER, None, 0.0, LeaseDecision.GRANTED),
+        (SECOND, SECOND, OURS, 0.0, LeaseDecision.GRANTED),  # the query is started again
+        (SECOND, FIRST, OTHERS, 0.0, LeaseDecision.WAIT),
+        (SECOND, FIRST, OTHERS, PATIENCE, LeaseDecision.FENCE),
+        (SECOND, dataclasses.replace(FIRST, driver_pid=OURS), OURS, PATIENCE, LeaseDecision.REFUSED),
+        (FIRST, SECOND, OURS, 0.0, LeaseDecision.REFUSED),  # the old one has come back
+        (FIRST, SECOND, OURS, PATIENCE, LeaseDecision.REFUSED),
+        (SECOND, STRANGER, OTHERS, 0.0, LeaseDecision.WAIT),
+        (SECOND, STRANGER, OTHERS, SETTLE_S, LeaseDecision.REFUSED),
+        (SECOND, None, OTHERS, 0.0, LeaseDecision.WAIT),  # it has not said yet who it is
+        (SECOND, None, OTHERS, SETTLE_S, LeaseDecision.REFUSED),
+        (SECOND, FIRST, 300, PATIENCE, LeaseDecision.REFUSED),  # not the process that the file names
+    ],
+)
+def test_decision(
+    wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int | None, waited_s: float, decision: LeaseDecision
+) -> None:
+    assert decide(wanted, named, locked_by, waited_s, PATIENCE) is decision
+
+
+HOLDERS = st.builds(
+    LeaseHolder,
+    st.sampled_from(["a", "b"]),
+    st.just("name"),
+    st.sampled_from(["t", "u"]),
+    st.sampled_from(["x", "y", "z"]),
+    st.integers(0, 3),
+    st.sampled_from([OURS, OTHERS]),
+)
+
+
+@given(HOLDERS, st.none() | HOLDERS, st.none() | st.sampled_from([OURS, OTHERS]), st.floats(0, 100))
+def test_only_an_earlier_attempt_of_the_same_task_in_another_driver_is_ever_killed(
+    wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int | None, waited_s: float
+) -> None:
+    if decide(wanted, named, locked_by, waited_s, PATIENCE) is LeaseDecision.FENCE:
+        assert named is not None
+        assert (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
+        assert named.attempt_number <= wanted.attempt_number
+        assert named.driver_pid == locked_by != wanted.driver_pid
+        assert waited_s >= PATIENCE
+
+
+def test_a_refusal_names_the_holder() -> None:
+    text = str(refusal("/live", SECOND, STRANGER, OTHERS))
+    assert "/live is written to by job another (weather; Spark driver: process 200): give the query" in text
+    assert "attempt 1 of this job" in str(refusal("/live", FIRST, SECOND, OURS))
+    assert "by process 300: " in str(refusal("/live", SECOND, STRANGER, 300))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"job_id": 1}', b"\xff"])
+def test_a_file_that_names_nobody(content: bytes) -> None:
+    assert LeaseHolder.decode(content) is None
+
+
+def test_whom_a_file_names() -> None:
+    assert LeaseHolder.decode(FIRST.encode()) == FIRST
+
+
+def test_the_lease_lies_beside_the_location_whatever_it_is_called_by(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "live")
+    assert lease_file(f"{tmp_path}/live/../live/") == tmp_path / ".live.lease"
+    assert lease_file(f"{tmp_path}/link") == tmp_path / ".live.lease"
+
+
+class Driver:
+    """A Spark driver's locks, held by this process."""
+
+    def __init__(self) -> None:
+        self.locked: dict[Path, Any] = {}
+        self.error: Exception | None = None
+
+    async def lock_file(self, path: Path, owner: str) -> bool:
+        if self.error is not None:
+            raise self.error
+        file = path.open("r+b")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        self.locked[path] = file
+        return True
+
+
+HOLD = """\
+import fcntl, sys, time
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the lease of ``tmp_path/live``."""
+    path = tmp_path / ".live.lease"
+    path.touch()
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+class Attempt:
+    """Wants the lease of ``tmp_path/live``."""
+
+    def __init__(self, tmp_path: Path, patience_s: float = 0.0) -> None:
+        self.location, self.file = str(tmp_path / "live"), tmp_path / ".live.lease"
+        self.driver: Any = Driver()
+        self.told: list[str] = []
+        self.me = dataclasses.replace(SECOND, driver_pid=os.getpid())
+        self.leases = LocationLeases(self.driver, self.me, patience_s, self.told.append)
+
+
+async def test_a_free_lease_is_taken_and_says_by_whom(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "not yet there")
+    await attempt.leases.acquire(attempt.location)
+    assert list(attempt.driver.locked) == [attempt.file]
+    assert read_holder(attempt.file) == attempt.me
+    assert attempt.file.stat().st_mode & 0o777 == 0o600
+    assert attempt.told == []
+
+
+async def test_another_job_keeps_it(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.checkpoint.lease.SETTLE_S", 0.0)
+    attempt = Attempt(tmp_path)
+    assert lock_holder(attempt.file) == holder.pid
+    attempt.file.write_bytes(dataclasses.replace(STRANGER, driver_pid=holder.pid).encode())
+    with pytest.raises(LocationInUseError, match=rf"job another \(weather; Spark driver: process {holder.pid}\)"):
+        await attempt.leases.acquire(attempt.location)
+    assert holder.poll() is None, "another job's driver is left alone"
+
+
+async def test_a_frozen_driver_of_an_earlier_attempt_is_killed_and_can_commit_nothing_any_more(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.file.write_bytes(dataclasses.replace(FIRST, driver_pid=holder.pid).encode())
+    os.kill(holder.pid, signal.SIGSTOP)
+    await attempt.leases.acquire(attempt.location)
+    assert holder.wait(30) == -signal.SIGKILL
+    assert read_holder(attempt.file) == attempt.me
+    assert f"process {holder.pid}, is killed" in attempt.told[0]
+
+
+async def test_the_lease_of_the_dead_is_free(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.file.write_bytes(dataclasses.replace(STRANGER, driver_pid=holder.pid).encode())
+    holder.kill()
+    await attempt.leases.acquire(attempt.location)
+    assert read_holder(attempt.file) == attempt.me
+
+
+async def test_without_locks_a_query_runs_and_its_user_is_told(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.driver.error = OSError("no locks available")
+    await attempt.leases.acquire(attempt.location)
+    assert attempt.told == [
+        f"nothing keeps another job off the checkpointLocation {attempt.location}: no locks available"
+    ]
