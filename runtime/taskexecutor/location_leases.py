@@ -57,9 +57,9 @@ class LocationLeases:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             while not await self._driver.lock_file(path, self._holder.attempt_id):
                 named, locked_by = read_holder(path), lock_holder(path)
-                decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
-                if locked_by is None or decision is LeaseDecision.GRANTED:
+                if locked_by is None:
                     continue  # it has become free
+                decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
                 if decision is LeaseDecision.REFUSED:
                     raise refusal(location, self._holder, named, locked_by)
                 if decision is LeaseDecision.FENCE:
