@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.errors import JobVertexNotFoundError
 from runtime.ids import JobID, JobVertexID
 from runtime.jobmaster.streaming_query import BackPressureLevel
 from runtime.taskexecutor.location_leases import lock_holder
@@ -166,6 +167,8 @@ def test_a_query_is_seen_with_its_figures_and_a_slow_one_presses_back(streaming:
     with streaming.client() as client:
         dispatcher = client.lookup("dispatcher", DispatcherGateway)
         stats = dispatcher.request_operator_back_pressure_stats(JobID(job_id), JobVertexID(vertex["id"])).result()
+        with pytest.raises(JobVertexNotFoundError, match=f"its tasks are {vertex['id']}"):
+            dispatcher.request_operator_back_pressure_stats(JobID(job_id), JobVertexID("0" * 32)).result()
     assert stats is not None
     assert stats.level is BackPressureLevel.HIGH
     shown = streaming.run("job", "info", job_id).stdout
