@@ -118,8 +118,10 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that restarts at once."""
     yield from started(
         tmp_path_factory.mktemp("q"),
+        "restart-strategy.type=fixed-delay",
         "restart-strategy.fixed-delay.attempts=20",
         "restart-strategy.fixed-delay.delay=0s",
+        "task.cancellation.timeout=10s",  # what hangs in its batch is ended by force
         "task.streaming.failure-grace=2s",
         "task.streaming.no-progress-timeout=20s",
     )
