@@ -24,7 +24,7 @@ class SourceProgress:
         rows: rows that the batch read from it.
         rows_per_second: rows that arrived, by the time since the batch before; 0 where Spark knows none.
         processed_per_second: rows that were worked off, by the time that the batch took.
-        lag: how far the batch's end is behind what the source has, in units of its offset (messages, rows; of a file
+        lag: how far the batch's end is behind what the source has, in units of its offset (messages, seconds; of a file
             source entries of its log); None where its offsets are no numbers.
     """
 

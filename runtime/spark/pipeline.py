@@ -53,6 +53,7 @@ def run_pipeline(
     try:
         result = _Chain(spec, spark, reporter).run()
         if queries is not None:
+            queries.warn_of_failures()
             queries.warn_of_unclaimed()
         return result
     finally:

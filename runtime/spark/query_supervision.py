@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INTERVAL_S = 1.0
+CONNECT_INTERVAL_S = 5.0
+"""On Spark Connect each question is an operation of the session, and costs the driver some milliseconds."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,11 @@ class QuerySupervision:
             if run.unattended_since is not None and run_id in (None, known):
                 run.told.append(listener)
 
+    def unattended(self, is_alive: Callable[[object], bool]) -> list[str]:
+        """Runs that have failed, and that nobody attends to yet."""
+        failed = (item for item in self._runs.items() if item[1].unattended_since is not None)
+        return [run_id for run_id, run in failed if not any(is_alive(listener) for listener in run.told)]
+
     def overdue(self, now: float, is_alive: Callable[[object], bool]) -> str | None:
         """A run that has failed and that nobody attends to.
 
@@ -125,20 +132,25 @@ class QuerySupervisor:
 
     def look(self, now: float) -> None:
         """See which queries have ended, and tell what nobody attends to."""
-        for run_id in self._observe(now):
-            self._tell(run_id, self._errors[run_id])
+        self._observe(now)
+        with self._lock:
+            overdue = self._policy.overdue(now, _is_alive)
+            if overdue is not None:
+                self._policy.stopped(overdue)
+        if overdue is not None:
+            self._tell(overdue, self._errors[overdue])
 
-    def _observe(self, now: float) -> list[str]:
+    def unattended(self) -> list[tuple[str, BaseException]]:
+        """Run ids and exceptions of the queries that have failed and that nobody attends to, at the end of the code."""
+        self._observe(time.monotonic())
+        with self._lock:
+            return [(run_id, self._errors[run_id]) for run_id in self._policy.unattended(_is_alive)]
+
+    def _observe(self, now: float) -> None:
         with self._lock:
             running = self._policy.running
         for run_id in running:
             self._ask(run_id, self._queries[run_id], now)
-        with self._lock:
-            overdue = self._policy.overdue(now, _is_alive)
-            if overdue is None:
-                return []
-            self._policy.stopped(overdue)
-            return [overdue]
 
     def _ask(self, run_id: str, query: Any, now: float) -> None:
         try:
@@ -156,7 +168,8 @@ class QuerySupervisor:
 
     def _run(self) -> None:
         while True:
-            time.sleep(INTERVAL_S)
+            on_connect = any(".connect." in kind.__module__ for kind in self._asked)
+            time.sleep(CONNECT_INTERVAL_S if on_connect else INTERVAL_S)
             self.look(time.monotonic())
 
     def _hook(self, kind: Any) -> None:
@@ -209,7 +222,7 @@ class QuerySupervisor:
         kind.stop = stop
 
     def _told(self, run_id: str | None) -> None:
-        self.look(time.monotonic())  # what has failed is known from now on
+        self._observe(time.monotonic())  # what has failed is known from now on
         with self._lock:
             self._policy.told(threading.current_thread(), run_id)
 

@@ -45,6 +45,7 @@ def run_script(
         cancellation.checkpoint()
         attachment.warn_of_active_queries()
         if queries is not None:
+            queries.warn_of_failures()
             queries.warn_of_unclaimed()
     finally:
         cancellation.close()

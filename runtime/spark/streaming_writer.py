@@ -72,6 +72,12 @@ class StreamingQueries:
 
         return TaskRestore(Path(self._spec.directory), self._spec.restore)
 
+    def warn_of_failures(self) -> None:
+        """Say in the job's standard error which queries have failed unseen by the code, which has ended well."""
+        for run_id, error in self._supervisor.unattended():
+            text = f"streaming query {self._runs[run_id]} has failed, and the job's code has ended without a look at it"
+            print(f"{text}: {str(error).partition(chr(10))[0]}", file=sys.stderr, flush=True)  # noqa: T201
+
     def warn_of_unclaimed(self) -> None:
         """Say in the job's standard error of which queries there is state that nobody has claimed."""
         if self._spec.restore is None:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.checkpoint.lease import LeaseDecision, LeaseHolder, decide, lease_file, refusal
+from runtime.checkpoint.lease import LeaseDecision, LeaseHolder, LocationInUseError, decide, lease_file, refusal
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.spark import SparkDriver, SparkVehicleError
 
 POLL_S = 0.2
@@ -41,6 +42,17 @@ class LocationLeases:
         self._patience_s = patience_s
         self._tell_user = tell_user
 
+    async def request(self, location: str) -> str | None:
+        """`acquire` for the task process, which is answered whatever comes: None, or why it has no lease."""
+        try:
+            await self.acquire(location)
+        except LocationInUseError as refused:
+            return str(refused)
+        except Exception as error:  # a defect of ours must end this attempt only, and be seen
+            log.exception("no lease of %s could be taken", location)
+            return f"no lease of the checkpointLocation {location} could be taken: {type(error).__name__}: {error}"
+        return None
+
     async def acquire(self, location: str) -> None:
         """Have the lease of a location from now on, until the attempt has left its driver.
 
@@ -55,11 +67,11 @@ class LocationLeases:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            while not await self._driver.lock_file(path, self._holder.attempt_id):
+            while not await self._lock(path):
                 named, locked_by = read_holder(path), lock_holder(path)
-                decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
-                if locked_by is None or decision is LeaseDecision.GRANTED:
+                if locked_by is None:
                     continue  # it has become free
+                decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
                 if decision is LeaseDecision.REFUSED:
                     raise refusal(location, self._holder, named, locked_by)
                 if decision is LeaseDecision.FENCE:
@@ -69,11 +81,31 @@ class LocationLeases:
         except (OSError, SparkVehicleError) as error:
             self._tell_user(f"nothing keeps another job off the checkpointLocation {location}: {error}")
 
+    async def _lock(self, path: Path) -> bool:
+        locking = asyncio.ensure_future(self._driver.lock_file(path, self._holder.attempt_id))
+        try:
+            return await asyncio.shield(locking)
+        except asyncio.CancelledError:
+            await asyncio.wait((locking,))  # or it would be locked after the attempt has given up its locks
+            raise
+
     def _fence(self, location: str, pid: int) -> None:
         what = f"an earlier attempt still writes to the checkpointLocation {location}"
         self._tell_user(f"{what}: its Spark driver, process {pid}, is killed")
         log.warning("Spark driver %d still holds the lease of %s, which is over: killed", pid, location)
         os.kill(pid, signal.SIGKILL)
+
+
+def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver) -> LeaseHolder:
+    """An attempt as the holder of a lease."""
+    return LeaseHolder(
+        descriptor.job_id,
+        descriptor.job_name,
+        descriptor.task_key,
+        descriptor.attempt_id,
+        descriptor.attempt_number,
+        driver.info.pid,
+    )
 
 
 def read_holder(path: Path) -> LeaseHolder | None:

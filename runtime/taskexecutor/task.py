@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from blob.errors import BlobError
-from runtime.checkpoint.lease import LeaseHolder, LocationInUseError
 from runtime.ids import JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
@@ -48,7 +47,7 @@ from runtime.spark.spec import (
     TaskSpec,
 )
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
-from runtime.taskexecutor.location_leases import LocationLeases
+from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
 from runtime.taskexecutor.query_watch import watch_queries
 from runtime.taskexecutor.services import TaskServices
@@ -395,25 +394,9 @@ class Task:
                 self._fail(kind, error["type"], error["message"], error["traceback"], lost)
 
     async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
-        """See to it that the task is the only one to write to a location, and answer it."""
-        descriptor, error = self.descriptor, None
-        holder = LeaseHolder(
-            descriptor.job_id,
-            descriptor.job_name,
-            descriptor.task_key,
-            descriptor.attempt_id,
-            descriptor.attempt_number,
-            self._driver.info.pid,
-        )
-        leases = LocationLeases(self._driver, holder, self._services.cancellation_timeout_s, self._tell_user)
-        try:
-            await leases.acquire(str(message["location"]))
-        except LocationInUseError as refused:
-            error = str(refused)
-        except Exception as failed:  # a defect of ours must end this attempt only, and be seen
-            log.exception("%s: no lease could be taken", descriptor.task_name)
-            error = f"{type(failed).__name__}: {failed}"
-        await process.answer_lease(int(message["number"]), error)
+        patience_s = self._services.cancellation_timeout_s
+        leases = LocationLeases(self._driver, lease_holder(self.descriptor, self._driver), patience_s, self._tell_user)
+        await process.answer_lease(int(message["number"]), await leases.request(str(message["location"])))
 
     async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         timeout_s = self._services.no_progress_timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -35,6 +36,7 @@ from runtime.spark import (
     ZygoteLostError,
 )
 from runtime.spark.process import start_time
+from runtime.taskexecutor.location_leases import lock_holder
 from tests.no_java import path_without_java
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -360,6 +362,21 @@ async def test_cancel_of_a_streaming_script(vehicle: Vehicle) -> None:
     await task.cancel()
     assert (await vehicle.outcome(task)).last == {"type": "canceled"}
     assert await vehicle.driver.streaming_queries(endpoint) == []
+
+
+async def test_a_file_is_locked_by_the_driver_for_one_task(vehicle: Vehicle, tmp_path: Path) -> None:
+    path, driver = tmp_path / "lock", vehicle.driver
+    assert [await driver.lock_file(path, task) for task in ("a", "a", "b")] == [True, True, False]
+    assert lock_holder(path) == driver.info.pid
+    await driver.unlock_files("b")
+    assert lock_holder(path) == driver.info.pid
+    await driver.unlock_files("a")
+    assert lock_holder(path) is None
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        assert not await driver.lock_file(path, "b"), "another process has it"
+    assert await driver.lock_file(path, "b")
+    await driver.unlock_files("b")
 
 
 async def test_crash_is_seen_and_its_spark_jobs_end(vehicle: Vehicle) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import fcntl
 import os
@@ -190,6 +191,36 @@ async def test_a_frozen_driver_of_an_earlier_attempt_is_killed_and_can_commit_no
     assert holder.wait(30) == -signal.SIGKILL
     assert read_holder(attempt.file) == attempt.me
     assert f"process {holder.pid}, is killed" in attempt.told[0]
+
+
+async def test_whatever_comes_the_task_is_answered(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    assert await attempt.leases.request(attempt.location) is None
+    attempt.driver.error = ValueError("a defect")
+    answer = await attempt.leases.request(attempt.location)
+    assert answer is not None
+    assert answer.endswith("could be taken: ValueError: a defect")
+
+
+async def test_no_lock_is_taken_after_the_attempt_has_given_up_its_locks(tmp_path: Path) -> None:
+    attempt, begun, go_on = Attempt(tmp_path), asyncio.Event(), asyncio.Event()
+    lock = attempt.driver.lock_file
+
+    async def slow(path: Path, owner: str) -> bool:
+        begun.set()
+        await go_on.wait()
+        return bool(await lock(path, owner))
+
+    attempt.driver.lock_file = slow
+    asking = asyncio.create_task(attempt.leases.request(attempt.location))
+    await begun.wait()
+    asking.cancel()
+    done, _ = await asyncio.wait((asking,), timeout=0)
+    assert not done, "it waits for what is being locked"
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert list(attempt.driver.locked) == [attempt.file]
 
 
 async def test_the_lease_of_the_dead_is_free(tmp_path: Path, holder: subprocess.Popen[str]) -> None:

@@ -199,6 +199,14 @@ def test_a_thread_that_has_ended_attends_to_nothing(supervised: Supervised) -> N
     assert supervised.after_grace() == ["second"]
 
 
+def test_at_the_end_of_the_code_what_has_failed_unseen_is_known(supervised: Supervised) -> None:
+    assert supervised.supervisor.unattended() == []
+    supervised.first.fail()
+    supervised.second.fail()
+    assert supervised.first.exception() is not None
+    assert supervised.supervisor.unattended() == [("second", supervised.second.error)]
+
+
 def test_stops_are_no_failures(supervised: Supervised) -> None:
     supervised.first.stop()
     assert supervised.first.calls == ["stop"]
