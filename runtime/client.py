@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from actors.address import ActorAddress
 from actors.client import ActorClient
 from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
-from actors.rpc.gateway import FencingToken, RpcGateway
+from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
@@ -266,13 +266,26 @@ class ClusterClient(CheckpointClient):
             interval_s: seconds between two looks; the first ones are closer together.
         """
         pause_s = interval_s / 8
+        end: Ask[JobResult | None] | None = None
         while True:
             job = self.job(job_id)
             yield job
             if job.status.is_globally_terminal:
                 return
-            time.sleep(pause_s)
+            end = self._pause(job_id, end, pause_s)
             pause_s = min(interval_s, pause_s * 1.3)
+
+    def _pause(self, job_id: JobID, end: Ask[JobResult | None] | None, pause_s: float) -> Ask[JobResult | None] | None:
+        """Wait, but not beyond the end of the job; returns the question for its end while that is not answered."""
+        until = time.monotonic() + pause_s
+        end = end or self._ask(lambda dispatcher: dispatcher.request_job_result(job_id))
+        try:
+            end.result(pause_s)
+        except _PASSING:
+            if not end.done():
+                return end
+            time.sleep(max(0.0, until - time.monotonic()))  # the leader is gone: the next look finds the new one
+        return None
 
     # ------------------------------------------------------------------ cluster
 

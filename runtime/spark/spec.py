@@ -7,14 +7,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from cattrs.preconf.msgpack import make_converter
-
+from actors.rpc.codec import prepare
 from runtime.checkpoint.messages import JobManagerTaskRestore
+from runtime.jobgraph.codec import decode, encode
 
 SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
-
-_converter = make_converter()
 
 
 class TaskKind(Enum):
@@ -211,21 +209,24 @@ class PreparedSpec:
 
 def encode_prepared(spec: PreparedSpec) -> bytes:
     """Return a spec as MessagePack."""
-    data: bytes = _converter.dumps(spec)
-    return data
+    return encode(spec)
 
 
 def decode_prepared(data: bytes) -> PreparedSpec:
     """Return the spec that `encode_prepared` was given."""
-    return _converter.loads(data, PreparedSpec)
+    return decode(data, PreparedSpec)
 
 
 def encode_spec(spec: TaskSpec) -> bytes:
     """Return a spec as MessagePack."""
-    data: bytes = _converter.dumps(spec)
-    return data
+    return encode(spec)
 
 
 def decode_spec(data: bytes) -> TaskSpec:
     """Return the spec that `encode_spec` was given."""
-    return _converter.loads(data, TaskSpec)
+    return decode(data, TaskSpec)
+
+
+def prepare_decoding() -> None:
+    """Compile now what reads the specs, 20 ms: the processes that are forked from this one find it done."""
+    prepare(TaskSpec, PreparedSpec)

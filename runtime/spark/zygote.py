@@ -22,7 +22,7 @@ from typing import NoReturn
 from .errors import WireError
 from .prepared import run_prepared
 from .process import die_with
-from .spec import decode_prepared, decode_spec
+from .spec import decode_prepared, decode_spec, prepare_decoding
 from .task import run_task
 from .wire import BlockingChannel, FrameReader, Message, encode
 
@@ -44,6 +44,7 @@ WARM_MODULES = (
     "pyarrow",
     "pyarrow.compute",
     "grpc",
+    "runtime.api",
     "runtime.spark.pipeline",
     "runtime.spark.script",
 )
@@ -166,6 +167,7 @@ def main() -> int:
     sys.path.append(sys.path.pop(0))  # the directory that `-m` put first: a job's modules come before it
     for name in WARM_MODULES:
         importlib.import_module(name)
+    prepare_decoding()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page it looks at
     _Zygote(owner).serve()
