@@ -17,6 +17,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from .errors import DriverCallError, DriverLostError
+from .handles import JvmHandles
 from .location_locks import lock_file, unlock_files
 from .query_info import StreamingQueryInfo, query_info
 from .query_stop import stop_at_boundary
@@ -30,8 +31,6 @@ TAG_PREFIX = "understudy-task-"
 
 _JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 _SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
-_CONNECT_SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
-_SESSION_KEY = "org.apache.spark.sql.connect.service.SessionKey"
 
 
 class DriverGateway:
@@ -42,6 +41,7 @@ class DriverGateway:
             java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
             python_parameters=PythonParameters(port=0, eager_load=False),
         )
+        self._handles = JvmHandles(self._server.jvm)
         self._context: Any = None
         self._session: Any = None
 
@@ -64,7 +64,7 @@ class DriverGateway:
             session_class = getattr(self._jvm, _SPARK_SESSION)
             session_class.setDefaultSession(session)
             registry = self._jvm.java.util.concurrent.ConcurrentHashMap()
-            self._jvm.java.lang.System.getProperties().put(REGISTRY_KEY, registry)
+            self._handles.properties.put(REGISTRY_KEY, registry)
         self._context, self._session = context, session
 
     def attach(self) -> None:
@@ -94,7 +94,7 @@ class DriverGateway:
     def connect_port(self) -> int:
         """The port of the Spark Connect server."""
         with _calls():
-            return int(self._connect_service().localPort())
+            return int(self._handles.connect_service.localPort())
 
     def warm_up(self) -> None:
         """Load Spark's SQL engine: one small query with a shuffle, 1 to 3 s in a cold JVM."""
@@ -152,7 +152,7 @@ class DriverGateway:
         with _calls():
             self._close_classic(name)
             tag = TAG_PREFIX + name
-            return TaskRemains(self._jvm, self._context, (tag,), tag, (tag,), interrupted)
+            return TaskRemains(self._handles, self._context, (tag,), tag, (tag,), interrupted)
 
     def still_runs(self, remains: TaskRemains) -> str:
         """What of a task that was ended has not ended yet, in words; nothing where all has."""
@@ -181,12 +181,12 @@ class DriverGateway:
     def lock_file(self, path: str, owner: str) -> bool:
         """See `runtime.spark.location_locks`."""
         with _calls():
-            return lock_file(self._jvm, path, owner)
+            return lock_file(self._handles, path, owner)
 
     def unlock_files(self, owner: str | None = None) -> None:
         """See `runtime.spark.location_locks`."""
         with _calls():
-            unlock_files(self._jvm, owner)
+            unlock_files(self._handles, owner)
 
     # --- Spark jobs
 
@@ -198,7 +198,7 @@ class DriverGateway:
             found = []
             for job_id in tracker.getActiveJobIds():
                 with contextlib.suppress(Py4JJavaError):  # NoSuchElementException: it is over, and out of the store
-                    tags = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(store.job(job_id).jobTags())
+                    tags = self._handles.as_java(store.job(job_id).jobTags())
                     if any(str(item).startswith(tag) for item in tags):
                         found.append(int(job_id))
             return sorted(found)
@@ -224,8 +224,7 @@ class DriverGateway:
             session = self._session.newSession()
             session.conf().set("spark.sql.artifact.isolation.enabled", "true")
             session.conf().set("spark.sql.artifact.isolation.alwaysApplyClassloader", "true")
-            manager = self._connect_service().sessionManager()
-            manager.registerExistingSession(user_id, session_id, session)
+            self._handles.session_manager.registerExistingSession(user_id, session_id, session)
 
     def interrupt_session(self, user_id: str, session_id: str) -> None:
         """Interrupt everything that a Connect session runs."""
@@ -245,24 +244,21 @@ class DriverGateway:
             if holder is None:
                 return None
             uuid = str(holder.session().sessionUUID())
-            converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-            operations = [str(item) for item in converters.asJava(holder.listActiveOperationIds())]
+            operations = [str(item) for item in self._handles.as_java(holder.listActiveOperationIds())]
             holder.interruptAll()
             for query in list(holder.session().streams().active()):
                 query.stop()
-            manager = self._connect_service().sessionManager()
-            manager.closeSession(getattr(self._jvm, _SESSION_KEY)(user_id, session_id), False)
+            self._handles.session_manager.closeSession(self._handles.new_session_key(user_id, session_id), False)
             prefix = operation_tag(user_id, session_id)
             tags = [prefix + item for item in operations]
             threads = [f"SparkConnectExecuteThread_opId={item}" for item in operations]
-            return uuid, TaskRemains(self._jvm, self._context, tags, prefix, threads, interrupted)
+            return uuid, TaskRemains(self._handles, self._context, tags, prefix, threads, interrupted)
 
     def connect_sessions(self) -> list[tuple[str, str]]:
         """User and id of the open Connect sessions."""
         with _calls():
-            infos = self._connect_service().sessionManager().listActiveSessions()
-            converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-            return [(str(info.userId()), str(info.sessionId())) for info in converters.asJava(infos)]
+            infos = self._handles.as_java(self._handles.session_manager.listActiveSessions())
+            return [(str(info.userId()), str(info.sessionId())) for info in infos]
 
     def session_queries(self, user_id: str, session_id: str) -> list[StreamingQueryInfo]:
         """The running streaming queries of a Connect session."""
@@ -301,17 +297,15 @@ class DriverGateway:
 
     @property
     def _jvm(self) -> Any:
-        return self._server.jvm
+        return self._handles.jvm
 
     def _registry(self) -> Any:
-        return self._jvm.java.lang.System.getProperties().get(REGISTRY_KEY)
-
-    def _connect_service(self) -> Any:
-        return getattr(getattr(self._jvm, _CONNECT_SERVICE), "MODULE$")
+        return self._handles.properties.get(REGISTRY_KEY)
 
     def _holder(self, user_id: str, session_id: str) -> Any:
-        key = getattr(self._jvm, _SESSION_KEY)(user_id, session_id)
-        found = self._connect_service().sessionManager().getIsolatedSessionIfPresent(key)
+        found = self._handles.session_manager.getIsolatedSessionIfPresent(
+            self._handles.new_session_key(user_id, session_id)
+        )
         return found.get() if found.isDefined() else None
 
 

@@ -10,33 +10,35 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from .handles import JvmHandles
+
 _BOOK = "understudy.locks"
 _guard = threading.Lock()
 
 
-def lock_file(jvm: Any, path: str, owner: str) -> bool:
+def lock_file(handles: JvmHandles, path: str, owner: str) -> bool:
     """Lock a file for a task, which is made if it is not there; whether it has the lock now, or had it before."""
     with _guard:
-        book = _book(jvm)
+        book = _book(handles)
         entry = book.get(path)
         if entry is not None:
             return str(entry.get(0)) == owner
-        file = jvm.java.io.RandomAccessFile(path, "rw")
+        file = handles.jvm.java.io.RandomAccessFile(path, "rw")
         lock = file.getChannel().tryLock()
         if lock is None:
             file.close()
             return False
-        entry = jvm.java.util.ArrayList()
+        entry = handles.jvm.java.util.ArrayList()
         for item in (owner, file, lock):
             entry.add(item)
         book.put(path, entry)
         return True
 
 
-def unlock_files(jvm: Any, owner: str | None = None) -> None:
+def unlock_files(handles: JvmHandles, owner: str | None = None) -> None:
     """Give up what was locked for a task, or for all."""
     with _guard:
-        book = _book(jvm)
+        book = _book(handles)
         for path in [str(path) for path in book.keySet()]:
             entry = book.get(path)
             if owner is None or str(entry.get(0)) == owner:
@@ -44,10 +46,9 @@ def unlock_files(jvm: Any, owner: str | None = None) -> None:
                 book.remove(path)
 
 
-def _book(jvm: Any) -> Any:
-    properties = jvm.java.lang.System.getProperties()
-    book = properties.get(_BOOK)
+def _book(handles: JvmHandles) -> Any:
+    book = handles.properties.get(_BOOK)
     if book is None:
-        properties.put(_BOOK, jvm.java.util.HashMap())
-        book = properties.get(_BOOK)
+        handles.properties.put(_BOOK, handles.jvm.java.util.HashMap())
+        book = handles.properties.get(_BOOK)
     return book

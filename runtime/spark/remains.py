@@ -13,6 +13,8 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
+from .handles import JvmHandles
+
 _ANSWER = "10s"
 _BUS_WAIT_MS = 1000
 _NEWEST = 100
@@ -23,7 +25,7 @@ class TaskRemains:
     """The remains of one task; `look` until it returns nothing. Blocking, and not thread-safe.
 
     Args:
-        jvm: the driver's JVM.
+        handles: those of the driver's JVM.
         context: its JavaSparkContext.
         tags: the tags of the Spark jobs that may run.
         prefix: what the tags of all the task's Spark jobs begin with.
@@ -33,9 +35,15 @@ class TaskRemains:
     """
 
     def __init__(
-        self, jvm: Any, context: Any, tags: Iterable[str], prefix: str, thread_names: Iterable[str], interrupted: bool
+        self,
+        handles: JvmHandles,
+        context: Any,
+        tags: Iterable[str],
+        prefix: str,
+        thread_names: Iterable[str],
+        interrupted: bool,
     ) -> None:
-        self._jvm = jvm
+        self._handles = handles
         self._context: Any = context.sc()
         self._tracker: Any = context.statusTracker()
         self._tags = tuple(tags)
@@ -60,16 +68,13 @@ class TaskRemains:
     def _cancel(self, tag: str) -> set[int]:
         """Cancel the jobs that bear a tag; their ids, from the scheduler itself and not from what it has published."""
         cancelled = self._context.cancelJobsWithTagWithFuture(tag, "its task has ended")
-        limit = self._jvm.scala.concurrent.duration.Duration.create(_ANSWER)
-        jobs = self._jvm.scala.concurrent.Await.result(cancelled, limit)
-        return {int(job.jobId()) for job in self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(jobs)}
+        jobs = self._handles.await_result(cancelled, self._handles.new_duration(_ANSWER))
+        return {int(job.jobId()) for job in self._handles.as_java(jobs)}
 
     def _unsuccessful(self) -> set[int]:
         """The task's newest jobs that run, or were cancelled."""
-        status = self._jvm.org.apache.spark.JobExecutionStatus
-        wanted = [status.RUNNING, status.FAILED]
-        as_java = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava
-        jobs = as_java(self._context.statusStore().jobsList(wanted).take(_NEWEST))
+        as_java = self._handles.as_java
+        jobs = as_java(self._context.statusStore().jobsList(self._handles.unsuccessful).take(_NEWEST))
         return {
             int(job.jobId()) for job in jobs if any(str(t).startswith(self._prefix) for t in as_java(job.jobTags()))
         }
@@ -89,5 +94,5 @@ class TaskRemains:
     def _threads(self) -> list[str]:
         if not self._thread_names:
             return []
-        living = self._jvm.java.lang.Thread.getAllStackTraces().keySet().toString()  # not a call for each thread
+        living = self._handles.all_stack_traces().keySet().toString()  # not a call for each thread
         return [name for name in self._thread_names if f"{name}," in living]

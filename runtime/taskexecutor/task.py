@@ -1,7 +1,8 @@
 """One attempt of a task inside a TaskExecutor: from its descriptor to its final state (Flink's `Task`).
 
 The job's code runs in a process of its own, forked from the zygote; this object prepares it, follows it, and cleans up
-after it, so that a final state is only told when nothing of the attempt runs any more.
+after it, so that a final state is only told when nothing of the attempt runs any more. The one exception is what has
+FINISHED and had no streaming query: its process has ended, and its session is closed behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from blob.errors import BlobError
-from runtime.ids import JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
@@ -27,7 +27,7 @@ from runtime.jobmaster.descriptor import (
     TaskProgress,
     VertexProgress,
 )
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.jobmaster.execution_state import ExecutionState, FailureKind
 from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.librarycache.environment import PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
@@ -51,10 +51,11 @@ from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
 from runtime.taskexecutor.query_watch import watch_queries
 from runtime.taskexecutor.services import TaskServices
-from runtime.taskexecutor.task_checkpoints import StopOutcome, TaskCheckpoints
+from runtime.taskexecutor.task_checkpoints import TaskCheckpoints
 from runtime.taskexecutor.task_files import TaskFiles
+from runtime.taskexecutor.task_outcome import TaskOutcome
 from runtime.taskexecutor.task_pool import private_file
-from runtime.taskexecutor.task_spec import describe_exit, query_location, task_spec, vertex_progress
+from runtime.taskexecutor.task_spec import query_location, task_spec, vertex_progress
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +97,10 @@ class Task:
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
         self._leasing: set[asyncio.Task[None]] = set()
-        self._failure: ErrorInfo | None = None
-        self._finished = False
-        self._partitions: tuple[ResultPartitionInfo, ...] = ()
+        self._has_queries = False
+        self._outcome = TaskOutcome(descriptor, services.limits)
+        self._fail = self._outcome.fail
+        self._left: ConnectEndpoint | None = None
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
         self._queries: tuple[StreamingQuery, ...] = ()
@@ -144,11 +146,13 @@ class Task:
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
-        state = self._final_state(status, await self.checkpoints.end())
+        state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled)
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
         self._enter(replace(state, logs=await self._keep_logs()))
+        if self._left is not None:
+            await self._release(self._left)
 
     def _kind_of(self, error: Exception) -> FailureKind:
         if not self._driver.alive:
@@ -157,7 +161,7 @@ class Task:
 
     async def _blame_a_lost_driver(self) -> None:
         """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""
-        failure, driver = self._failure, self._driver
+        failure, driver = self._outcome.failure, self._driver
         if failure is None or failure.kind is not FailureKind.USER_CODE:
             return
         try:
@@ -165,9 +169,7 @@ class Task:
         except SparkVehicleError as error:
             log.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
             message = f"the Spark driver (process {driver.info.pid}) has ended: {failure.type}: {failure.message}"
-            self._failure = replace(
-                failure, kind=FailureKind.SPARK_LOST, type="SparkDriverLostException", message=message
-            )
+            self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
 
     async def _discard_unfinished(self) -> None:
         """Remove what it was writing; nobody reads it, so that a failure to do so fails nobody."""
@@ -228,9 +230,22 @@ class Task:
             finally:
                 process.close()
             await self._blame_a_lost_driver()
-        finally:
+        except BaseException:
+            await self._release(endpoint)
+            raise
+        if isinstance(endpoint, ConnectEndpoint) and status == 0 and self._is_done:
+            self._left = endpoint
+        else:
             await self._release(endpoint)
         return status
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether its work is: its functions have returned, and no streaming query goes on behind them.
+
+        Then its end is told before its session is closed, and whoever waits for its results goes on at once.
+        """
+        return self._outcome.finished and not self.cancelled and not self._has_queries
 
     async def _start_process(
         self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
@@ -291,7 +306,7 @@ class Task:
         driver = self._driver
         if not driver.alive:
             return
-        patience, interrupted = self._services.cancellation_timeout_s, not self._finished
+        patience, interrupted = self._services.cancellation_timeout_s, not self._outcome.finished
         try:
             async with asyncio.timeout(patience + ANSWER_S):
                 if isinstance(endpoint, ClassicEndpoint):
@@ -371,8 +386,10 @@ class Task:
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
+                self._has_queries = True
                 self.checkpoints.query_started(query_location(message))
             case "lease":
+                self._has_queries = True
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)
             case "query_failed":
@@ -383,10 +400,8 @@ class Task:
                 self._progress = vertex_progress(message["vertices"])
                 self._tell_progress()
             case "finished":
-                self._finished = True
-                self._partitions = tuple(
-                    ResultPartitionInfo(**announced) for announced in message["result"].get("partitions", ())
-                )
+                announced = message["result"].get("partitions", ())
+                self._outcome.finish(ResultPartitionInfo(**each) for each in announced)
             case "failed":
                 error = message["error"]
                 lost = error.get("lost_result")
@@ -421,36 +436,3 @@ class Task:
 
     def _tell_progress(self) -> None:
         self._on_progress(self.progress)
-
-    def _fail(
-        self, kind: FailureKind, name: str, message: str, traceback: str = "", lost_result: str | None = None
-    ) -> None:
-        if self._failure is None:
-            now_ms = time.time_ns() // 1_000_000
-            lost = None if lost_result is None else JobVertexID(lost_result)
-            self._failure = ErrorInfo(kind, name, message, traceback, self.descriptor.task_name, now_ms, lost)
-
-    def _final_state(self, status: int | None, stop: StopOutcome) -> TaskExecutionState:
-        attempt_id = self.descriptor.attempt_id
-        if stop is StopOutcome.COMPLETED:
-            # The job is over, and its state kept; what its code made of the end of its queries is no failure.
-            return TaskExecutionState(
-                attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
-            )
-        if self.cancelled:
-            return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
-        if stop is StopOutcome.FAILED:
-            # Its queries were stopped and its state not kept: the job is not over, and goes on.
-            self._failure = None
-            message = "the job was to be stopped with a savepoint, which failed after its queries had been stopped"
-            self._fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message)
-        if self._failure is None and not self._finished and not self._ended_itself_well(status):
-            message = describe_exit(status, self._services.limits)
-            self._fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", message)
-        if self._failure is not None:
-            return TaskExecutionState(attempt_id, ExecutionState.FAILED, self._failure, status)
-        return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
-
-    def _ended_itself_well(self, status: int | None) -> bool:
-        """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
-        return status == 0 and self.descriptor.kind is JobKind.SCRIPT

@@ -1,0 +1,76 @@
+"""How an attempt ended, from what was heard of it while it ran (pure)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from runtime.ids import JobVertexID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.jobmaster.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor, TaskExecutionState
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.spark.spec import ResourceLimits
+from runtime.taskexecutor.task_checkpoints import StopOutcome
+from runtime.taskexecutor.task_spec import describe_exit
+
+
+class TaskOutcome:
+    """Collects what is heard of one attempt; the first failure counts.
+
+    Args:
+        descriptor: the attempt.
+        limits: those of its process, which may be what ended it.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, limits: ResourceLimits) -> None:
+        self._descriptor = descriptor
+        self._limits = limits
+        self._partitions: tuple[ResultPartitionInfo, ...] = ()
+        self.failure: ErrorInfo | None = None
+        self.finished = False
+        """Whether its code came to its own end."""
+
+    def finish(self, partitions: Iterable[ResultPartitionInfo]) -> None:
+        """Its code has come to its end; *partitions* are its results."""
+        self.finished = True
+        self._partitions = tuple(partitions)
+
+    def fail(
+        self, kind: FailureKind, name: str, message: str, traceback: str = "", lost_result: str | None = None
+    ) -> None:
+        """Something failed."""
+        if self.failure is None:
+            now_ms = time.time_ns() // 1_000_000
+            lost = None if lost_result is None else JobVertexID(lost_result)
+            self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.task_name, now_ms, lost)
+
+    def blame(self, kind: FailureKind, name: str, message: str) -> None:
+        """What failed was not the fault of whom it seemed to be."""
+        assert self.failure is not None
+        self.failure = replace(self.failure, kind=kind, type=name, message=message)
+
+    def final_state(self, status: int | None, stop: StopOutcome, cancelled: bool) -> TaskExecutionState:
+        """The attempt's last state, its process having ended with an exit status (None: there was no process)."""
+        attempt_id = self._descriptor.attempt_id
+        if stop is StopOutcome.COMPLETED:
+            # The job is over, and its state kept; what its code made of the end of its queries is no failure.
+            return TaskExecutionState(
+                attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
+            )
+        if cancelled:
+            return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
+        if stop is StopOutcome.FAILED:
+            # Its queries were stopped and its state not kept: the job is not over, and goes on.
+            self.failure = None
+            message = "the job was to be stopped with a savepoint, which failed after its queries had been stopped"
+            self.fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message)
+        if self.failure is None and not self.finished and not self._ended_itself_well(status):
+            self.fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", describe_exit(status, self._limits))
+        if self.failure is not None:
+            return TaskExecutionState(attempt_id, ExecutionState.FAILED, self.failure, status)
+        return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
+
+    def _ended_itself_well(self, status: int | None) -> bool:
+        """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
+        return status == 0 and self._descriptor.kind is JobKind.SCRIPT
