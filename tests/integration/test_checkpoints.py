@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-import pyarrow.parquet
 import pytest
 
 from runtime.checkpoint.files import list_names
@@ -24,6 +20,7 @@ from tests.cluster_harness import ROOT, Cluster, await_value, started
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 from tests.rest_client import RestClient
+from tests.streaming_rows import Source, files_of, rows_of
 
 # File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
 STREAM = """\
@@ -63,39 +60,7 @@ def pipeline(argv):
     return p
 """
 
-KEYS = 7
-
 pytestmark = pytest.mark.timeout(900)  # many restarts of Spark, on a machine that may be busy
-
-
-class Source:
-    """The files of the source, each with rows of one minute; the last one closes all windows."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.expected: Counter[tuple[str, str]] = Counter()
-        self._files = 0
-        self._begun = time.time() - 3600
-        directory.mkdir()
-
-    def write(self, files: int) -> None:
-        for _ in range(files):
-            number = self._files
-            minute = f"2026-01-01T{number // 60:02}:{number % 60:02}:00"
-            keys = [f"key-{row % KEYS}" for row in range(20 + number)]
-            self.expected.update((minute, key) for key in keys)
-            self._add([{"at": minute, "key": key} for key in keys])
-
-    def close(self) -> None:
-        self._add([{"at": "2030-01-01T00:00:00", "key": "end"}])
-
-    def _add(self, rows: list[dict[str, str]]) -> None:
-        unfinished = self.directory.parent / "unfinished"
-        unfinished.write_text("\n".join(map(json.dumps, rows)))
-        # Spark takes the files in the order of these times.
-        os.utime(unfinished, (self._begun + self._files, self._begun + self._files))
-        unfinished.rename(self.directory / f"{self._files:04}.json")
-        self._files += 1
 
 
 @pytest.fixture(scope="module")
@@ -129,30 +94,6 @@ def kill_and_await_restart(cluster: Cluster, job_id: str, pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     await_value(lambda: attempts(cluster, job_id) > before, timeout=120)
     cluster.await_status(job_id, "RUNNING")
-
-
-def files_of(sink: Path) -> list[str]:
-    """What the sink holds by its log, which is what counts for Spark's readers; one that is there twice counts twice.
-
-    The log is read here, and not by Spark: what Spark wrote is not checked by Spark.
-    """
-    log = sink / "_spark_metadata"
-    names = [path.name for path in log.iterdir() if not path.name.startswith(".")] if log.exists() else []
-    compact = max((int(name.split(".")[0]) for name in names if name.endswith(".compact")), default=-1)
-    later = [name for name in names if name.isdigit() and int(name) > compact]
-    paths: list[str] = []
-    for name in [*([f"{compact}.compact"] if compact >= 0 else []), *later]:
-        paths += [json.loads(line)["path"] for line in (log / name).read_text().splitlines()[1:]]
-    return [unquote(urlsplit(path).path) for path in paths]
-
-
-def rows_of(sink: Path) -> Counter[tuple[str, str]]:
-    """The rows of the sink's files; one that is there twice counts twice."""
-    found: Counter[tuple[str, str]] = Counter()
-    for path in files_of(sink):
-        for row in pyarrow.parquet.read_table(path).to_pylist():
-            found[row["start"].strftime("%Y-%m-%dT%H:%M:%S"), row["key"]] += row["count"]
-    return found
 
 
 def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doubles_no_row(
