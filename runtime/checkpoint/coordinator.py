@@ -38,28 +38,13 @@ from runtime.checkpoint.messages import (
     SnapshotType,
 )
 from runtime.checkpoint.operations import Operations
-from runtime.checkpoint.pending import CheckpointTask, PendingCheckpoint
+from runtime.checkpoint.pending import PendingCheckpoint, RunningTasks
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker
 from runtime.ids import JobID, TriggerID
 from runtime.jobmaster.execution_state import Instant
 
 REMEMBERED = 1000
 """Of how many checkpoints that are over it is remembered what became of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningTasks:
-    """The tasks of a job at one moment.
-
-    Args:
-        tasks: those that run.
-        are_ready: whether all that are deployed run; a checkpoint has to include them all.
-        are_stateful: whether one of them has a streaming query, so that there is something to checkpoint.
-    """
-
-    tasks: tuple[CheckpointTask, ...] = ()
-    are_ready: bool = False
-    are_stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +89,12 @@ class CheckpointCoordinator:
     def latest(self) -> CheckpointMetadata | None:
         """The completed checkpoint to go back to."""
         return self._latest
+
+    @property
+    def completed(self) -> frozenset[str]:
+        """The names of the directories of the checkpoints that are complete, as far as they are remembered."""
+        done = (number for number, outcome in self._outcomes.items() if outcome is CheckpointOutcome.COMPLETED)
+        return frozenset(posixpath.basename(self._checkpoint_directory(number)) for number in done)
 
     @property
     def pending(self) -> tuple[PendingCheckpoint, ...]:

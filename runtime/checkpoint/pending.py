@@ -28,6 +28,21 @@ class CheckpointTask:
     resource_id: ResourceID
 
 
+@dataclass(frozen=True, slots=True)
+class RunningTasks:
+    """The tasks of a job at one moment.
+
+    Args:
+        tasks: those that run.
+        are_ready: whether all that are deployed run; a checkpoint has to include them all.
+        are_stateful: whether one of them has a streaming query, so that there is something to checkpoint.
+    """
+
+    tasks: tuple[CheckpointTask, ...] = ()
+    are_ready: bool = False
+    are_stateful: bool = False
+
+
 class PendingCheckpoint:
     """One checkpoint until it is stored or aborted.
 

@@ -122,13 +122,13 @@ def job() -> None:
 @click.option(
     "--from",
     "savepoint",
-    type=click.Path(exists=True, file_okay=False),
-    help="Begin from this savepoint: each streaming query from the state that it holds under the query's name.",
+    help="Begin from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query from "
+    "the state that it holds under the query's name.",
 )
 @click.option(
     "--allow-non-restored-state",
     is_flag=True,
-    help="With --from: begin although a query has another name than those in the savepoint.",
+    help="With --from: begin although a query has another name than those that it holds.",
 )
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option

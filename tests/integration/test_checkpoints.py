@@ -60,6 +60,8 @@ def pipeline(argv):
     return p
 """
 
+RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
+
 pytestmark = pytest.mark.timeout(900)  # many restarts of Spark, on a machine that may be busy
 
 
@@ -155,13 +157,25 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     cluster.run("job", "cancel", second)
 
     # Rolled back to the first savepoint, in place: everything after it is done again, and nothing is there twice.
-    options = ("--from", first.path)
+    options = ("--from", first.path, "-D", f"{RETENTION}=RETAIN_ON_CANCELLATION")
     third = cluster.submit(script, str(source.directory), str(sink), str(tmp_path / "live"), options=options)
     cluster.await_status(third, "RUNNING")
     await_value(lambda: rows_of(sink) != source.expected)
     await_value(lambda: rows_of(sink).total() >= source.expected.total(), timeout=180)
     assert rows_of(sink) == source.expected
+    latest = await_checkpoints(cluster, third)["latest_completed"]
     cluster.run("job", "cancel", third)
+
+    # Its checkpoints outlive it, and another job begins from the latest, by the name of the job.
+    kept = [path.name for path in (cluster.directory / "checkpoints" / third).iterdir()]
+    assert max(int(name.removeprefix("chk-")) for name in kept) >= latest["id"]
+    fourth = cluster.submit(script, str(source.directory), str(sink), "", options=("--from", third))
+    await_checkpoints(cluster, fourth)
+    restored = cluster.job(fourth)["checkpoints"]["latest_restored"]
+    assert (restored["is_savepoint"], Path(restored["external_path"]).parent.name) == (False, third)
+    await_value(lambda: rows_of(sink) == source.expected, timeout=180)
+    cluster.run("job", "cancel", fourth)
+    assert not (cluster.directory / "checkpoints" / fourth).exists(), "none outlives its job unless that is set"
 
 
 def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker
@@ -578,6 +579,10 @@ def test_the_configuration_of_checkpoints_has_the_words_of_flinks() -> None:
     some = checkpoints.config(CheckpointCoordinatorConfiguration(1.5, 0.25, 60.0, 2, 3), "HashMapStateBackend")
     assert [some[name] for name in ("interval", "min_pause", "timeout", "max_concurrent")] == [1500, 250, 60000, 2]
     assert some["tolerable_failed_checkpoints"] == 3
+    retention = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+    kept = checkpoints.config(CheckpointCoordinatorConfiguration(retention=retention), "HashMapStateBackend")
+    assert none["externalization"] == {"enabled": False, "delete_on_cancellation": True}
+    assert kept["externalization"] == {"enabled": True, "delete_on_cancellation": False}
 
 
 def test_an_operation_has_the_form_of_flinks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import (
@@ -106,7 +107,10 @@ def config(settings: CheckpointCoordinatorConfiguration, state_backend: str) -> 
         "timeout": round(settings.timeout_s * 1000),
         "min_pause": round(settings.min_pause_s * 1000),
         "max_concurrent": settings.max_concurrent,
-        "externalization": {"enabled": False, "delete_on_cancellation": True},
+        "externalization": {
+            "enabled": settings.retention is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS,
+            "delete_on_cancellation": settings.retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION,
+        },
         "state_backend": state_backend,
         "checkpoint_storage": "FileSystemCheckpointStorage",
         "unaligned_checkpoints": False,
