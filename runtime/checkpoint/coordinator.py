@@ -39,7 +39,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.operations import Operations
 from runtime.checkpoint.pending import PendingCheckpoint, RunningTasks
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker, TaskStateStats
 from runtime.ids import JobID, TriggerID
 from runtime.jobmaster.execution_state import Instant
 
@@ -183,7 +183,7 @@ class CheckpointCoordinator:
         self._pending[checkpoint_id] = PendingCheckpoint(
             self._job_id, checkpoint_id, trigger, tasks, directory, at, request.since
         )
-        self._stats.triggered(checkpoint_id, trigger.type, len(tasks), at.epoch_ms)
+        self._stats.triggered(checkpoint_id, trigger.type, [task.key for task in tasks], at.epoch_ms)
         if not trigger.type.is_savepoint:
             self._last_triggered_s = at.monotonic_s
         return [TriggerTasks(checkpoint_id, trigger, directory, tasks), *self._start_next()]
@@ -204,8 +204,8 @@ class CheckpointCoordinator:
         if not pending.expects(ack.attempt_id):
             return CheckpointOutcome.PENDING, []
         pending.acknowledge(ack)
-        size, new_bytes = sum(query.bytes for query in ack.queries), sum(query.new_bytes for query in ack.queries)
-        self._stats.acknowledged(ack.checkpoint_id, size, new_bytes, at.epoch_ms)
+        part = TaskStateStats.of(pending.key_of(ack.attempt_id), ack.queries, ack.duration_ms, at.epoch_ms)
+        self._stats.acknowledged(ack.checkpoint_id, part, at.epoch_ms)
         if not pending.is_fully_acknowledged:
             return CheckpointOutcome.PENDING, []
         problem = pending.problem()

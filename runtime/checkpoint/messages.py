@@ -155,6 +155,7 @@ class AcknowledgeCheckpoint:
         trigger: what was wished for, so that a JobMaster that does not know the checkpoint knows what it was.
         queries: what was snapshotted.
         notes: what whoever wished should know.
+        duration_ms: how long the snapshots took.
     """
 
     checkpoint_id: int
@@ -162,6 +163,7 @@ class AcknowledgeCheckpoint:
     trigger: CheckpointTrigger
     queries: tuple[QuerySnapshot, ...]
     notes: tuple[str, ...] = ()
+    duration_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

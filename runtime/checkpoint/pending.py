@@ -100,6 +100,10 @@ class PendingCheckpoint:
         """Whether that attempt takes part."""
         return attempt_id in self._tasks
 
+    def key_of(self, attempt_id: ExecutionAttemptID) -> JobVertexID:
+        """The task of an attempt that takes part."""
+        return self._tasks[attempt_id].key
+
     def missing_of(self, running: Collection[ExecutionAttemptID]) -> list[CheckpointTask]:
         """Those who have not acknowledged it and are not among *running* any more."""
         return [task for key, task in self._tasks.items() if key not in self._acknowledged and key not in running]

@@ -284,6 +284,11 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     assert (latest["status"], latest["num_acknowledged_subtasks"]) == ("COMPLETED", 1)
     assert latest["state_size"] > 0
     assert rest.get(f"{job}/checkpoints/config")["interval"] == 1000
+    ((vertex, part),) = latest["tasks"].items()
+    assert (part["state_size"], part["num_acknowledged_subtasks"]) == (latest["state_size"], 1)
+    savepoint = rest.get(f"{job}/checkpoints")["latest"]["savepoint"]["id"]
+    details = rest.get(f"{job}/checkpoints/details/{savepoint}/subtasks/{vertex}")
+    assert [subtask["className"] for subtask in details["subtasks"]] == ["completed"]
 
     stopped = done(f"{job}/savepoints/{post(f'{job}/stop', {'targetDirectory': None, 'drain': False})}")["location"]
     assert Path(stopped).parent == cluster.directory / "savepoints"
