@@ -169,6 +169,27 @@ def job_explain(configuration: object, **settings: object) -> None:
     commands.job_explain(**settings)  # type: ignore[arg-type]
 
 
+@job.command(name="check")
+@configured
+@click.option(
+    "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, or JOB_ID/chk-N."
+)
+@json_option
+@click.argument("file", type=click.Path())
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def job_check(configuration: object, file: str, args: tuple[str, ...], state: str, as_json: bool) -> None:
+    """Say whether the job FILE with ARGS (after --) could go on from a state, query by query, without running it.
+
+    The file's code is run here, up to where it waits for a query, on a Spark of one core. Its queries read no rows and
+    write none; what else its code does, it does. No cluster is needed.
+
+    Exit status: 0 all queries fit, if with loss; 1 one does not.
+    """
+    from runtime.cluster.check_command import check_job_file
+
+    check_job_file(configuration, file, args, state, as_json)  # type: ignore[arg-type]
+
+
 @job.command(name="list")
 @configured
 @json_option

@@ -16,7 +16,7 @@ from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.messages import OperationState
 from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID, TriggerID
-from tests.cluster_harness import ROOT, Cluster, await_value, started
+from tests.cluster_harness import ROOT, Cluster, await_value, paths_below, started
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 from tests.rest_client import RestClient
@@ -197,6 +197,39 @@ def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster,
     assert "FINISHED already" in failed.stderr
 
 
+def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpointed: Cluster, tmp_path: Path) -> None:
+    cluster, source = checkpointed, Source(tmp_path / "in")
+    source.write(1)
+    arguments = str(source.directory), str(tmp_path / "out"), str(tmp_path / "live")
+    script = write_job(tmp_path, STREAM, "stream.py")
+    job_id = cluster.submit(script, *arguments)
+    cluster.await_status(job_id, "RUNNING")
+    await_checkpoints(cluster, job_id)
+    savepoint = cluster.run("job", "stop", job_id).stdout.strip()
+    before = {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)}
+
+    def check(file: Path) -> tuple[int, dict[str, Any]]:
+        done = cluster.run("job", "check", "--from", savepoint, "--json", str(file), "--", *arguments, check=False)
+        assert done.returncode in (0, 1), done.stderr
+        return done.returncode, {verdict["query"]: verdict for verdict in json.loads(done.stdout)}
+
+    exit_status, verdicts = check(script)
+    assert (exit_status, verdicts["counts"]["fit"]) == (0, "fits"), verdicts
+    assert {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)} == before
+    # Another key, and a second query; what comes after the wait is not run.
+    changed = STREAM.replace('"key").count()', "F.length('key').alias('key')).count()").replace(
+        "writer.start(sink).awaitTermination()",
+        "rows.writeStream.queryName('second').foreachBatch(lambda frame, batch: 1 / 0).start()\n"
+        "writer.start(sink).awaitTermination()\nraise RuntimeError('it waited')",
+    )
+    exit_status, verdicts = check(write_job(tmp_path, changed, "changed.py"))
+    assert (exit_status, verdicts["counts"]["fit"]) == (1, "does not fit"), verdicts
+    assert "was string and is integer" in " ".join(verdicts["counts"]["reasons"])
+    assert verdicts["second"]["notes"] == ["it is new, and begins without state"]
+    unknown = cluster.run("job", "check", "--from", "0" * 32, str(script), check=False)
+    assert (unknown.returncode, "there is no checkpoint" in unknown.stderr) == (1, True)
+
+
 def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed: Cluster, tmp_path: Path) -> None:
     cluster, source = checkpointed, Source(tmp_path / "in")
 
@@ -219,6 +252,9 @@ def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed
     savepoint = Path(cluster.run("job", "stop", job_id).stdout.strip())
     assert cluster.job(job_id)["status"] == "FINISHED"
     assert [query.snapshot.name for query in read_savepoint(savepoint).queries] == ["query-0"]
+    file = str(write_job(tmp_path, PIPELINE))
+    checked = cluster.run("job", "check", "--from", str(savepoint), file, "--", f"--source={source.directory}")
+    assert checked.stdout.splitlines()[0] == "query-0: fits"
 
 
 def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Cluster, tmp_path: Path) -> None:
@@ -286,9 +322,6 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     assert rest.get(f"{job}/checkpoints/config")["interval"] == 1000
     ((vertex, part),) = latest["tasks"].items()
     assert (part["state_size"], part["num_acknowledged_subtasks"]) == (latest["state_size"], 1)
-    savepoint = rest.get(f"{job}/checkpoints")["latest"]["savepoint"]["id"]
-    details = rest.get(f"{job}/checkpoints/details/{savepoint}/subtasks/{vertex}")
-    assert [subtask["className"] for subtask in details["subtasks"]] == ["completed"]
 
     stopped = done(f"{job}/savepoints/{post(f'{job}/stop', {'targetDirectory': None, 'drain': False})}")["location"]
     assert Path(stopped).parent == cluster.directory / "savepoints"
@@ -297,6 +330,8 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     assert figures["latest"]["savepoint"]["external_path"] == stopped
     kept = rest.get(f"{job}/checkpoints/details/{figures['latest']['savepoint']['id']}")
     assert kept["checkpoint_type"] == "SYNC_SAVEPOINT"
+    details = rest.get(f"{job}/checkpoints/details/{kept['id']}/subtasks/{vertex}")
+    assert [subtask["className"] for subtask in details["subtasks"]] == ["completed"]
     assert rest.ask("POST", f"{job}/savepoints", b"{}").status == 409
 
     assert done(f"/v1/savepoint-disposal/{post('/v1/savepoint-disposal', {'savepoint-path': first})}") == {}
