@@ -48,7 +48,7 @@ def read_job_file(path: Path, argv: Sequence[str], name: str | None = None, job_
     now_ms = time.time_ns() // 1_000_000
     if kind is JobKind.SCRIPT:
         return JobGraph.for_script(name or path.stem, job_id=job_id, argv=tuple(argv), created_ms=now_ms)
-    pipeline = _build(path, argv)
+    pipeline = build_pipeline(path, argv)
     if name is not None:
         pipeline.name = name
     return pipeline.to_job_graph(job_id, tuple(argv), now_ms)
@@ -71,7 +71,8 @@ def kind_of(path: Path) -> JobKind:
     return JobKind.PIPELINE if any(node.name == ENTRY for node in functions) else JobKind.SCRIPT
 
 
-def _build(path: Path, argv: Sequence[str]) -> Pipeline:
+def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:
+    """The pipeline that a file makes, in this process; raises what `read_job_file` raises."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise JobFileError(f"the job file {path} is no Python module", "give it a name that ends with .py")
@@ -87,7 +88,7 @@ def _build(path: Path, argv: Sequence[str]) -> Pipeline:
         raise JobFileError(
             f"the job file {path} cannot be imported, or its {ENTRY}() failed: {type(error).__name__}: {error}",
             "correct it and run it again; nothing was submitted",
-            _own_traceback(error, path),
+            own_traceback(error, path),
         ) from error
     finally:
         sys.path.remove(str(path.resolve().parent))
@@ -98,7 +99,7 @@ def _build(path: Path, argv: Sequence[str]) -> Pipeline:
     return pipeline
 
 
-def _own_traceback(error: BaseException, path: Path) -> str:
+def own_traceback(error: BaseException, path: Path) -> str:
     """The traceback from the user's first frame on."""
     frames = traceback.TracebackException.from_exception(error)
     own = [index for index, frame in enumerate(frames.stack) if frame.filename == str(path)]

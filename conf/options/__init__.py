@@ -112,6 +112,7 @@ JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
         CheckpointingOptions.MAX_CONCURRENT,
         CheckpointingOptions.TOLERABLE_FAILURES,
         CheckpointingOptions.NUM_RETAINED,
+        CheckpointingOptions.RETENTION,
     )
 )
 """What one job may set for itself."""

@@ -21,6 +21,14 @@ class StateBackend(Enum):
     ROCKSDB = "rocksdb"
 
 
+class ExternalizedCheckpointRetention(Enum):
+    """What becomes of a job's completed checkpoints at its end (Flink's enumeration of that name)."""
+
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+
+
 def _checkpoints_dir(configuration: Configuration) -> Path:
     return configuration.get(ClusterOptions.RUNTIME_DIR) / "checkpoints"
 
@@ -70,6 +78,14 @@ class CheckpointingOptions:
         "1",
         "How many completed checkpoints of a job are kept; beyond it the oldest are removed.",
         fallback_keys=("state.checkpoints.num-retained",),
+    )
+    RETENTION = option(
+        "execution.checkpointing.externalized-checkpoint-retention",
+        Choice(ExternalizedCheckpointRetention),
+        "NO_EXTERNALIZED_CHECKPOINTS",
+        "Which completed checkpoints outlive their job, for `job run --from`: with `RETAIN_ON_CANCELLATION` those of a "
+        "job that was cancelled or failed, with `DELETE_ON_CANCELLATION` of one that failed, otherwise none. Those of "
+        "a job that finished are removed.",
     )
     CHECKPOINTS_DIR = computed_option(
         "execution.checkpointing.dir",

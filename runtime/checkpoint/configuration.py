@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
+from conf.options.checkpointing import ExternalizedCheckpointRetention
+from runtime.jobmaster.execution_state import JobStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class CheckpointCoordinatorConfiguration:
         timeout_s: what is not complete after it is aborted.
         max_concurrent: how many checkpoints may be under way; savepoints are not counted.
         tolerable_failures: how many checkpoints may fail in a row before the job fails; None for any number.
+        retention: which completed checkpoints outlive the job.
     """
 
     interval_s: float | None = None
@@ -25,6 +28,7 @@ class CheckpointCoordinatorConfiguration:
     timeout_s: float = 600.0
     max_concurrent: int = 1
     tolerable_failures: int | None = None
+    retention: ExternalizedCheckpointRetention = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
 
     @classmethod
     def of(cls, configuration: Configuration) -> CheckpointCoordinatorConfiguration:
@@ -39,4 +43,14 @@ class CheckpointCoordinatorConfiguration:
             # A pause after each checkpoint leaves room for one at a time only, as in Flink.
             1 if min_pause_s else get(CheckpointingOptions.MAX_CONCURRENT),
             get(CheckpointingOptions.TOLERABLE_FAILURES),
+            get(CheckpointingOptions.RETENTION),
+        )
+
+    def retains(self, status: JobStatus) -> bool:
+        """Whether completed checkpoints outlive a job that has come to this end (Flink's `CheckpointProperties`)."""
+        if status is JobStatus.CANCELED:
+            return self.retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+        return (
+            status is JobStatus.FAILED
+            and self.retention is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
         )

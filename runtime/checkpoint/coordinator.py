@@ -38,28 +38,13 @@ from runtime.checkpoint.messages import (
     SnapshotType,
 )
 from runtime.checkpoint.operations import Operations
-from runtime.checkpoint.pending import CheckpointTask, PendingCheckpoint
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker
+from runtime.checkpoint.pending import PendingCheckpoint, RunningTasks
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker, TaskStateStats
 from runtime.ids import JobID, TriggerID
 from runtime.jobmaster.execution_state import Instant
 
 REMEMBERED = 1000
 """Of how many checkpoints that are over it is remembered what became of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningTasks:
-    """The tasks of a job at one moment.
-
-    Args:
-        tasks: those that run.
-        are_ready: whether all that are deployed run; a checkpoint has to include them all.
-        are_stateful: whether one of them has a streaming query, so that there is something to checkpoint.
-    """
-
-    tasks: tuple[CheckpointTask, ...] = ()
-    are_ready: bool = False
-    are_stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +89,12 @@ class CheckpointCoordinator:
     def latest(self) -> CheckpointMetadata | None:
         """The completed checkpoint to go back to."""
         return self._latest
+
+    @property
+    def completed(self) -> frozenset[str]:
+        """The names of the directories of the checkpoints that are complete, as far as they are remembered."""
+        done = (number for number, outcome in self._outcomes.items() if outcome is CheckpointOutcome.COMPLETED)
+        return frozenset(posixpath.basename(self._checkpoint_directory(number)) for number in done)
 
     @property
     def pending(self) -> tuple[PendingCheckpoint, ...]:
@@ -192,7 +183,7 @@ class CheckpointCoordinator:
         self._pending[checkpoint_id] = PendingCheckpoint(
             self._job_id, checkpoint_id, trigger, tasks, directory, at, request.since
         )
-        self._stats.triggered(checkpoint_id, trigger.type, len(tasks), at.epoch_ms)
+        self._stats.triggered(checkpoint_id, trigger.type, [task.key for task in tasks], at.epoch_ms)
         if not trigger.type.is_savepoint:
             self._last_triggered_s = at.monotonic_s
         return [TriggerTasks(checkpoint_id, trigger, directory, tasks), *self._start_next()]
@@ -213,8 +204,8 @@ class CheckpointCoordinator:
         if not pending.expects(ack.attempt_id):
             return CheckpointOutcome.PENDING, []
         pending.acknowledge(ack)
-        size, new_bytes = sum(query.bytes for query in ack.queries), sum(query.new_bytes for query in ack.queries)
-        self._stats.acknowledged(ack.checkpoint_id, size, new_bytes, at.epoch_ms)
+        part = TaskStateStats.of(pending.key_of(ack.attempt_id), ack.queries, ack.duration_ms, at.epoch_ms)
+        self._stats.acknowledged(ack.checkpoint_id, part, at.epoch_ms)
         if not pending.is_fully_acknowledged:
             return CheckpointOutcome.PENDING, []
         problem = pending.problem()

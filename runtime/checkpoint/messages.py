@@ -155,6 +155,7 @@ class AcknowledgeCheckpoint:
         trigger: what was wished for, so that a JobMaster that does not know the checkpoint knows what it was.
         queries: what was snapshotted.
         notes: what whoever wished should know.
+        duration_ms: how long the snapshots took.
     """
 
     checkpoint_id: int
@@ -162,6 +163,7 @@ class AcknowledgeCheckpoint:
     trigger: CheckpointTrigger
     queries: tuple[QuerySnapshot, ...]
     notes: tuple[str, ...] = ()
+    duration_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +190,9 @@ class JobManagerTaskRestore:
     Args:
         checkpoint_id: the checkpoint, or 0 for a savepoint.
         queries: what there is of the task's queries.
-        savepoint: the directory of the savepoint that the job was begun from; empty for a checkpoint of the job's own.
-            A savepoint is put back once, whatever lies at the location of the query; a checkpoint only where what lies
-            there is behind it, or broken.
+        savepoint: the directory of the savepoint, or of another job's checkpoint, that the job was begun from; empty
+            for a checkpoint of the job's own. A savepoint is put back once, whatever lies at the location of the query;
+            a checkpoint of its own only where what lies there is behind it, or broken.
         allow_non_restored_state: whether a query may begin without state although there is some that nobody claims.
     """
 

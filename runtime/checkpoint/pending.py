@@ -28,6 +28,21 @@ class CheckpointTask:
     resource_id: ResourceID
 
 
+@dataclass(frozen=True, slots=True)
+class RunningTasks:
+    """The tasks of a job at one moment.
+
+    Args:
+        tasks: those that run.
+        are_ready: whether all that are deployed run; a checkpoint has to include them all.
+        are_stateful: whether one of them has a streaming query, so that there is something to checkpoint.
+    """
+
+    tasks: tuple[CheckpointTask, ...] = ()
+    are_ready: bool = False
+    are_stateful: bool = False
+
+
 class PendingCheckpoint:
     """One checkpoint until it is stored or aborted.
 
@@ -84,6 +99,10 @@ class PendingCheckpoint:
     def takes_part(self, attempt_id: ExecutionAttemptID) -> bool:
         """Whether that attempt takes part."""
         return attempt_id in self._tasks
+
+    def key_of(self, attempt_id: ExecutionAttemptID) -> JobVertexID:
+        """The task of an attempt that takes part."""
+        return self._tasks[attempt_id].key
 
     def missing_of(self, running: Collection[ExecutionAttemptID]) -> list[CheckpointTask]:
         """Those who have not acknowledged it and are not among *running* any more."""

@@ -27,6 +27,7 @@ from runtime.checkpoint.restore import finish_restore, restore_snapshot
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, SINK, discard_snapshot, load_snapshot, part_of
 
 __all__ = [
+    "describe_query",
     "discard_snapshot",
     "finish_restore",
     "inspect_location",

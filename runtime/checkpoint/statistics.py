@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from runtime.checkpoint.messages import CheckpointMetadata, OperationStatus, SnapshotType
+from runtime.checkpoint.model import QuerySnapshot
+from runtime.ids import JobVertexID
 
 HISTORY = 10
 """How many checkpoints are shown (Flink's ``web.checkpoints.history``)."""
@@ -19,6 +21,33 @@ class CheckpointStatsStatus(Enum):
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStateStats:
+    """The part of one task in a checkpoint (Flink's `TaskStateStats`; a task here is what one subtask is there).
+
+    Args:
+        task_key: of the task.
+        ack_timestamp: when it acknowledged, in milliseconds since the epoch; None before.
+        state_size: bytes of its snapshots.
+        checkpointed_size: bytes of them that no earlier checkpoint had.
+        duration: how long its snapshots took, in milliseconds, its queries running on; 0 where that is not known.
+    """
+
+    task_key: JobVertexID
+    ack_timestamp: int | None = None
+    state_size: int = 0
+    checkpointed_size: int = 0
+    duration: int = 0
+
+    @classmethod
+    def of(
+        cls, task_key: JobVertexID, queries: Sequence[QuerySnapshot], duration_ms: int, now_ms: int
+    ) -> TaskStateStats:
+        """Of a task that has acknowledged just now."""
+        state_size, new_bytes = sum(query.bytes for query in queries), sum(query.new_bytes for query in queries)
+        return cls(task_key, now_ms, state_size, new_bytes, duration_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +69,7 @@ class CheckpointStats:
         discarded: whether its files have been removed since.
         failure_timestamp: when it failed, in milliseconds since the epoch.
         failure_message: why it failed.
+        tasks: the part of each task.
     """
 
     id: int
@@ -56,6 +86,7 @@ class CheckpointStats:
     discarded: bool = False
     failure_timestamp: int | None = None
     failure_message: str = ""
+    tasks: tuple[TaskStateStats, ...] = ()
 
     @property
     def is_savepoint(self) -> bool:
@@ -139,23 +170,24 @@ class CheckpointStatsTracker:
         self._latest_failed: CheckpointStats | None = None
         self._latest_restored: RestoredCheckpointStats | None = None
 
-    def triggered(self, checkpoint_id: int, kind: SnapshotType, num_tasks: int, now_ms: int) -> None:
-        """A checkpoint has begun."""
-        status = CheckpointStatsStatus.IN_PROGRESS
+    def triggered(self, checkpoint_id: int, kind: SnapshotType, tasks: Sequence[JobVertexID], now_ms: int) -> None:
+        """A checkpoint has begun, in which these tasks take part."""
+        status, parts = CheckpointStatsStatus.IN_PROGRESS, tuple(map(TaskStateStats, tasks))
         self._in_progress[checkpoint_id] = CheckpointStats(
-            checkpoint_id, status, kind, now_ms, None, num_tasks, 0, 0, 0, 0
+            checkpoint_id, status, kind, now_ms, None, len(parts), 0, 0, 0, 0, tasks=parts
         )
 
-    def acknowledged(self, checkpoint_id: int, state_size: int, new_bytes: int, now_ms: int) -> None:
+    def acknowledged(self, checkpoint_id: int, part: TaskStateStats, now_ms: int) -> None:
         """A task has done its part."""
         stats = self._in_progress[checkpoint_id]
         self._in_progress[checkpoint_id] = replace(
             stats,
             latest_ack_timestamp=now_ms,
             num_acknowledged_tasks=stats.num_acknowledged_tasks + 1,
-            state_size=stats.state_size + state_size,
-            checkpointed_size=stats.checkpointed_size + new_bytes,
+            state_size=stats.state_size + part.state_size,
+            checkpointed_size=stats.checkpointed_size + part.checkpointed_size,
             end_to_end_duration=now_ms - stats.trigger_timestamp,
+            tasks=tuple(part if task.task_key == part.task_key else task for task in stats.tasks),
         )
 
     def completed(self, checkpoint_id: int, path: str, now_ms: int) -> None:
@@ -186,7 +218,7 @@ class CheckpointStatsTracker:
 
     def recovered(self, metadata: CheckpointMetadata) -> None:
         """A former JobMaster has completed it: it is shown, and not counted."""
-        tasks = len(metadata.tasks)
+        tasks, at = len(metadata.tasks), metadata.completed_ms
         self._latest_completed = CheckpointStats(
             id=metadata.checkpoint_id,
             status=CheckpointStatsStatus.COMPLETED,
@@ -199,6 +231,7 @@ class CheckpointStatsTracker:
             checkpointed_size=sum(query.new_bytes for query in metadata.queries),
             end_to_end_duration=metadata.completed_ms - metadata.trigger_ms,
             external_path=metadata.path,
+            tasks=tuple(TaskStateStats.of(task.task_key, task.queries, 0, at) for task in metadata.tasks),
         )
         self._ended.append(self._latest_completed)
 

@@ -69,7 +69,7 @@ class TaskRestore:
     def _check_unclaimed(self, query: QueryLocation, restore: JobManagerTaskRestore) -> None:
         if restore.savepoint and self.unclaimed and not restore.allow_non_restored_state:
             raise SavepointError(
-                f"the savepoint {restore.savepoint} holds no state of query {query.name!r}, "
+                f"{restore.savepoint} holds no state of query {query.name!r}, "
                 f"but of {', '.join(map(repr, self.unclaimed))}",
                 "give the query its name with queryName(), or run the job with --allow-non-restored-state",
             )
@@ -81,7 +81,7 @@ class TaskRestore:
         _put_back(query, state, copy=True)  # the savepoint is the user's
         make_private(mark.parent)
         write_private(mark, json.dumps({"savepoint": savepoint, "batch_id": state.batch_id}).encode())
-        return f"query {query.name} begins from batch {state.batch_id} of the savepoint {savepoint}"
+        return f"query {query.name} begins from batch {state.batch_id} of {savepoint}"
 
 
 def _put_back(query: QueryLocation, state: QuerySnapshot, *, copy: bool = False) -> None:

@@ -122,13 +122,13 @@ def job() -> None:
 @click.option(
     "--from",
     "savepoint",
-    type=click.Path(exists=True, file_okay=False),
-    help="Begin from this savepoint: each streaming query from the state that it holds under the query's name.",
+    help="Begin from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query from "
+    "the state that it holds under the query's name.",
 )
 @click.option(
     "--allow-non-restored-state",
     is_flag=True,
-    help="With --from: begin although a query has another name than those in the savepoint.",
+    help="With --from: begin although a query has another name than those that it holds.",
 )
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option
@@ -167,6 +167,27 @@ def job_explain(configuration: object, **settings: object) -> None:
     from runtime.cluster import commands
 
     commands.job_explain(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="check")
+@configured
+@click.option(
+    "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, or JOB_ID/chk-N."
+)
+@json_option
+@click.argument("file", type=click.Path())
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def job_check(configuration: object, file: str, args: tuple[str, ...], state: str, as_json: bool) -> None:
+    """Say whether the job FILE with ARGS (after --) could go on from a state, query by query, without running it.
+
+    The file's code is run here, up to where it waits for a query, on a Spark of one core. Its queries read no rows and
+    write none; what else its code does, it does. No cluster is needed.
+
+    Exit status: 0 all queries fit, if with loss; 1 one does not.
+    """
+    from runtime.cluster.check_command import check_job_file
+
+    check_job_file(configuration, file, args, state, as_json)  # type: ignore[arg-type]
 
 
 @job.command(name="list")

@@ -15,7 +15,7 @@ from actors.errors import ActorError
 from actors.rpc.codec import to_plain
 from blob.errors import BlobError
 from conf.configuration import Configuration
-from conf.options import JOB_OPTIONS, ClusterOptions
+from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions
 from runtime.client import ClusterClient
 from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, take_checkpoint, take_savepoint
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
@@ -213,7 +213,7 @@ def job_run(
         graph = replace(
             read_job_file(Path(file), args, name, None if job_id is None else _job_id(job_id)),
             priority=priority,
-            savepoint=_restore_settings(savepoint, allow_non_restored_state),
+            savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state),
             configuration=_own_configuration(configuration),
         )
         if not detach and not as_json:
@@ -245,14 +245,16 @@ def _own_configuration(configuration: Configuration) -> dict[str, str]:
     return {key: text for key, text in configuration.given_by("-D").items() if key in keys}
 
 
-def _restore_settings(savepoint: str | None, allow_non_restored_state: bool) -> SavepointRestoreSettings | None:
-    """What a job begins from; raises `SavepointError` where it is no savepoint."""
+def _restore_settings(
+    configuration: Configuration, savepoint: str | None, allow_non_restored_state: bool
+) -> SavepointRestoreSettings | None:
+    """What a job begins from; raises `CheckpointError` where it is neither a savepoint nor a checkpoint."""
     if savepoint is None:
         return None
-    from runtime.checkpoint.savepoint import read_savepoint
+    from runtime.checkpoint.retained import find_state, read_state
 
-    path = Path(savepoint).resolve()
-    read_savepoint(path)  # before anything is submitted
+    path = find_state(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
+    read_state(path)  # before anything is submitted
     return SavepointRestoreSettings(str(path), allow_non_restored_state)
 
 

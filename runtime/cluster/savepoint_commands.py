@@ -120,13 +120,12 @@ def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -
 
     Exit status: 0 all queries fit, if with loss; 1 one does not.
     """
-    from runtime.checkpoint.compatibility import Fit, check_job, check_query
+    from runtime.checkpoint.compatibility import check_job, check_query
     from runtime.checkpoint.model import QueryLocation
     from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
     from runtime.checkpoint.snapshot import describe_query
     from runtime.checkpoint.state_choice import choose_query
-    from runtime.cluster.formatting import clean
-    from runtime.cluster.render import print_json, print_line
+    from runtime.cluster.check_command import print_verdicts
 
     kept = open_savepoint(path)
     if (other / MANIFEST).exists():
@@ -134,15 +133,7 @@ def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -
     else:
         old = choose_query(kept, query).description
         verdicts = [check_query(old, describe_query(QueryLocation(old.name, str(other.absolute()))))]
-    if as_json:
-        print_json(verdicts)
-    else:
-        for verdict in verdicts:
-            print_line(clean(f"{verdict.query}: {verdict.fit.value}"))
-            for line in (*verdict.reasons, *verdict.losses, *verdict.notes):
-                print_line(clean(f"  {line}"))
-    if any(verdict.fit is Fit.DOES_NOT_FIT for verdict in verdicts):
-        sys.exit(1)
+    print_verdicts(verdicts, as_json)
 
 
 @savepoint.command(name="state")

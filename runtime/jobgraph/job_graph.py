@@ -121,7 +121,7 @@ class JobEdge:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRestoreSettings:
-    """The savepoint that a job begins from (Flink's `SavepointRestoreSettings`).
+    """The savepoint, or another job's checkpoint, that a job begins from (Flink's `SavepointRestoreSettings`).
 
     Args:
         path: its directory.

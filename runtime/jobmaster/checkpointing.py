@@ -16,7 +16,7 @@ from actors.rpc.endpoint import FencedRpcEndpoint
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.coordinator import CheckpointCoordinator, RunningTasks
+from runtime.checkpoint.coordinator import CheckpointCoordinator
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.instructions import (
     AllocateCheckpointID,
@@ -39,7 +39,8 @@ from runtime.checkpoint.messages import (
     OperationStatus,
     TriggerCheckpoint,
 )
-from runtime.checkpoint.pending import CheckpointTask
+from runtime.checkpoint.pending import CheckpointTask, RunningTasks
+from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.errors import GatewayError, UnknownOperationError
@@ -52,7 +53,7 @@ from runtime.ids import JobVertexID, TriggerID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.execution_state import Instant
+from runtime.jobmaster.execution_state import Instant, JobStatus
 from runtime.jobmaster.savepoints import SavepointWriter
 
 RETRY_S = 0.5
@@ -90,7 +91,7 @@ class JobCheckpoints:
         self._now = now
         self._fail_job = fail_job
         settings = CheckpointCoordinatorConfiguration.of(configuration)
-        self._timeout_s = settings.timeout_s
+        self._settings = settings
         self._directory = configuration.get(CheckpointingOptions.CHECKPOINTS_DIR) / job.job_id
         self._coordinator = CheckpointCoordinator(settings, job.job_id, str(self._directory), now())
         factory = ha.checkpoint_recovery_factory()
@@ -147,13 +148,23 @@ class JobCheckpoints:
         if path.exists():
             self._endpoint.log.warning("%s could not be removed wholly: remove it by hand", path)
 
-    async def finish(self) -> None:
-        """The job is over: wait for a savepoint that is being written, then remove all that is the job's own."""
+    async def finish(self, status: JobStatus) -> None:
+        """The job is over: wait for a savepoint that is being written, then remove all that is the job's own.
+
+        Completed checkpoints stay where they are to outlive a job that has come to that end.
+        """
         self._do(self._coordinator.close("the job is over", self._now()))
         while self._work:
             await asyncio.wait(self._work)
         self.close()
-        await self._endpoint.run_blocking(self._remove_tree, self._directory)
+        kept = self._coordinator.completed if self._settings.retains(status) else ()
+        if not kept:
+            await self._endpoint.run_blocking(self._remove_tree, self._directory)
+            return
+        self._endpoint.log.info("of job %s %s are retained", self._job.job_id, ", ".join(sorted(kept)))
+        for path in self._directory.iterdir():
+            if path.name not in kept:
+                await self._endpoint.run_blocking(self._remove_tree, path)
 
     def close(self) -> None:
         """Leave the job to the next JobMaster."""
@@ -173,7 +184,7 @@ class JobCheckpoints:
         latest = self._coordinator.latest
         if latest is None:
             if self._initial is not None:
-                self._coordinator.restored(0, self._initial.savepoint, self._now())
+                self._coordinator.restored(self._initial.checkpoint_id, self._initial.savepoint, self._now())
             return self._initial
         own = [task for task in latest.tasks if task.task_key == task_key]
         if not own:
@@ -270,7 +281,7 @@ class JobCheckpoints:
     async def _trigger(self, instruction: TriggerTasks, task: CheckpointTask) -> None:
         number, token = instruction.checkpoint_id, self._endpoint.fencing_token
         message = TriggerCheckpoint(
-            task.attempt_id, number, instruction.trigger, instruction.directory, self._timeout_s
+            task.attempt_id, number, instruction.trigger, instruction.directory, self._settings.timeout_s
         )
         reason = f"TaskExecutor {task.resource_id} is gone"
         while self._coordinator.outcome(number) is CheckpointOutcome.PENDING and not self._closed:
@@ -301,6 +312,7 @@ class JobCheckpoints:
                         self._savepoints.write, instruction.trigger, instruction.metadata
                     )
                 else:
+                    await self._endpoint.run_blocking(write_metadata, instruction.metadata)
                     subsumed = await self._add(instruction.metadata)
             except LeadershipLostError as error:
                 self._endpoint.log.info("checkpoint %d is left: %s", number, error)

@@ -297,7 +297,7 @@ class JobExecution(LeaderEndpoint):
             self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
             return
         if self._checkpoints is not None:
-            await self._checkpoints.finish()
+            await self._checkpoints.finish(instruction.status)
         await self._keep_lost_logs(graph)
         if self._graph is not graph:
             return  # another JobMaster reports the end, or this one anew

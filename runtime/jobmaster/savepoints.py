@@ -8,6 +8,7 @@ from pathlib import Path
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.messages import CheckpointMetadata, CheckpointTrigger, JobManagerTaskRestore
+from runtime.checkpoint.retained import is_checkpoint, open_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 
@@ -57,7 +58,13 @@ class SavepointWriter:
 
     @staticmethod
     def read(settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
-        """What a job begins from, verified; raises CheckpointError where it is no savepoint, or a damaged one."""
+        """What a job begins from, verified; raises CheckpointError where it is neither savepoint nor checkpoint, or a
+        damaged one."""
+        if is_checkpoint(Path(settings.path)):
+            kept = open_checkpoint(Path(settings.path))
+            return JobManagerTaskRestore(
+                kept.checkpoint_id, kept.queries, settings.path, settings.allow_non_restored_state
+            )
         savepoint = open_savepoint(Path(settings.path))
         queries = tuple(query.snapshot for query in savepoint.queries)
         return JobManagerTaskRestore(0, queries, settings.path, settings.allow_non_restored_state)

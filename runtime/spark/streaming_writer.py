@@ -61,8 +61,8 @@ class StreamingQueries:
 
     def install(self, writer: Any) -> None:
         """Put the hook into a `DataStreamWriter` class, in this process only."""
-        for method, record in _RECORDED.items():
-            _record(writer, method, record)
+        for method, record in RECORDED.items():
+            record_calls(writer, method, record)
         for method in ("start", "toTable"):
             self._prepare_before(writer, method)
 
@@ -115,7 +115,7 @@ class StreamingQueries:
 
     def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> str:
         """Make ready for a query; returns its name."""
-        settings = _settings(writer)
+        settings = settings_of(writer)
         kind = settings.get("format", "table" if is_table else "parquet")
         given = settings.get(LOCATION)
         if given is None and (kind == "memory" and settings.get("outputmode") != "complete"):
@@ -171,7 +171,8 @@ def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -
     return queries
 
 
-def _settings(writer: Any) -> dict[str, str]:
+def settings_of(writer: Any) -> dict[str, str]:
+    """What a writer or reader was told by the calls that are recorded, by lower-case names."""
     settings: dict[str, str] = writer.__dict__.setdefault(_SETTINGS, {})
     return settings
 
@@ -184,14 +185,15 @@ def _default_locations(writer: Any) -> str | None:
     return found
 
 
-def _record(writer: Any, method: str, record: Callable[..., dict[str, Any]]) -> None:
+def record_calls(writer: Any, method: str, record: Callable[..., dict[str, Any]]) -> None:
+    """Have a class record what its *method* is called with, as *record* makes settings of it."""
     original = getattr(writer, method)
 
     @functools.wraps(original)
     def recorded(self: Any, *arguments: Any, **keywords: Any) -> Any:
         returned = original(self, *arguments, **keywords)
         found = {key: str(value) for key, value in record(*arguments, **keywords).items() if value is not None}
-        _settings(self).update(found)
+        settings_of(self).update(found)
         return returned
 
     setattr(writer, method, recorded)
@@ -201,7 +203,7 @@ def _lower(options: dict[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in options.items()}
 
 
-_RECORDED: dict[str, Callable[..., dict[str, Any]]] = {
+RECORDED: dict[str, Callable[..., dict[str, Any]]] = {
     "format": lambda source: {"format": source.lower()},
     "outputMode": lambda outputMode: {"outputmode": outputMode.lower()},  # noqa: N803
     "queryName": lambda queryName: {"queryname": queryName},  # noqa: N803

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
@@ -126,23 +127,27 @@ class TaskCheckpoints:
             if is_stop:
                 self._stop_outcome = StopOutcome.FAILED  # until it is known to have been done
                 notes = tuple(await self._stop_queries(_drains(trigger)))
-            queries = await self._snapshot(trigger)
+            queries, duration_ms = await self._snapshot(trigger)
         except (CheckpointError, SparkVehicleError, OSError) as error:
             log.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
             await self._responder.decline(DeclineCheckpoint(trigger.checkpoint_id, self._attempt_id, str(error)))
             return
         self._taken[trigger.checkpoint_id] = queries
-        ack = AcknowledgeCheckpoint(trigger.checkpoint_id, self._attempt_id, trigger.trigger, queries, notes)
+        ack = AcknowledgeCheckpoint(
+            trigger.checkpoint_id, self._attempt_id, trigger.trigger, queries, notes, duration_ms
+        )
         outcome = await self._responder.acknowledge(ack, trigger.timeout_s, until_decided=is_stop)
         if is_stop and outcome is CheckpointOutcome.COMPLETED:
             self._stop_outcome = StopOutcome.COMPLETED
             self.stopped.set()
 
-    async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[QuerySnapshot, ...]:
+    async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[tuple[QuerySnapshot, ...], int]:
+        """The snapshots, and how many milliseconds they took."""
         await self._all_started(trigger.timeout_s)
         directory = Path(trigger.directory, self._task_key)
-        found = list(self._queries.values())
-        return tuple(await asyncio.get_running_loop().run_in_executor(None, self._take, found, directory))
+        found, began = list(self._queries.values()), time.monotonic()
+        taken = await asyncio.get_running_loop().run_in_executor(None, self._take, found, directory)
+        return tuple(taken), round((time.monotonic() - began) * 1000)
 
     async def _all_started(self, timeout_s: float) -> None:
         """Wait until the queries that the task was restored with are there again: without them it is not whole."""

@@ -30,9 +30,13 @@ def main() -> int:
     parser.add_argument("name", choices=sorted(BENCHMARKS))
     parser.add_argument("--json", metavar="FILE", help="write the figures there; - for standard output")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    parser.add_argument(
+        "--kills", type=int, default=6, help="of checkpoint: how often the cluster is killed (default 6)"
+    )
     arguments = parser.parse_args()
     module = importlib.import_module(BENCHMARKS[arguments.name])
-    figures, rows = module.run(arguments.rounds)
+    options = {"kills": arguments.kills} if arguments.name == "checkpoint" else {}
+    figures, rows = module.run(arguments.rounds, **options)
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}", file=sys.stderr)

@@ -10,6 +10,8 @@ The query counts rows by key; its state is in RocksDB with changelog; a batch br
   before, at 10^6 keys: 1 % of them have changed.
 - ``copy_time_ratio_1e6``: one by links over ``cp -r`` of the same directory, alternating, the query waiting for input.
 - ``restore_s_1e6``: from a snapshot to the first batch that is committed in another place.
+- ``kills_survived``, ``rows_lost``, ``rows_doubled``: of a job in a cluster that is killed ``--kills`` times
+  (`tests.faults.exactly_once`); left out where there are none.
 
 Medians. The first two rounds of batches are not counted.
 """
@@ -18,9 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -38,6 +42,7 @@ from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.model import QueryLocation, QuerySnapshot
 from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
 from runtime.spark import DriverOptions, SparkDriver
+from tests.faults import exactly_once
 
 CHANGES = 1000
 ROUND = 20
@@ -55,11 +60,22 @@ CONF = {
 Figures = dict[str, float]
 
 
-def run(rounds: int) -> tuple[Figures, list[tuple[str, str]]]:
+def run(rounds: int, kills: int) -> tuple[Figures, list[tuple[str, str]]]:
     """Measure; returns the figures and the table's rows."""
     with tempfile.TemporaryDirectory(prefix="us-bench-") as scratch:
         figures = asyncio.run(_on_a_driver(Path(scratch), rounds))
+        if kills:
+            figures |= _killed(Path(scratch), kills)
     return figures, _table(figures)
+
+
+def _killed(directory: Path, kills: int) -> Figures:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"{kills} kills, seed {seed}", file=sys.stderr)
+    result = exactly_once.run(directory, kills, seed)
+    for problem in result.problems:
+        print(problem, file=sys.stderr)
+    return {"kills_survived": result.survived, "rows_lost": result.lost, "rows_doubled": result.doubled}
 
 
 async def _on_a_driver(directory: Path, rounds: int) -> Figures:
@@ -221,6 +237,9 @@ def _table(figures: Figures) -> list[tuple[str, str]]:
         "batch_overhead_ratio": "at most 1.05",
         "incremental_bytes_ratio": "proportional to the change, which is 1 % of the keys",
         "copy_time_ratio_1e6": "at most 0.35",
+        "kills_survived": "all",
+        "rows_lost": "0",
+        "rows_doubled": "0",
     }
     return [
         (name, f"{value:9.3f}" + (f"    (to reach: {goals[name]})" if name in goals else ""))

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-import pyarrow.parquet
 import pytest
 
 from runtime.checkpoint.files import list_names
@@ -20,10 +16,11 @@ from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.messages import OperationState
 from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID, TriggerID
-from tests.cluster_harness import ROOT, Cluster, await_value, started
+from tests.cluster_harness import ROOT, Cluster, await_value, paths_below, started
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 from tests.rest_client import RestClient
+from tests.streaming_rows import Source, files_of, rows_of
 
 # File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
 STREAM = """\
@@ -63,39 +60,9 @@ def pipeline(argv):
     return p
 """
 
-KEYS = 7
+RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 
 pytestmark = pytest.mark.timeout(900)  # many restarts of Spark, on a machine that may be busy
-
-
-class Source:
-    """The files of the source, each with rows of one minute; the last one closes all windows."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.expected: Counter[tuple[str, str]] = Counter()
-        self._files = 0
-        self._begun = time.time() - 3600
-        directory.mkdir()
-
-    def write(self, files: int) -> None:
-        for _ in range(files):
-            number = self._files
-            minute = f"2026-01-01T{number // 60:02}:{number % 60:02}:00"
-            keys = [f"key-{row % KEYS}" for row in range(20 + number)]
-            self.expected.update((minute, key) for key in keys)
-            self._add([{"at": minute, "key": key} for key in keys])
-
-    def close(self) -> None:
-        self._add([{"at": "2030-01-01T00:00:00", "key": "end"}])
-
-    def _add(self, rows: list[dict[str, str]]) -> None:
-        unfinished = self.directory.parent / "unfinished"
-        unfinished.write_text("\n".join(map(json.dumps, rows)))
-        # Spark takes the files in the order of these times.
-        os.utime(unfinished, (self._begun + self._files, self._begun + self._files))
-        unfinished.rename(self.directory / f"{self._files:04}.json")
-        self._files += 1
 
 
 @pytest.fixture(scope="module")
@@ -129,30 +96,6 @@ def kill_and_await_restart(cluster: Cluster, job_id: str, pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     await_value(lambda: attempts(cluster, job_id) > before, timeout=120)
     cluster.await_status(job_id, "RUNNING")
-
-
-def files_of(sink: Path) -> list[str]:
-    """What the sink holds by its log, which is what counts for Spark's readers; one that is there twice counts twice.
-
-    The log is read here, and not by Spark: what Spark wrote is not checked by Spark.
-    """
-    log = sink / "_spark_metadata"
-    names = [path.name for path in log.iterdir() if not path.name.startswith(".")] if log.exists() else []
-    compact = max((int(name.split(".")[0]) for name in names if name.endswith(".compact")), default=-1)
-    later = [name for name in names if name.isdigit() and int(name) > compact]
-    paths: list[str] = []
-    for name in [*([f"{compact}.compact"] if compact >= 0 else []), *later]:
-        paths += [json.loads(line)["path"] for line in (log / name).read_text().splitlines()[1:]]
-    return [unquote(urlsplit(path).path) for path in paths]
-
-
-def rows_of(sink: Path) -> Counter[tuple[str, str]]:
-    """The rows of the sink's files; one that is there twice counts twice."""
-    found: Counter[tuple[str, str]] = Counter()
-    for path in files_of(sink):
-        for row in pyarrow.parquet.read_table(path).to_pylist():
-            found[row["start"].strftime("%Y-%m-%dT%H:%M:%S"), row["key"]] += row["count"]
-    return found
 
 
 def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doubles_no_row(
@@ -214,13 +157,25 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     cluster.run("job", "cancel", second)
 
     # Rolled back to the first savepoint, in place: everything after it is done again, and nothing is there twice.
-    options = ("--from", first.path)
+    options = ("--from", first.path, "-D", f"{RETENTION}=RETAIN_ON_CANCELLATION")
     third = cluster.submit(script, str(source.directory), str(sink), str(tmp_path / "live"), options=options)
     cluster.await_status(third, "RUNNING")
     await_value(lambda: rows_of(sink) != source.expected)
     await_value(lambda: rows_of(sink).total() >= source.expected.total(), timeout=180)
     assert rows_of(sink) == source.expected
+    latest = await_checkpoints(cluster, third)["latest_completed"]
     cluster.run("job", "cancel", third)
+
+    # Its checkpoints outlive it, and another job begins from the latest, by the name of the job.
+    kept = [path.name for path in (cluster.directory / "checkpoints" / third).iterdir()]
+    assert max(int(name.removeprefix("chk-")) for name in kept) >= latest["id"]
+    fourth = cluster.submit(script, str(source.directory), str(sink), "", options=("--from", third))
+    await_checkpoints(cluster, fourth)
+    restored = cluster.job(fourth)["checkpoints"]["latest_restored"]
+    assert (restored["is_savepoint"], Path(restored["external_path"]).parent.name) == (False, third)
+    await_value(lambda: rows_of(sink) == source.expected, timeout=180)
+    cluster.run("job", "cancel", fourth)
+    assert not (cluster.directory / "checkpoints" / fourth).exists(), "none outlives its job unless that is set"
 
 
 def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster, tmp_path: Path) -> None:
@@ -240,6 +195,39 @@ def test_a_savepoint_does_not_fit_a_query_of_another_name(checkpointed: Cluster,
     assert "Traceback" not in missing.stderr
     failed = cluster.run("job", "savepoint", job_id, check=False)
     assert "FINISHED already" in failed.stderr
+
+
+def test_a_changed_job_is_told_whether_it_fits_and_nothing_is_touched(checkpointed: Cluster, tmp_path: Path) -> None:
+    cluster, source = checkpointed, Source(tmp_path / "in")
+    source.write(1)
+    arguments = str(source.directory), str(tmp_path / "out"), str(tmp_path / "live")
+    script = write_job(tmp_path, STREAM, "stream.py")
+    job_id = cluster.submit(script, *arguments)
+    cluster.await_status(job_id, "RUNNING")
+    await_checkpoints(cluster, job_id)
+    savepoint = cluster.run("job", "stop", job_id).stdout.strip()
+    before = {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)}
+
+    def check(file: Path) -> tuple[int, dict[str, Any]]:
+        done = cluster.run("job", "check", "--from", savepoint, "--json", str(file), "--", *arguments, check=False)
+        assert done.returncode in (0, 1), done.stderr
+        return done.returncode, {verdict["query"]: verdict for verdict in json.loads(done.stdout)}
+
+    exit_status, verdicts = check(script)
+    assert (exit_status, verdicts["counts"]["fit"]) == (0, "fits"), verdicts
+    assert {path: path.stat().st_mtime_ns for path in paths_below(tmp_path)} == before
+    # Another key, and a second query; what comes after the wait is not run.
+    changed = STREAM.replace('"key").count()', "F.length('key').alias('key')).count()").replace(
+        "writer.start(sink).awaitTermination()",
+        "rows.writeStream.queryName('second').foreachBatch(lambda frame, batch: 1 / 0).start()\n"
+        "writer.start(sink).awaitTermination()\nraise RuntimeError('it waited')",
+    )
+    exit_status, verdicts = check(write_job(tmp_path, changed, "changed.py"))
+    assert (exit_status, verdicts["counts"]["fit"]) == (1, "does not fit"), verdicts
+    assert "was string and is integer" in " ".join(verdicts["counts"]["reasons"])
+    assert verdicts["second"]["notes"] == ["it is new, and begins without state"]
+    unknown = cluster.run("job", "check", "--from", "0" * 32, str(script), check=False)
+    assert (unknown.returncode, "there is no checkpoint" in unknown.stderr) == (1, True)
 
 
 def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed: Cluster, tmp_path: Path) -> None:
@@ -264,6 +252,9 @@ def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed
     savepoint = Path(cluster.run("job", "stop", job_id).stdout.strip())
     assert cluster.job(job_id)["status"] == "FINISHED"
     assert [query.snapshot.name for query in read_savepoint(savepoint).queries] == ["query-0"]
+    file = str(write_job(tmp_path, PIPELINE))
+    checked = cluster.run("job", "check", "--from", str(savepoint), file, "--", f"--source={source.directory}")
+    assert checked.stdout.splitlines()[0] == "query-0: fits"
 
 
 def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Cluster, tmp_path: Path) -> None:
@@ -329,6 +320,8 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     assert (latest["status"], latest["num_acknowledged_subtasks"]) == ("COMPLETED", 1)
     assert latest["state_size"] > 0
     assert rest.get(f"{job}/checkpoints/config")["interval"] == 1000
+    ((vertex, part),) = latest["tasks"].items()
+    assert (part["state_size"], part["num_acknowledged_subtasks"]) == (latest["state_size"], 1)
 
     stopped = done(f"{job}/savepoints/{post(f'{job}/stop', {'targetDirectory': None, 'drain': False})}")["location"]
     assert Path(stopped).parent == cluster.directory / "savepoints"
@@ -337,6 +330,8 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     assert figures["latest"]["savepoint"]["external_path"] == stopped
     kept = rest.get(f"{job}/checkpoints/details/{figures['latest']['savepoint']['id']}")
     assert kept["checkpoint_type"] == "SYNC_SAVEPOINT"
+    details = rest.get(f"{job}/checkpoints/details/{kept['id']}/subtasks/{vertex}")
+    assert [subtask["className"] for subtask in details["subtasks"]] == ["completed"]
     assert rest.ask("POST", f"{job}/savepoints", b"{}").status == 409
 
     assert done(f"/v1/savepoint-disposal/{post('/v1/savepoint-disposal', {'savepoint-path': first})}") == {}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.coordinator import CheckpointCoordinator, RunningTasks
+from runtime.checkpoint.coordinator import CheckpointCoordinator
 from runtime.checkpoint.instructions import (
     AllocateCheckpointID,
     CheckpointInstruction,
@@ -28,7 +28,7 @@ from runtime.checkpoint.messages import (
     SnapshotType,
 )
 from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.pending import CheckpointTask
+from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.statistics import HISTORY, CheckpointStatsStatus
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobmaster.execution_state import Instant

@@ -18,6 +18,7 @@ from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_files
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.snapshot import (
+    describe_query,
     discard_snapshot,
     finish_restore,
     inspect_location,
@@ -65,6 +66,23 @@ def test_a_snapshot_is_links_to_what_its_batch_needs(files: StreamingFiles) -> N
     assert start(Path(snapshot.path) / "checkpoint") == 4
     with pytest.raises(SnapshotError, match="holds a snapshot of query 'counts', not of 'other'"):
         take_snapshot(replace(files.query, name="other"), Path(snapshot.path))
+
+
+def test_the_offsets_of_kafka_go_back_with_a_query(files: StreamingFiles, tmp_path: Path) -> None:
+    """Without a broker this is what there is to see: Kafka's source keeps its place in the offsets' log alone."""
+    files.run(3)
+    offsets = files.location / "offsets" / "2"
+    head = "\n".join(offsets.read_text().splitlines()[:2])
+    of_kafka = ['{"clicks":{"0":120,"1":98},"orders":{"0":7}}', '{"refunds":{"0":3}}']
+    offsets.write_text("\n".join([head, *of_kafka]))
+    snapshot = take(files, "1")
+    assert snapshot.offsets == of_kafka
+    files.run(2)
+    assert take(files, "2").offsets != of_kafka
+    restore_snapshot(snapshot, files.location, files.sink)
+    assert (files.location / "offsets" / "2").read_text().splitlines()[2:] == of_kafka
+    assert not (files.location / "offsets" / "3").exists(), "what was read after it is read again"
+    assert describe_query(files.query).sources == ("kafka:clicks,orders", "kafka:refunds")
 
 
 def test_only_what_changed_is_new_and_what_is_shared_goes_with_the_last(files: StreamingFiles) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from conf.configuration import Configuration
-from runtime.checkpoint.coordinator import RunningTasks
+from runtime.checkpoint.errors import SavepointError, SnapshotLostError
 from runtime.checkpoint.messages import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
@@ -22,7 +22,8 @@ from runtime.checkpoint.messages import (
     SnapshotType,
     TriggerCheckpoint,
 )
-from runtime.checkpoint.pending import CheckpointTask
+from runtime.checkpoint.pending import CheckpointTask, RunningTasks
+from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.gateways.errors import NoSuchTaskError
 from runtime.ha.checkpoint_store import CompletedCheckpoint, RetainedCheckpoints
@@ -32,6 +33,7 @@ from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster import checkpointing as module
 from runtime.jobmaster.checkpointing import JobCheckpoints
+from runtime.jobmaster.execution_state import JobStatus
 from runtime.jobmaster.job_execution import current_instant
 from tests.streaming_files import StreamingFiles
 
@@ -302,6 +304,77 @@ async def test_the_end_of_the_job_waits_for_what_is_written_and_removes_the_rest
     checkpoints.advance(READY)
     while not job.manager.outcomes[1:]:
         await asyncio.wait(checkpoints._work, return_when=asyncio.FIRST_COMPLETED)
-    await checkpoints.finish()
+    await checkpoints.finish(JobStatus.CANCELED)
     assert checkpoints.operation(wanted.trigger_id).state is OperationState.COMPLETED
     assert not job.directory.exists()
+
+
+RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept_by"),
+    [
+        ("NO_EXTERNALIZED_CHECKPOINTS", set()),
+        ("DELETE_ON_CANCELLATION", {JobStatus.FAILED}),
+        ("RETAIN_ON_CANCELLATION", {JobStatus.FAILED, JobStatus.CANCELED}),
+    ],
+)
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED])
+async def test_what_is_retained_is_found_by_the_job_that_begins_from_it(
+    job: Job, retention: str, kept_by: set[JobStatus], status: JobStatus
+) -> None:
+    checkpoints = await job.lead(**{RETENTION: retention})
+    for _ in range(2):
+        job.files.run()
+        await until(checkpoints, wish())
+    (job.directory / "tasks").mkdir()
+    (job.directory / "chk-9").mkdir()  # of one that came to nothing
+    await checkpoints.finish(status)
+    if status not in kept_by:
+        assert not job.directory.exists()
+        return
+    assert [path.name for path in job.directory.iterdir()] == ["chk-2"]
+
+    elsewhere = job.root / "moved"
+    (job.directory / "chk-2").rename(elsewhere)
+    job.graph, job.keeper, job.savepoint = (
+        JobGraph.for_script("again"),
+        Keeper(),
+        SavepointRestoreSettings(str(elsewhere)),
+    )
+    later = await job.lead()
+    restore = later.restore(TASK.key)
+    assert restore is not None
+    assert (restore.checkpoint_id, restore.savepoint) == (2, str(elsewhere))
+    assert [(query.batch_id, query.path) for query in restore.queries] == [(3, str(elsewhere / TASK.key / "counts"))]
+    restored = later.statistics().latest_restored
+    assert restored is not None
+    assert (restored.id, restored.is_savepoint) == (2, False)
+
+
+async def test_a_retained_checkpoint_is_named_by_its_path_or_its_job(job: Job) -> None:
+    checkpoints = await job.lead(**{"execution.checkpointing.num-retained": "1"})
+    await until(checkpoints, wish())
+    of_all, job_id = job.root / "checkpoints", job.graph.job_id
+    directory = job.directory / "chk-1"
+    assert find_state(job_id, of_all) == find_state(f"{job_id}/chk-1", of_all) == find_state(str(directory), of_all)
+    for unknown in (f"{job_id}/chk-7", "0" * 32):
+        with pytest.raises(SnapshotLostError, match=f"there is no checkpoint {unknown}"):
+            find_state(unknown, of_all)
+    with pytest.raises(SavepointError, match="is no savepoint"):
+        read_state(job.root)
+
+
+async def test_a_retained_checkpoint_that_is_not_whole_is_refused(job: Job) -> None:
+    checkpoints = await job.lead(**{RETENTION: "RETAIN_ON_CANCELLATION"})
+    await until(checkpoints, wish())
+    await checkpoints.finish(JobStatus.CANCELED)
+    directory = job.directory / "chk-1"
+    assert [query.name for query in describe_state(directory)] == ["counts"]
+    next(directory.rglob("*.delta")).unlink()
+    with pytest.raises(SnapshotLostError, match="is not whole"):
+        open_checkpoint(directory)
+    (directory / "_metadata").write_text("{}")
+    with pytest.raises(SnapshotLostError, match="is damaged"):
+        read_state(directory)

@@ -325,6 +325,7 @@ async def test_the_document_describes_the_routes_and_nothing_else(site: Site) ->
         ("GET", f"/jobs/{UNKNOWN}/checkpoints/config", 404),
         ("GET", f"/jobs/{ID}/checkpoints/details/99", 404),
         ("GET", f"/jobs/{ID}/checkpoints/details/-1", 400),
+        ("GET", f"/jobs/{ID}/checkpoints/details/99/subtasks/{'0' * 32}", 404),
         ("GET", f"/jobs/{ID}/checkpoints/details/{'9' * 4301}", 400),
         ("GET", f"/jobs/{ID}/checkpoints/{'b' * 32}", 404),
         ("GET", f"/jobs/{ID}/savepoints/{'b' * 32}", 404),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker, TaskStateStats
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
@@ -218,6 +219,29 @@ CHECKPOINTS = {
     "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored"), (dict, type(None))),
     "history": [CHECKPOINT],
 }
+CHECKPOINT_OF_TASK = {
+    "status": str,
+    **dict.fromkeys(
+        (
+            "id",
+            "latest_ack_timestamp",
+            "checkpointed_size",
+            "state_size",
+            "end_to_end_duration",
+            "alignment_buffered",
+            "processed_data",
+            "persisted_data",
+            "num_subtasks",
+            "num_acknowledged_subtasks",
+        ),
+        int,
+    ),
+}
+SUMMARY_OF_TASK = {
+    **dict.fromkeys(("checkpointed_size", "state_size", "end_to_end_duration", "start_delay"), SUMMARY),
+    "checkpoint_duration": {"sync": SUMMARY, "async": SUMMARY},
+    "alignment": dict.fromkeys(("buffered", "processed", "persisted", "duration"), SUMMARY),
+}
 FEATURES = dict.fromkeys(("web-submit", "web-cancel", "web-rescale", "web-history"), bool)
 CONFIG = {
     "refresh-interval": int,
@@ -248,12 +272,13 @@ def _figures() -> CheckpointStatsSnapshot:
     for number, (kind, duration) in enumerate(
         [(SnapshotType.CHECKPOINT, 10), (SnapshotType.CHECKPOINT, 30), (SnapshotType.SAVEPOINT_SUSPEND, 50)], 1
     ):
-        tracker.triggered(number, kind, 1, number * 100)
-        tracker.acknowledged(number, 1000 * number, 100, number * 100 + 5)
+        tracker.triggered(number, kind, [READ], number * 100)
+        tracker.acknowledged(number, TaskStateStats(READ, number * 100 + 5, 1000 * number, 100, 3), number * 100 + 5)
         tracker.completed(number, f"/data/{number}", number * 100 + duration)
     tracker.subsumed(1)
     for number in (4, 5):
-        tracker.triggered(number, SnapshotType.CHECKPOINT, 1, number * 100)
+        tracker.triggered(number, SnapshotType.CHECKPOINT, [READ, WRITE], number * 100)
+    tracker.acknowledged(4, TaskStateStats(READ, 401, 70, 7, 1), 401)
     tracker.failed(4, "the disk is full", 405)
     return tracker.snapshot(NOW)
 
@@ -572,12 +597,46 @@ def test_checkpoints_have_the_form_of_flinks() -> None:
     assert checkpoints.find(FIGURES, 6) is None
 
 
+def test_the_parts_of_tasks_have_the_form_of_flinks() -> None:
+    by_number = {stats.id: stats for stats in FIGURES.history}
+    done = checkpoints.checkpoint(by_number[2])["tasks"]
+    fits(done, {READ: CHECKPOINT_OF_TASK})
+    assert (done[READ]["state_size"], done[READ]["end_to_end_duration"], done[READ]["latest_ack_timestamp"]) == (
+        2000,
+        5,
+        205,
+    )
+    shown = {
+        (number, key): (part["status"], part["num_acknowledged_subtasks"])
+        for number in (4, 5)
+        for key, part in checkpoints.checkpoint(by_number[number])["tasks"].items()
+    }
+    assert shown == {
+        (4, READ): ("FAILED", 1),
+        (4, WRITE): ("FAILED", 0),
+        (5, READ): ("IN_PROGRESS", 0),
+        (5, WRITE): ("IN_PROGRESS", 0),
+    }
+    details = checkpoints.task(by_number[2], READ)
+    fits(details, CHECKPOINT_OF_TASK | {"summary": SUMMARY_OF_TASK, "subtasks": [dict]})
+    assert details["summary"]["checkpoint_duration"]["async"]["max"] == 3
+    (subtask,) = details["subtasks"]
+    assert (subtask["className"], subtask["checkpoint"]) == ("completed", {"sync": 0, "async": 3})
+    (waits,) = checkpoints.task(by_number[5], WRITE)["subtasks"]
+    assert waits == {"index": 0, "className": "pending", "status": "pending_or_failed"}
+    assert checkpoints.task(by_number[2], WRITE) is None
+
+
 def test_the_configuration_of_checkpoints_has_the_words_of_flinks() -> None:
     none = checkpoints.config(CheckpointCoordinatorConfiguration(), "HashMapStateBackend")
     assert (none["interval"], none["tolerable_failed_checkpoints"]) == (2**63 - 1, 2**31 - 1)
     some = checkpoints.config(CheckpointCoordinatorConfiguration(1.5, 0.25, 60.0, 2, 3), "HashMapStateBackend")
     assert [some[name] for name in ("interval", "min_pause", "timeout", "max_concurrent")] == [1500, 250, 60000, 2]
     assert some["tolerable_failed_checkpoints"] == 3
+    retention = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+    kept = checkpoints.config(CheckpointCoordinatorConfiguration(retention=retention), "HashMapStateBackend")
+    assert none["externalization"] == {"enabled": False, "delete_on_cancellation": True}
+    assert kept["externalization"] == {"enabled": True, "delete_on_cancellation": False}
 
 
 def test_an_operation_has_the_form_of_flinks() -> None:

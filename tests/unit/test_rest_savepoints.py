@@ -20,7 +20,7 @@ from runtime.rest import operations as operations_module
 from runtime.rest.errors import RestError
 from runtime.rest.savepoint_paths import directory_of
 from tests.unit.test_rest_app import Answer, Site
-from tests.unit.test_rest_messages import ID, READ, graph
+from tests.unit.test_rest_messages import ID, READ, WRITE, graph
 
 WANTED = TriggerID("c" * 32)
 TRIGGERS = [
@@ -236,12 +236,14 @@ async def test_a_disposal_needs_a_path(site: Site) -> None:
         assert (await post(site, "/savepoint-disposal", {"savepoint-path": path})).status == 400
 
 
-async def test_figures_are_those_of_the_whole_job(site: Site) -> None:
+async def test_figures_are_those_of_the_job_and_of_its_tasks(site: Site) -> None:
     assert (await site.ask("GET", f"/jobs/{ID}/checkpoints")).json["counts"]["completed"] == 3
     assert (await site.ask("GET", f"/jobs/{ID}/checkpoints/details/3")).json["is_savepoint"]
     assert (await site.ask("GET", f"/jobs/{ID}/checkpoints/config")).json["state_backend"] == "HashMapStateBackend"
     answer = await site.ask("GET", f"/jobs/{ID}/checkpoints/details/3/subtasks/{READ}")
-    assert (answer.status, "whole job" in answer.error) == (404, True)
+    assert (answer.status, answer.json["state_size"], len(answer.json["subtasks"])) == (200, 3000, 1)
+    other = await site.ask("GET", f"/jobs/{ID}/checkpoints/details/3/subtasks/{WRITE}")
+    assert (other.status, "took no part" in other.error) == (404, True)
 
 
 def test_a_directory_that_cannot_be_looked_at_holds_no_savepoint(tmp_path: Path) -> None:

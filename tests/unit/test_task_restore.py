@@ -58,7 +58,7 @@ def test_a_checkpoint_is_put_back_where_the_live_files_are_broken(files: Streami
 def test_a_savepoint_is_put_back_once_even_over_newer_files(files: StreamingFiles, tmp_path: Path) -> None:
     begun_from = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one")
     files.run(3)
-    assert "from batch 2 of the savepoint" in TaskRestore(tmp_path / "task", begun_from).prepare(files.query)
+    assert "begins from batch 2 of /savepoints/one" in TaskRestore(tmp_path / "task", begun_from).prepare(files.query)
     assert inspect_location(files.query) == 2
     resumed = StreamingFiles(files.root, query_id=files.query_id, next_batch=3)
     resumed.run(2)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from conf.options import CheckpointingOptions
 from conf.options.checkpointing import StateBackend
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
+from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot
 from runtime.rest.errors import RestError
 from runtime.rest.messages import checkpoints as messages
 from runtime.rest.routing import Rest, RestRoute, answer, job_id_of
@@ -34,20 +34,27 @@ async def get_config(rest: Rest, request: Request) -> Response:
     return answer(messages.config(settings, _BACKENDS[rest.configuration.get(CheckpointingOptions.STATE_BACKEND)]))
 
 
-async def get_details(rest: Rest, request: Request) -> Response:
+async def _checkpoint(rest: Rest, request: Request) -> CheckpointStats:
+    """The checkpoint that the path names; raises RestError."""
     shown = request.path_params["checkpointid"]
     if not (shown.isascii() and shown.isdigit() and len(shown) <= 18):
         raise RestError(400, f"the number of a checkpoint is a whole number, not {shown[:40]!r}")
     found = messages.find(await _figures(rest, request), int(shown))
     if found is None:
         raise RestError(404, f"checkpoint {shown} is not remembered; GET /jobs/ID/checkpoints shows those that are")
-    return answer(messages.checkpoint(found))
+    return found
+
+
+async def get_details(rest: Rest, request: Request) -> Response:
+    return answer(messages.checkpoint(await _checkpoint(rest, request)))
 
 
 async def get_details_of_task(rest: Rest, request: Request) -> Response:
-    await rest.task(request)
-    await get_details(rest, request)
-    raise RestError(404, "the figures of a checkpoint are those of the whole job; GET .../checkpoints/details/N")
+    task, checkpoint = await rest.task(request), await _checkpoint(rest, request)
+    told = messages.task(checkpoint, task.key)
+    if told is None:
+        raise RestError(404, f"vertex {task.key} took no part in checkpoint {checkpoint.id}")
+    return answer(told)
 
 
 _CHECKPOINTS = "/jobs/{jobid}/checkpoints"
@@ -57,11 +64,5 @@ ROUTES = (
     RestRoute("GET", _CHECKPOINTS, get_statistics, "Figures of a job's checkpoints and savepoints, the newest first"),
     RestRoute("GET", f"{_CHECKPOINTS}/config", get_config, "How a job is checkpointed"),
     RestRoute("GET", _DETAILS, get_details, "A checkpoint or savepoint of a job, while it is remembered"),
-    RestRoute(
-        "GET",
-        _DETAILS + "/subtasks/{vertexid}",
-        get_details_of_task,
-        "Not served: the figures of a checkpoint are those of the whole job",
-        status=404,
-    ),
+    RestRoute("GET", _DETAILS + "/subtasks/{vertexid}", get_details_of_task, "A task's part of a checkpoint"),
 )

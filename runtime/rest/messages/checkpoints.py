@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import (
@@ -12,6 +13,7 @@ from runtime.checkpoint.statistics import (
     CheckpointStatsStatus,
     RestoredCheckpointStats,
     StatsSummary,
+    TaskStateStats,
 )
 from runtime.ids import TriggerID
 from runtime.rest.messages.common import NO_TIME, Json
@@ -63,7 +65,7 @@ def statistics(figures: CheckpointStatsSnapshot) -> Json:
 def checkpoint(stats: CheckpointStats) -> Json:
     """GET /jobs/:jobid/checkpoints/details/:checkpointid (Flink's `CheckpointStatistics`).
 
-    What is in flight is no part of a checkpoint of Spark's. The figures are those of the whole job.
+    What is in flight is no part of a checkpoint of Spark's.
     """
     told: Json = {
         "className": stats.status.value.lower(),
@@ -80,7 +82,7 @@ def checkpoint(stats: CheckpointStats) -> Json:
         "num_subtasks": stats.num_tasks,
         "num_acknowledged_subtasks": stats.num_acknowledged_tasks,
         "checkpoint_type": _TYPES[stats.type],
-        "tasks": {},
+        "tasks": {part.task_key: _task(stats, part) for part in stats.tasks},
     }
     if stats.status is CheckpointStatsStatus.COMPLETED:
         told |= {"external_path": stats.external_path, "discarded": stats.discarded}
@@ -88,6 +90,71 @@ def checkpoint(stats: CheckpointStats) -> Json:
         told["failure_timestamp"] = NO_TIME if stats.failure_timestamp is None else stats.failure_timestamp
         told["failure_message"] = stats.failure_message
     return told
+
+
+def task(stats: CheckpointStats, task_key: str) -> Json | None:
+    """GET .../details/:checkpointid/subtasks/:vertexid (Flink's `TaskCheckpointStatisticsWithSubtaskDetails`).
+
+    A task is one subtask. Its queries run on while their files are linked, so that all of it is Flink's asynchronous
+    part. None where the task took no part.
+    """
+    part = next((part for part in stats.tasks if part.task_key == task_key), None)
+    if part is None:
+        return None
+    acknowledged = part.ack_timestamp is not None
+    nothing = _of_parts([0] if acknowledged else [])
+    told: Json = {"index": 0, "className": "pending", "status": "pending_or_failed"}
+    if acknowledged:
+        told = {
+            "index": 0,
+            "className": "completed",
+            "status": "completed",
+            "ack_timestamp": part.ack_timestamp,
+            "end_to_end_duration": _duration(stats, part),
+            "checkpointed_size": part.checkpointed_size,
+            "state_size": part.state_size,
+            "checkpoint": {"sync": 0, "async": part.duration},
+            "alignment": {"buffered": 0, "processed": 0, "persisted": 0, "duration": 0},
+            "start_delay": 0,
+            "unaligned_checkpoint": False,
+            "aborted": False,
+        }
+    return {
+        **_task(stats, part),
+        "summary": {
+            "checkpointed_size": _of_parts([part.checkpointed_size] if acknowledged else []),
+            "state_size": _of_parts([part.state_size] if acknowledged else []),
+            "end_to_end_duration": _of_parts([_duration(stats, part)] if acknowledged else []),
+            "checkpoint_duration": {"sync": nothing, "async": _of_parts([part.duration] if acknowledged else [])},
+            "alignment": dict.fromkeys(("buffered", "processed", "persisted", "duration"), nothing),
+            "start_delay": nothing,
+        },
+        "subtasks": [told],
+    }
+
+
+def _task(stats: CheckpointStats, part: TaskStateStats) -> Json:
+    """Flink's `TaskCheckpointStatistics`."""
+    return {
+        "id": stats.id,
+        "status": stats.status.value,
+        "latest_ack_timestamp": NO_TIME if part.ack_timestamp is None else part.ack_timestamp,
+        "checkpointed_size": part.checkpointed_size,
+        "state_size": part.state_size,
+        "end_to_end_duration": _duration(stats, part),
+        **_NOTHING_IN_FLIGHT,
+        "num_subtasks": 1,
+        "num_acknowledged_subtasks": int(part.ack_timestamp is not None),
+    }
+
+
+def _duration(stats: CheckpointStats, part: TaskStateStats) -> int:
+    """From the checkpoint's trigger to the task's acknowledgement, in milliseconds; -1 before that."""
+    return NO_TIME if part.ack_timestamp is None else max(part.ack_timestamp - stats.trigger_timestamp, 0)
+
+
+def _of_parts(values: Sequence[int]) -> Json:
+    return _summary(StatsSummary.of(values), values)
 
 
 def find(figures: CheckpointStatsSnapshot, checkpoint_id: int) -> CheckpointStats | None:
@@ -106,7 +173,10 @@ def config(settings: CheckpointCoordinatorConfiguration, state_backend: str) -> 
         "timeout": round(settings.timeout_s * 1000),
         "min_pause": round(settings.min_pause_s * 1000),
         "max_concurrent": settings.max_concurrent,
-        "externalization": {"enabled": False, "delete_on_cancellation": True},
+        "externalization": {
+            "enabled": settings.retention is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS,
+            "delete_on_cancellation": settings.retention is not ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION,
+        },
         "state_backend": state_backend,
         "checkpoint_storage": "FileSystemCheckpointStorage",
         "unaligned_checkpoints": False,

@@ -1,0 +1,138 @@
+"""Checkpoints that outlive their job: a directory ``chk-<number>`` with ``_metadata``, which a later job begins from.
+
+As Flink's externalized checkpoints: each checkpoint has its metadata beside its files, so that the directory tells by
+itself what it is. All functions block.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from actors.errors import WireError
+from actors.rpc.codec import from_plain, to_plain
+from conf.files import write_private
+from runtime.checkpoint.description import QueryDescription, describe
+from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
+from runtime.checkpoint.files import list_names, make_private
+from runtime.checkpoint.manifest import Savepoint
+from runtime.checkpoint.messages import FORMAT_VERSION, CheckpointMetadata
+from runtime.checkpoint.metadata_log import IncompleteError
+from runtime.checkpoint.model import QuerySnapshot
+from runtime.checkpoint.savepoint import open_savepoint, read_savepoint
+from runtime.checkpoint.stored_snapshot import CHECKPOINT, check_snapshot
+
+METADATA = "_metadata"
+PREFIX = "chk-"
+
+_ID = re.compile(r"([0-9a-f]{32})(?:/(chk-[0-9]+))?")
+
+
+def write_metadata(metadata: CheckpointMetadata) -> None:
+    """Write a checkpoint's metadata into its directory; raises OSError."""
+    path = Path(metadata.path)
+    make_private(path)
+    write_private(path / METADATA, json.dumps(to_plain(metadata), indent=1).encode())
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a directory is a checkpoint that was completed, or is about to be."""
+    return (path / METADATA).is_file()
+
+
+def read_checkpoint(path: Path) -> CheckpointMetadata:
+    """The checkpoint in a directory, with paths as they are where it is now; its files are not looked at.
+
+    Raises:
+        SnapshotLostError: there is none, its metadata are damaged, or of another form.
+    """
+    root = path.absolute()
+    try:
+        metadata: CheckpointMetadata = from_plain(json.loads((root / METADATA).read_bytes()), CheckpointMetadata)
+        if metadata.format_version != FORMAT_VERSION:
+            raise SnapshotLostError(
+                f"the checkpoint {path} has format {metadata.format_version}; this version reads {FORMAT_VERSION}",
+                "use the version that wrote it",
+            )
+        tasks = tuple(
+            replace(task, queries=tuple(_moved(query, Path(metadata.path), root) for query in task.queries))
+            for task in metadata.tasks
+        )
+    except OSError as error:
+        raise SnapshotLostError(f"{path} is no checkpoint: {METADATA} cannot be read: {error.strerror}") from error
+    except (ValueError, WireError) as error:
+        raise SnapshotLostError(f"the checkpoint {path} is damaged: {error}") from error
+    return replace(metadata, path=str(root), tasks=tasks)
+
+
+def _moved(query: QuerySnapshot, old: Path, new: Path) -> QuerySnapshot:
+    return replace(query, path=str(new / Path(query.path).relative_to(old)))
+
+
+def open_checkpoint(path: Path) -> CheckpointMetadata:
+    """A checkpoint whose snapshots were just seen to be whole: what a restore begins with.
+
+    Raises:
+        SnapshotLostError: as `read_checkpoint`, or a file of it is missing.
+    """
+    metadata = read_checkpoint(path)
+    for query in metadata.queries:
+        check_snapshot(query)
+    return metadata
+
+
+def read_state(path: Path) -> CheckpointMetadata | Savepoint:
+    """What a job may begin from, a checkpoint or a savepoint; its files are not looked at. Raises CheckpointError."""
+    return read_checkpoint(path) if is_checkpoint(path) else read_savepoint(path)
+
+
+def describe_state(path: Path) -> list[QueryDescription]:
+    """What the state of each query of a checkpoint or savepoint is, which is verified first.
+
+    Raises:
+        CheckpointError: it is none, or not whole.
+    """
+    if not is_checkpoint(path):
+        return [query.description for query in open_savepoint(path).queries]
+    return [_describe(query) for query in read_checkpoint(path).queries]
+
+
+def _describe(query: QuerySnapshot) -> QueryDescription:
+    root = Path(query.path) / CHECKPOINT
+    try:
+        return describe(query.name, check_snapshot(query), lambda name: (root / name).read_bytes())
+    except (IncompleteError, OSError) as error:
+        raise SnapshotError(f"the snapshot of query {query.name!r} in {query.path} cannot be read: {error}") from error
+
+
+def find_state(name: str, checkpoints_dir: Path) -> Path:
+    """The directory that a user means: a path, ``<job id>/chk-<number>``, or a job's id for its latest checkpoint.
+
+    Args:
+        name: what was given.
+        checkpoints_dir: where the cluster's checkpoints are.
+
+    Raises:
+        SnapshotLostError: there is no such directory.
+    """
+    path, known = Path(name), _ID.fullmatch(name)
+    if path.exists() or known is None:
+        return path.resolve()
+    directory = checkpoints_dir / known[1]
+    found = [number for number in map(_number, list_names(directory)) if is_checkpoint(directory / f"{PREFIX}{number}")]
+    if known[2] is None and found:
+        return directory / f"{PREFIX}{max(found)}"
+    if known[2] is not None and int(known[2].removeprefix(PREFIX)) in found:
+        return directory / known[2]
+    kept = ", ".join(f"{PREFIX}{number}" for number in sorted(found)) or "none"
+    raise SnapshotLostError(
+        f"there is no checkpoint {name} in {checkpoints_dir}; of that job there is: {kept}",
+        "execution.checkpointing.externalized-checkpoint-retention says which are kept after the end of a job",
+    )
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix(PREFIX)
+    return int(digits) if name.startswith(PREFIX) and digits.isascii() and digits.isdigit() else -1

@@ -1,0 +1,205 @@
+"""What the streaming queries of a job are, found without running the job: each runs one batch of no rows.
+
+The job's code runs in this process, on a Spark of one core, up to where it first waits for a query. Every streaming
+source is replaced by an empty one with the same columns, every sink by none, and every checkpointLocation by one of
+this run's own: so Spark plans a first batch and writes down what the state is, and nothing of the user's is read,
+written or committed. What the code does beside its queries, it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runtime.checkpoint.description import QueryDescription
+from runtime.checkpoint.errors import SnapshotError
+from runtime.checkpoint.files import path_of
+from runtime.checkpoint.model import QueryLocation
+from runtime.checkpoint.snapshot import describe_query
+
+from .java import find_java
+from .streaming_writer import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
+
+_READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
+
+
+class _WaitingError(BaseException):
+    """The script waits for a query: all that it does after that is left out."""
+
+
+@contextmanager
+def one_core_session(conf: Mapping[str, str], java_home: str | None) -> Iterator[Any]:
+    """A classic session of one core, which the code's own `getOrCreate` returns; for a process that ends soon after.
+
+    Raises:
+        SparkVehicleError: there is no usable Java.
+    """
+    for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
+        del os.environ[name]  # what is for a Spark of the user's own
+    os.environ |= {"JAVA_HOME": find_java(java_home).home, "SPARK_LOCAL_IP": "127.0.0.1"}
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").appName("understudy-check")
+    for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+class DryRun:
+    """Watches PySpark's streaming classes, in this process only, while a job's code runs.
+
+    Args:
+        spark: a session, as `one_core_session` makes it.
+        scratch: an empty directory.
+    """
+
+    def __init__(self, spark: Any, scratch: Path) -> None:
+        self._spark = spark
+        self._scratch = scratch
+        self._kinds: list[str] = []
+        self._locations: list[Path] = []
+        self._unnamed = 0
+        self.queries: list[QueryDescription] = []
+        """What was found, in the order of start."""
+
+    def run_script(self, path: Path, argv: Sequence[str]) -> None:
+        """Run a script as a program, up to its first wait. Raises what it raises, SystemExit too."""
+        from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+
+        self._watch()
+        for method in ("awaitTermination", "processAllAvailable"):
+            setattr(StreamingQuery, method, _stop_here)
+        setattr(StreamingQueryManager, "awaitAnyTermination", _stop_here)  # noqa: B010
+        sys.argv = [str(path), *argv]
+        sys.path.insert(0, str(path.parent))
+        with redirect_stdout(sys.stderr):
+            try:
+                runpy.run_path(str(path), run_name="__main__")
+            except _WaitingError:
+                return
+
+    def run_pipeline(self, run_local: Callable[[Any], object]) -> None:
+        """Run all vertices of a pipeline. Raises what they raise."""
+        self._watch()
+        with redirect_stdout(sys.stderr):
+            run_local(self._spark)
+
+    def _watch(self) -> None:
+        from pyspark.sql.streaming.query import StreamingQuery
+        from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+        self._await: Any = StreamingQuery.awaitTermination
+        for method in ("format", "option", "options"):
+            record_calls(DataStreamReader, method, _READER[method])
+        for method, arguments in RECORDED.items():
+            record_calls(DataStreamWriter, method, arguments)
+        self._read_parquet: Any = DataStreamReader.parquet
+        self._start: Any = DataStreamWriter.start
+        for method in _READS:
+            self._replace_source(DataStreamReader, method)
+        for method in ("start", "toTable"):
+            self._replace_start(DataStreamWriter, method)
+
+    def _replace_source(self, reader: Any, method: str) -> None:
+        original, run = getattr(reader, method), self
+
+        @functools.wraps(original)
+        def read(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            frame = original(self, *arguments, **keywords)
+            return run._empty(self, frame.schema, _kind(method, settings_of(self)))
+
+        setattr(reader, method, read)
+
+    def _empty(self, reader: Any, schema: Any, kind: str) -> Any:
+        """A source of no rows with these columns."""
+        directory = self._scratch / f"source-{len(self._kinds)}"
+        self._kinds.append(kind)
+        reader._spark.createDataFrame([], schema).write.parquet(str(directory))
+        return self._read_parquet(reader._spark.readStream.schema(schema), str(directory))
+
+    def _replace_start(self, writer: Any, method: str) -> None:
+        signature, run = inspect.signature(getattr(writer, method)), self
+
+        def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            given = signature.bind(self, *arguments, **keywords).arguments
+            self.options(**given.get("options", {}))
+            for name in ("format", "outputMode", "queryName"):
+                if given.get(name) is not None:
+                    getattr(self, name)(given[name])
+            return run._started(self)
+
+        setattr(writer, method, start)
+
+    def _started(self, writer: Any) -> Any:
+        """Run a query's batch of no rows, and note what it is."""
+        settings = dict(settings_of(writer))
+        location = self._scratch / f"query-{len(self._locations)}"
+        self._locations.append(location)
+        query = self._start(
+            writer.format("noop").trigger(availableNow=True).option("checkpointLocation", str(location))
+        )
+        self._await(query)
+        is_kept = settings.get("format") != "memory" or LOCATION in settings or settings.get("outputmode") == "complete"
+        if is_kept:  # Spark lets no other query in memory go on
+            name = settings.get("queryname") or self._next_name()
+            self.queries.append(self._described(name, location))
+        return query
+
+    def _next_name(self) -> str:
+        self._unnamed += 1
+        return f"query-{self._unnamed - 1}"
+
+    def _described(self, name: str, location: Path) -> QueryDescription:
+        found = describe_query(QueryLocation(name, str(location)))
+        sources = tuple(self._kind_of(location / "sources" / str(number) / "0") for number in range(len(found.sources)))
+        return replace(found, sources=sources)
+
+    def _kind_of(self, entry: Path) -> str:
+        """What a source of a query really is, by the empty directory that stands for it."""
+        try:
+            directory = path_of(json.loads(entry.read_text().splitlines()[1])["path"]).parent.name
+            return self._kinds[int(directory.removeprefix("source-"))]
+        except (OSError, ValueError, IndexError, KeyError) as error:
+            raise SnapshotError(f"the source in {entry} is none of the trial's: {error}") from error
+
+
+def _stop_here(*_: Any, **__: Any) -> None:
+    raise _WaitingError
+
+
+def _kind(method: str, settings: Mapping[str, str]) -> str:
+    """The kind of a source, as `runtime.checkpoint.description.source_kind` has it."""
+    kind = settings.get("format", "parquet") if method == "load" else method
+    if kind in FILE_FORMATS:
+        return "file"
+    if kind == "kafka":
+        return _topics(settings)
+    return {"rate": "rate", "table": "unknown"}.get(kind, "other")
+
+
+def _topics(settings: Mapping[str, str]) -> str:
+    if "subscribe" in settings:
+        return f"kafka:{','.join(sorted(topic.strip() for topic in settings['subscribe'].split(',')))}"
+    if "assign" in settings:
+        return f"kafka:{','.join(sorted(json.loads(settings['assign'])))}"
+    return "unknown"  # by a pattern: which topics there are, the broker knows
+
+
+_READER: dict[str, Callable[..., dict[str, Any]]] = {
+    "format": lambda source: {"format": source.lower()},
+    "option": lambda key, value: {key.lower(): value},
+    "options": lambda **options: {key.lower(): value for key, value in options.items()},
+}

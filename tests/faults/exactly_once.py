@@ -1,0 +1,266 @@
+"""Exactly once, under SIGKILL: ``python -m tests.faults.exactly_once [--long] [--kills N] [--seed N]``.
+
+Files are counted by windows of five minutes, a minute in each file and a file in each batch, into a file sink: at any
+moment rows of some batches are in the state and nowhere else. The query's task process, Spark driver, TaskExecutor, or
+all processes of the cluster are killed at random moments, also while it comes back from the kill before; sometimes its
+checkpointLocation is lost as well, and it goes on from the last checkpoint. At the end the sink holds what was written
+to the source, which is also what an undisturbed query makes of the same files. The short form has 6 kills, the long one
+50.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from actors.errors import ActorError
+from runtime.ids import JobID
+from tests.cluster_harness import Cluster, await_value
+from tests.job_files import write_job
+from tests.streaming_rows import Source, rows_of
+
+SHORT = 6
+LONG = 50
+PATIENCE_S = 300.0
+"""Far more than a restart takes, also on a machine that is busy with other things."""
+AHEAD = 5
+"""How many files there are before each kill: so many batches."""
+BACKENDS = ("hashmap", "rocksdb")
+SETTINGS = (
+    "execution.checkpointing.interval=1s",
+    "execution.checkpointing.num-retained=2",
+    "restart-strategy.type=fixed-delay",
+    "restart-strategy.fixed-delay.attempts=1000",
+    "restart-strategy.fixed-delay.delay=200ms",
+    "heartbeat.interval=200ms",
+    "heartbeat.timeout=5s",
+    "task.cancellation.timeout=10s",
+    "cluster.start-timeout=5min",
+    "spark.sql.session.timeZone=UTC",
+    "spark.driver.memory=1g",
+)
+WINDOW_MINUTES = 5
+STREAM = f"""\
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+source, sink, location, files = sys.argv[1:5]
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
+rows = spark.readStream.schema("at TIMESTAMP, key STRING").option("maxFilesPerTrigger", files).json(source)
+windows = rows.withWatermark("at", "0 seconds").groupBy(F.window("at", "{WINDOW_MINUTES} minutes"), "key").count()
+writer = windows.selectExpr("window.start AS start", "key", "count").writeStream.queryName("counts").format("parquet")
+trigger = {{"processingTime": "100 milliseconds"}} if files == "1" else {{"availableNow": True}}
+writer.option("checkpointLocation", location).trigger(**trigger).start(sink).awaitTermination()
+"""
+
+
+@dataclass
+class Result:
+    """A run: what was killed, and what became of the rows."""
+
+    seed: int
+    backend: str
+    kills: Counter[str] = field(default_factory=Counter)
+    survived: int = 0
+    """After how many of the kills the query has committed a batch."""
+    attempts: int = 0
+    rows: int = 0
+    """How many there were in the source."""
+    lost: int = 0
+    doubled: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def summary(self) -> dict[str, object]:
+        """In numbers."""
+        return {**vars(self), "kills": dict(self.kills)}
+
+
+def run(directory: Path, kills: int, seed: int, backend: str = BACKENDS[1]) -> Result:
+    """Start a cluster, kill that often, let the query come to its end, and compare.
+
+    Args:
+        directory: for the cluster and the query.
+        kills: how many.
+        seed: of the moments, and of what is killed.
+        backend: that keeps the query's state.
+    """
+    cluster = Cluster(directory / "c", (*SETTINGS, f"state.backend.type={backend}"))
+    cluster.run("start", timeout=PATIENCE_S)
+    try:
+        return _Run(cluster, directory, Result(seed, backend)).carry_out(kills)
+    finally:
+        cluster.run("stop", timeout=PATIENCE_S)
+
+
+class _Run:
+    def __init__(self, cluster: Cluster, directory: Path, result: Result) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._result = result
+        self._random = random.Random(result.seed)
+        self._source = Source(directory / "in", WINDOW_MINUTES)
+        self._sink, self._location = directory / "out", directory / "live"
+        self._script = write_job(directory, STREAM, "stream.py")
+        self._job_id = ""
+        self._commit_ns = -1
+        self._deeds: dict[str, Callable[[], None]] = {
+            "task process": lambda: _kill(self._task),
+            "spark driver": lambda: _kill(lambda: self._worker("spark_pid")),
+            "taskexecutor": lambda: _kill(lambda: self._worker("pid")),
+            "everything": self._kill_everything,
+            "everything, and the checkpointLocation": self._kill_everything_and_the_location,
+        }
+
+    def carry_out(self, kills: int) -> Result:
+        result, next_ones = self._result, list[str]()
+        arguments = str(self._source.directory), str(self._sink), str(self._location), "1"
+        self._source.write(AHEAD)
+        self._job_id = self._cluster.submit(self._script, *arguments)
+        outstanding = 0
+        for number in range(kills):
+            if number == 0 or self._random.random() < 0.75:
+                self._await_progress()
+                result.survived, outstanding = result.survived + outstanding, 0
+            self._source.write(AHEAD)
+            threading.Event().wait(self._random.uniform(0, 2))  # the random moment
+            next_ones = next_ones or self._random.sample(sorted(self._deeds), len(self._deeds))
+            deed = next_ones.pop()
+            self._deeds[deed]()
+            self._commit_ns = self._last_commit_ns()
+            result.kills[deed] += 1
+            outstanding += 1
+        self._source.close()
+        await_value(lambda: self._found().total() >= self._source.expected.total(), PATIENCE_S)
+        result.survived += outstanding
+        with self._cluster.client() as client:
+            result.attempts = client.job(JobID(self._job_id)).tasks[0].attempts[-1].number + 1
+        self._cluster.run("job", "cancel", self._job_id)
+        self._compare()
+        return result
+
+    def _compare(self) -> None:
+        result, expected, found = self._result, self._source.expected, rows_of(self._sink)
+        result.rows = expected.total()
+        result.lost, result.doubled = (expected - found).total(), (found - expected).total()
+        if result.lost or result.doubled:
+            result.problems.append(f"lost: {dict(expected - found)}, doubled: {dict(found - expected)}")
+        sink, location = self._directory / "undisturbed", self._directory / "undisturbed-live"
+        arguments = str(self._source.directory), str(sink), str(location), "100000"
+        self._cluster.run("job", "run", str(self._script), "--", *arguments, timeout=PATIENCE_S)
+        if rows_of(sink) != expected:
+            result.problems.append("an undisturbed run has another result than what was written says")
+
+    def _await_progress(self) -> None:
+        """Wait until a batch is committed that was not at the last kill."""
+        await_value(lambda: self._last_commit_ns() > self._commit_ns, PATIENCE_S)
+
+    def _last_commit_ns(self) -> int:
+        """When the last batch was committed; what was put back from a checkpoint has kept its time."""
+        times = [-1]
+        for path in self._location.glob("commits/[0-9]*"):
+            try:
+                times.append(path.stat().st_mtime_ns)
+            except FileNotFoundError:
+                continue  # Spark has removed an old one
+        return max(times)
+
+    def _found(self) -> Counter[tuple[str, str]]:
+        try:
+            return rows_of(self._sink)
+        except FileNotFoundError:
+            return Counter()  # the log was compacted, or put back, while it was read
+
+    # ------------------------------------------------------------------- deeds
+
+    def _task(self) -> int | None:
+        return next(iter(self._cluster.tasks_of(self._job_id)), None)
+
+    def _worker(self, process: str) -> int | None:
+        """The process of the TaskExecutor, or its driver, that the ResourceManager knows now."""
+        try:
+            with self._cluster.client() as client:
+                views = client.task_managers()
+        except ActorError:
+            return None  # it is being replaced
+        pids = [int(getattr(view.registration, process)) for view in views]
+        return next((pid for pid in pids if _lives(pid)), None)
+
+    def _kill_everything(self) -> None:
+        self._end_all()
+        self._cluster.run("start", timeout=PATIENCE_S)
+
+    def _kill_everything_and_the_location(self) -> None:
+        await_value(self._has_checkpoint, PATIENCE_S)
+        self._end_all()
+        self._commit_ns = self._last_commit_ns()
+        shutil.rmtree(self._location, ignore_errors=True)
+        self._cluster.run("start", timeout=PATIENCE_S)
+
+    def _has_checkpoint(self) -> bool:
+        try:
+            with self._cluster.client() as client:
+                latest = client.checkpoint_statistics(JobID(self._job_id)).latest_completed
+        except ActorError:
+            return False  # the JobMaster is being replaced
+        return latest is not None
+
+    def _end_all(self) -> None:
+        while pids := [pid for pid in self._cluster.processes() if _lives(pid)]:
+            for pid in pids:
+                _kill(lambda pid=pid: pid)  # type: ignore[misc]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(find: Callable[[], int | None]) -> None:
+    """Kill a process as soon as there is one, and wait until it is no more."""
+    pid = await_value(find, PATIENCE_S)
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it has gone by itself, with one that was killed before it
+    await_value(lambda: not _lives(pid), PATIENCE_S)
+
+
+def main() -> int:
+    """Run it once, and print the summary as JSON; the exit status is 1 where something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.exactly_once", description=__doc__)
+    parser.add_argument("--long", action="store_true", help=f"{LONG} kills")
+    parser.add_argument("--kills", type=int, help=f"so many kills (default {SHORT})")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--state-backend", choices=BACKENDS, default=BACKENDS[1])
+    parser.add_argument("--keep", action="store_true", help="keep the cluster's directory, with its logs")
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="us-exactly-once-"))
+    sys.stderr.write(f"seed {arguments.seed}, files in {directory}\n")
+    kills = arguments.kills or (LONG if arguments.long else SHORT)
+    result = run(directory, kills, arguments.seed, arguments.state_backend)
+    sys.stdout.write(json.dumps(result.summary(), indent=2) + "\n")
+    if result.problems or arguments.keep:
+        sys.stderr.write(f"the files are in {directory}\n")
+    else:
+        shutil.rmtree(directory)
+    return 1 if result.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
