@@ -26,9 +26,9 @@ from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
 from runtime.rest.backend import JobFile
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as messages
-from runtime.rest.routing import BODY_TIMEOUT_S, Rest, RestRoute, answer, now_ms
+from runtime.rest.messages import forms
+from runtime.rest.routing import BODY_TIMEOUT_S, MULTIPART, Rest, RestRoute, answer, now_ms
 
-MULTIPART = "multipart/form-data"
 MAX_FILES = 100
 MAX_FIELDS = 1000
 MAX_FIELD_BYTES = 64 * 1024
@@ -162,7 +162,7 @@ def _graph(form: FormData, script: JobFile) -> JobGraph:
 
 
 ROUTES = (
-    RestRoute("GET", "/jars", get_jars, "Uploaded jars: none"),
+    RestRoute("GET", "/jars", get_jars, "Uploaded jars: none", result={"address": str, "files": [dict]}),
     RestRoute("POST", "/jars/upload", refuse, "Refused: jobs are PySpark scripts", status=400),
     RestRoute("POST", "/jobs", refuse, "Refused: jobs are PySpark scripts", status=400),
     RestRoute(
@@ -173,5 +173,6 @@ ROUTES = (
         status=202,
         body=MULTIPART,
         form=_FORM,
+        result=forms.SUBMITTED,
     ),
 )
