@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
+from runtime.rest.messages import checkpoints
 from tests.browser.flink_page import flink_page
 from tests.cluster_harness import Cluster, await_value
 from tests.flink_package import flink_dist
@@ -17,6 +17,8 @@ from tests.rest_client import RestClient
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from tests.browser.visitor import Window
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`").expect
 
@@ -102,14 +104,14 @@ JOBS = {
 }
 
 
-@pytest.fixture
-def jobs(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def jobs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """One that runs and has a checkpoint, and one that is over."""
     flink_dist()  # nothing is started in vain
-    rest = RestClient.of(cluster)
-    batch = cluster.submit(write_job(tmp_path, BATCH, "batch.py"))
+    rest, directory = RestClient.of(cluster), tmp_path_factory.mktemp("jobs")
+    batch = cluster.submit(write_job(directory, BATCH, "batch.py"))
     cluster.await_status(batch, "FINISHED")
-    stream = cluster.submit(write_job(tmp_path, STREAM, "ongoing-stream.py"))
+    stream = cluster.submit(write_job(directory, STREAM, "ongoing-stream.py"))
     cluster.await_status(stream, "RUNNING")
 
     def queries() -> list[dict[str, object]]:
@@ -118,7 +120,22 @@ def jobs(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
     await_value(lambda: any("batch-duration" in query for query in queries()))
     asked = rest.ask("POST", f"/jobs/{stream}/checkpoints", b"{}").json["request-id"]
     await_value(lambda: rest.get(f"/jobs/{stream}/checkpoints/{asked}")["status"]["id"] == "COMPLETED")
-    return {"running": stream, "completed": batch}
+    yield {"running": stream, "completed": batch}
+    cluster.run("job", "cancel", stream, check=False)  # if it has not been
+
+
+@pytest.fixture
+def window(browser: Browser, cluster: Cluster, jobs: dict[str, str]) -> Iterator[Window]:
+    """The page in a window; nothing may have gone wrong in it when it is closed."""
+    from tests.browser.visitor import Window
+
+    with flink_page(RestClient.of(cluster)) as url:
+        context = browser.new_context(viewport={"width": 1400, "height": 900}, base_url=url)
+        window = Window(context.new_page())
+        window.page.goto("/")
+        yield window
+        context.close()
+    assert [problem for problem in window.problems if not any(own in problem for own in FLINKS_OWN)] == []
 
 
 def pages(rest: RestClient, jobs: dict[str, str]) -> Iterator[tuple[str, str | None, str]]:
@@ -135,32 +152,50 @@ def pages(rest: RestClient, jobs: dict[str, str]) -> Iterator[tuple[str, str | N
                 yield where, asked and asked.format(**here), shown.format(**here)
 
 
-def test_every_page_of_flinks_own(browser: Browser, cluster: Cluster, jobs: dict[str, str]) -> None:
-    from tests.browser.visitor import Window
+def go(window: Window, route: str, asked: str | None, shown: str) -> None:
+    """Follow a link inside of the page, and wait until it has asked and shows what came."""
+    page = window.page
+    if asked is None:
+        page.goto(f"/#/{route}")
+    else:
+        with page.expect_response(lambda told: urlsplit(told.url).path == asked):
+            page.goto(f"/#/{route}")
+    expect(page.locator(shown).first).to_be_visible()
+    assert page.evaluate("location.hash") == f"#/{route}"
 
-    rest = RestClient.of(cluster)
-    with flink_page(rest) as url:
-        context = browser.new_context(viewport={"width": 1400, "height": 900})
-        window = Window(context.new_page())
-        page = window.page
-        page.goto(url)
-        seen = []
-        for route, asked, shown in pages(rest, jobs):
-            if asked is None:
-                page.goto(f"{url}#/{route}")
-            else:
-                with page.expect_response(lambda told, path=asked: urlsplit(told.url).path == path):
-                    page.goto(f"{url}#/{route}")
-            expect(page.locator(shown).first).to_be_visible()
-            assert page.evaluate("location.hash") == f"#/{route}"
-            seen.append(route)
 
-        job_id = jobs["running"]
-        page.goto(f"{url}#/job/running/{job_id}/overview")
-        page.locator("a, button", has_text="Cancel Job").first.click()
-        page.locator(".ant-modal button, .ant-popover button", has_text="Yes").first.click()
-        cluster.await_status(job_id, "CANCELED")
-        context.close()
-    problems = [problem for problem in window.problems if not any(own in problem for own in FLINKS_OWN)]
-    assert problems == []
-    assert len(seen) == len(CLUSTER) + 2 * (len(JOB) + len(APPLICATION))
+def test_every_page_of_flinks_own(window: Window, cluster: Cluster, jobs: dict[str, str]) -> None:
+    seen = 0
+    for route, asked, shown in pages(RestClient.of(cluster), jobs):
+        go(window, route, asked, shown)
+        seen += 1
+    assert seen == len(CLUSTER) + 2 * (len(JOB) + len(APPLICATION))
+
+
+@pytest.mark.skipif(not hasattr(checkpoints, "task"), reason="the parts of the tasks in a checkpoint are not told")
+def test_the_pages_of_checkpoints(window: Window, jobs: dict[str, str]) -> None:
+    page, job_id = window.page, jobs["running"]
+    below = f"/jobs/{job_id}/checkpoints"
+    go(window, f"job/running/{job_id}/checkpoints", below, "text=Latest Completed Checkpoint")
+    page.locator(".ant-tabs-tab", has_text="Summary").click()
+    expect(page.locator("text=Minimum").first).to_be_visible()
+    page.locator(".ant-tabs-nav").last.locator(".ant-tabs-tab", has_text="Configuration").click()
+    expect(page.locator("text=Checkpointing Mode").first).to_be_visible()
+    page.locator(".ant-tabs-tab", has_text="History").click()
+    with page.expect_response(lambda told: f"{below}/details/" in told.url and "/subtasks/" not in told.url):
+        page.locator("tbody .ant-table-row-expand-icon:visible").first.click()
+    row = page.locator("flink-job-checkpoints-detail:visible tbody tr", has_text="ongoing-stream").first
+    expect(row).to_contain_text("1/1")
+    with page.expect_response(lambda told: f"{below}/details/" in told.url and "/subtasks/" in told.url):
+        row.locator(".ant-table-row-expand-icon").click()
+    expect(page.locator("flink-job-checkpoints-subtask:visible tbody tr:visible").last).to_contain_text(
+        "false"
+    )  # not unaligned
+
+
+def test_the_button_of_flinks_page_cancels_a_job(window: Window, cluster: Cluster, jobs: dict[str, str]) -> None:
+    job_id = jobs["running"]
+    go(window, f"job/running/{job_id}/overview", f"/jobs/{job_id}", "text=Parallelism: 1")
+    window.page.locator("a, button", has_text="Cancel Job").first.click()
+    window.page.locator(".ant-modal button, .ant-popover button", has_text="Yes").first.click()
+    cluster.await_status(job_id, "CANCELED")
