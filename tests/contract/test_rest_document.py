@@ -28,9 +28,9 @@ OPERATIONS = {f"{route.method} {PREFIX}{route.path}": route for route in ROUTES}
 CHOOSY = {
     *(label for label, route in OPERATIONS.items() if route.status >= 400),
     *(f"POST {PREFIX}{path}" for path in ("/jobs/{jobid}/savepoints", "/jobs/{jobid}/stop", "/savepoint-disposal")),
-    f"POST {PREFIX}/scripts",
+    *(f"POST {PREFIX}{path}" for path in ("/scripts", "/graphs")),
 }
-"""Those that refuse what no schema can tell: all of it, directories that are not allowed, files that are no scripts."""
+"""Those that refuse what no schema can tell: all of it, directories that are not allowed, files that are no Python."""
 
 ALWAYS = (
     "not_a_server_error",
