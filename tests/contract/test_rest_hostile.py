@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -91,6 +93,34 @@ async def test_each_trick_gets_one_error_and_the_door(tmp_path: Path, status: in
             assert await peer.rest() == b"", trick
             assert await is_served(connect), trick
         assert site.cluster.cancelled == []
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """The bytes with some of them gone, doubled, or in place of others."""
+    for _ in range(random.randint(1, 4)):
+        at, size = random.randrange(len(data)), random.choice((1, 1, 2, 20))
+        piece = random.choice((b"", data[at : at + size] * 2, random.randbytes(size), b"\r\n", b"\0", b":", b"chunked"))
+        data = data[:at] + piece + data[at + random.choice((0, size)) :] or b"x"
+    return data
+
+
+async def test_whatever_comes_no_request_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    random = Random(8)
+    good = [f"{GET}\r\n", f"{CHUNKED}2\r\n{{}}\r\n0\r\n\r\n", f"GET /jobmanager/logs/master.log HTTP/1.1\r\n{HEAD}\r\n"]
+    seeds = [text.encode() for text in (*good * 5, *REFUSED.values(), *FORBIDDEN.values())]
+    async with serving(tmp_path) as (site, connect):
+        for _ in range(500):
+            data = mutated(random.choice(seeds), random)
+            peer = await connect()
+            await peer.send(data)
+            peer.connection.shutdown(socket.SHUT_WR)
+            told = await peer.rest()
+            assert told == b"" or told.startswith(b"HTTP/1.1 "), data
+            assert not told.startswith(b"HTTP/1.1 5"), data
+            peer.connection.close()
+        assert await until_served(connect)
+    assert site.cluster.cancelled == []
+    assert "failed" not in caplog.text
 
 
 async def test_lines_behind_a_body_are_not_of_the_head(tmp_path: Path) -> None:
@@ -185,13 +215,23 @@ async def test_a_body_that_hardly_comes_ends_too(tmp_path: Path, monkeypatch: py
         assert await is_served(connect)
 
 
-async def test_a_thousand_connections_keep_nobody_from_the_answers_that_are_his(tmp_path: Path) -> None:
+@pytest.fixture
+def many() -> Iterator[int]:
+    """A thousand connections, or as many as this process may have both ends of; its limit is raised as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(soft, 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    yield min(1000, most // 3)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_thousand_connections_keep_nobody_from_the_answers_that_are_his(tmp_path: Path, many: int) -> None:
     async with serving(tmp_path, max_connections=100) as (_, connect):
         mine = await connect()
         await mine.send(f"{GET}\r\n")
         assert (await mine.answer())[0] == 200
         flood: list[Peer] = []
-        for number in range(1000):
+        for number in range(many):
             flood.append(await connect())
             if number % 100 == 0:
                 await flood[-1].send("GET /over")
