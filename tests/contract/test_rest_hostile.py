@@ -217,7 +217,7 @@ async def test_a_body_that_hardly_comes_ends_too(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def many() -> Iterator[int]:
-    """A thousand connections, or as many as this process may have both ends of; its limit is raised as far as it goes."""
+    """A thousand connections, or as many as this process may have both ends of when its limit is raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(soft, 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096))
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
