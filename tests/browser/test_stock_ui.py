@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ from runtime.rest.messages import checkpoints
 from tests.browser.flink_page import flink_page
 from tests.cluster_harness import Cluster, await_value
 from tests.flink_package import flink_dist
-from tests.job_files import write_job
+from tests.job_files import FAILING, write_job
 from tests.rest_client import RestClient
 
 if TYPE_CHECKING:
@@ -199,3 +200,12 @@ def test_the_button_of_flinks_page_cancels_a_job(window: Window, cluster: Cluste
     window.page.locator("a, button", has_text="Cancel Job").first.click()
     window.page.locator(".ant-modal button, .ant-popover button", has_text="Yes").first.click()
     cluster.await_status(job_id, "CANCELED")
+
+
+def test_the_users_own_traceback_is_shown(window: Window, cluster: Cluster, tmp_path: Path) -> None:
+    job_id = cluster.submit(write_job(tmp_path, FAILING, "failing.py"))
+    cluster.await_status(job_id, "FAILED")
+    asked = f"/jobs/{job_id}/exceptions"
+    go(window, f"job/completed/{job_id}/exceptions", asked, ".view-line >> text=ZeroDivisionError")
+    window.page.locator(".ant-tabs-tab", has_text="Exception History").click()
+    expect(window.page.locator("td >> text=ZeroDivisionError").first).to_be_visible()
