@@ -116,4 +116,5 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 
 def _query_parameter(parameter: Parameter) -> dict[str, Any]:
-    return {"name": parameter.name, "in": "query", "description": parameter.summary, "schema": parameter.schema}
+    schema = {"type": "string", "enum": list(parameter.words)} if parameter.words else parameter.schema
+    return {"name": parameter.name, "in": "query", "description": parameter.summary, "schema": schema}

@@ -79,10 +79,11 @@ Handler = Callable[[Rest, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a query: its name, what it is for, and the JSON schema of it."""
+    """A parameter of a query: its name, what it is for, and the words that it may be, or the JSON schema of it."""
 
     name: str
     summary: str
+    words: tuple[str, ...] = ()
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
 
 

@@ -68,6 +68,6 @@ ROUTES = (
         get_log,
         "A log of an attempt; the header X-Log-Complete says whether more will follow",
         media=TEXT,
-        query=(Parameter("offset", "the byte from which on it is wanted", WHOLE_NUMBER),),
+        query=(Parameter("offset", "the byte from which on it is wanted", schema=WHOLE_NUMBER),),
     ),
 )

@@ -111,7 +111,7 @@ _HOW = "|".join(messages.AGGREGATIONS)
 _AGG = Parameter(
     "agg",
     f"which of {', '.join(messages.AGGREGATIONS)}, with commas between them; without it all",
-    {"type": "string", "pattern": f"^({_HOW})(,({_HOW}))*$"},
+    schema={"type": "string", "pattern": f"^({_HOW})(,({_HOW}))*$"},
 )
 _JOB = "/jobs/{jobid}/metrics"
 _VERTEX = "/jobs/{jobid}/vertices/{vertexid}"

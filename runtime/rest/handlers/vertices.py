@@ -108,7 +108,7 @@ ROUTES = (
         f"{_VERTEX}/flamegraph",
         get_flame_graph,
         "Samples of a task's threads: none",
-        query=(Parameter("type", "which threads", {"enum": ["full", "on_cpu", "off_cpu"]}),),
+        query=(Parameter("type", "which threads", ("full", "on_cpu", "off_cpu")),),
         result={"endTimestamp": int},
     ),
     RestRoute("GET", f"{_VERTEX}/watermarks", get_watermarks, "Watermarks of a task: none", result=[dict]),
