@@ -102,7 +102,7 @@ def _operation(route: RestRoute) -> dict[str, Any]:
 def _errors_of(route: RestRoute) -> list[int]:
     """The statuses of errors that its answers may have."""
     found = {400, 401, 403, 413, 500, 503}
-    if "{" in route.path:
+    if "{" in route.path or route.query:
         found.add(404)
     if changes_state(route.method, route.path):
         found |= {408, 409}
