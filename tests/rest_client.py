@@ -60,11 +60,18 @@ class RestClient:
 
     def submit(self, script: bytes, file_name: str, *args: str) -> str:
         """Submit a script; returns the job's id."""
-        fields = [f'name="arg"\r\n\r\n{argument}'.encode() for argument in args]
-        fields.append(f'name="script"; filename="{file_name}"\r\n\r\n'.encode() + script)
-        start = f"--{BOUNDARY}\r\nContent-Disposition: form-data; ".encode()
-        body = b"".join(start + field + b"\r\n" for field in fields) + f"--{BOUNDARY}--\r\n".encode()
-        kind = f"multipart/form-data; boundary={BOUNDARY}"
-        reply = self.ask("POST", "/v1/scripts", body, Content_Type=kind)
+        reply = self.post_form(
+            "/v1/scripts", *(("arg", "", argument.encode()) for argument in args), ("script", file_name, script)
+        )
         assert reply.status == 202, reply.body
         return str(reply.json["jobid"])
+
+    def post_form(self, target: str, *parts: tuple[str, str, bytes]) -> Reply:
+        """Send a form: the name of each part, the name of its file or nothing, and its content."""
+        body = b""
+        for name, file_name, content in parts:
+            kind = f'; filename="{file_name}"' if file_name else ""
+            head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{kind}\r\n\r\n'
+            body += head.encode() + content + b"\r\n"
+        body += f"--{BOUNDARY}--\r\n".encode()
+        return self.ask("POST", target, body, Content_Type=f"multipart/form-data; boundary={BOUNDARY}")

@@ -55,7 +55,10 @@ class RestApplication:
         self._policy = policy
         self._max_content = max_content
         self._page = StaticFiles()
-        self.routes = (*ROUTES, RestRoute("GET", "/openapi.json", self._openapi, "This document"))
+        self.routes = (
+            *ROUTES,
+            RestRoute("GET", "/openapi.json", self._openapi, "This document", result={"openapi": str, "paths": dict}),
+        )
         self._document = openapi(self.routes, with_token=with_token)
         self._table = [
             (Route(route.path, _never, methods=[route.method], name=route.path), route)

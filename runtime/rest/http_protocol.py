@@ -1,6 +1,7 @@
 """uvicorn's HTTP/1.1 protocol with bounds on what a peer may take: its time, and the size of a request's head.
 
-uvicorn itself waits for ever for a head that does not end, and keeps all of it.
+uvicorn itself waits for ever for a head that does not end, and keeps all of it. It takes the lines behind a chunked
+body for lines of the head, and does not look where an absolute address leads.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from runtime.rest.errors import error_body
 
 HEAD_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 60.0
+WHOLE_BODY_TIMEOUT_S = 150.0
+"""Of a body that comes, but hardly: more than what handlers wait for one (`BODY_TIMEOUT_S`), who say so."""
 MAX_HEAD = 64 * 1024
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 _REASONS[503] = b"Service Unavailable"
@@ -35,6 +38,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_since: float | None = None
         self._head_size = 0
         self._body_since: float | None = None
+        self._body_began = 0.0
+        self._trailers_size = 0
         self._stalled_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -62,9 +67,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_since is None:
             self._head_since, self._head_size = self.loop.time(), 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A line of the head. One behind the body (a trailer) is not: what says who asks, and whom, comes first."""
+        if self._body_since is None:
+            super().on_header(name, value)
+            return
+        self._trailers_size += len(name) + len(value)
+        if self._trailers_size > MAX_HEAD:
+            self.transport.close()
+
     def on_headers_complete(self) -> None:
-        """The head has come, the body may follow."""
-        self._head_since, self._body_since = None, self.loop.time()
+        """The head has come, the body may follow. Raises ValueError where the address is not that of the Host."""
+        if not self.url.startswith((b"/", b"*")):
+            authority = self.url.partition(b"://")[2].partition(b"/")[0].lower()
+            if authority not in (value.lower() for name, value in self.headers if name == b"host"):
+                raise ValueError("a request for another host")  # the parser makes that a request that cannot be read
+        self._head_since = None
+        self._body_since = self._body_began = self.loop.time()
+        self._trailers_size = 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -88,14 +108,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._head_since is not None and now - self._head_since > HEAD_TIMEOUT_S:
             self._refuse(408, f"the head of a request has to come within {HEAD_TIMEOUT_S:g} s")
-        elif self._body_since is not None and now - self._body_since > STALL_TIMEOUT_S:
+        elif self._body_since is not None and (
+            now - self._body_since > STALL_TIMEOUT_S or now - self._body_began > WHOLE_BODY_TIMEOUT_S
+        ):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP."""
         self._refuse(400, "this is no HTTP request that can be read")
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """The answer is HTTP/1.1's; what came behind the request is lost in the parser, so it is the last one."""
+        self.cycle.keep_alive = False
+
     def _refuse(self, status: int, message: str) -> None:
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()  # nothing is written into the answer to another request
+            return
         body = error_body(message)
         head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(head % (status, _REASONS[status], len(body)) + body)

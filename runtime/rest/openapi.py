@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import runtime
-from runtime.rest.routing import Parameter, RestRoute
+from runtime.rest.access import changes_state
+from runtime.rest.messages.forms import schema_of
+from runtime.rest.routing import JSON, MULTIPART, Parameter, RestRoute
 
 VERSION = "3.1.0"
 PREFIX = "/v1"
 
 _PARAMETER = re.compile(r"\{([a-z]+)\}")
-_IDS = ("jobid", "applicationid", "triggerid")
-_NUMBERS = ("checkpointid",)
+_ID = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+_NUMBER = {"type": "integer", "minimum": 0}
+_PATH_PARAMETERS: Mapping[str, Any] = {
+    **dict.fromkeys(("jobid", "applicationid", "triggerid", "attemptid"), _ID),
+    **dict.fromkeys(("checkpointid", "subtaskindex", "attempt"), _NUMBER),
+    "taskmanagerid": {"type": "string", "pattern": "^[!-~]+$"},
+}
+_TEXT = {"type": "string", "minLength": 1}
 _ERROR = {"$ref": "#/components/schemas/Errors"}
+_ERRORS: Mapping[int, str] = {
+    400: "What was asked is not well formed",
+    401: "The token was not shown",
+    403: "The endpoint is not asked by that name, or not by pages of that site",
+    404: "There is none of that name",
+    408: "The body did not come in time",
+    409: "It cannot be done in the state that it is in",
+    413: "The body is too long",
+    415: "The body is of another media type",
+    500: "An error that nobody expected; the endpoint's log says more",
+    503: "Nobody leads or answers at present: ask again",
+}
 
 
 def openapi(routes: Iterable[RestRoute], *, with_token: bool) -> dict[str, Any]:
@@ -41,9 +61,13 @@ def openapi(routes: Iterable[RestRoute], *, with_token: bool) -> dict[str, Any]:
                 "Errors": {
                     "type": "object",
                     "required": ["errors"],
-                    "properties": {"errors": {"type": "array", "items": {"type": "string"}}},
+                    "properties": {"errors": {"type": "array", "items": {"type": "string"}, "minItems": 1}},
                 }
-            }
+            },
+            "responses": {
+                str(status): {"description": why, "content": {JSON: {"schema": _ERROR}}}
+                for status, why in _ERRORS.items()
+            },
         },
     }
     if with_token:
@@ -56,15 +80,15 @@ def _operation(route: RestRoute) -> dict[str, Any]:
     name = re.sub(r"[^a-zA-Z0-9]+", "_", route.path).strip("_")
     good: dict[str, Any] = {"description": route.summary}
     if route.media:
-        schema = {"type": "string"} if route.media.startswith("text/") else {"type": ["object", "array"]}
+        schema = schema_of(route.result) if route.media == JSON else {"type": "string"}
         good["content"] = {route.media.partition(";")[0]: {"schema": schema if route.status < 400 else _ERROR}}
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{name}",
         "summary": route.summary,
         "parameters": [*map(_path_parameter, _PARAMETER.findall(route.path)), *map(_query_parameter, route.query)],
         "responses": {
+            **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _errors_of(route)},
             str(route.status): good,
-            "default": {"description": "Why not, in one line", "content": {"application/json": {"schema": _ERROR}}},
         },
     }
     if route.body:
@@ -75,17 +99,22 @@ def _operation(route: RestRoute) -> dict[str, Any]:
     return operation
 
 
+def _errors_of(route: RestRoute) -> list[int]:
+    """The statuses of errors that its answers may have."""
+    found = {400, 401, 403, 413, 500, 503}
+    if "{" in route.path or route.query:
+        found.add(404)
+    if changes_state(route.method, route.path):
+        found |= {408, 409}
+    if route.body == MULTIPART:
+        found.add(415)
+    return sorted(found)
+
+
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string", "minLength": 1}
-    if name in _IDS:
-        schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
-    elif name in _NUMBERS:
-        schema = {"type": "integer", "minimum": 0}
-    return {"name": name, "in": "path", "required": True, "schema": schema}
+    return {"name": name, "in": "path", "required": True, "schema": _PATH_PARAMETERS.get(name, _TEXT)}
 
 
 def _query_parameter(parameter: Parameter) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    if parameter.words:
-        schema["enum"] = list(parameter.words)
+    schema = {"type": "string", "enum": list(parameter.words)} if parameter.words else parameter.schema
     return {"name": parameter.name, "in": "query", "description": parameter.summary, "schema": schema}

@@ -13,6 +13,7 @@ from runtime.gateways.errors import JobAlreadyTerminatedError, UnknownOperationE
 from runtime.ids import JobID, TriggerID
 from runtime.rest.checkpoint_backend import CheckpointBackend
 from runtime.rest.errors import RestError
+from runtime.rest.snapshots import noticed
 
 KEPT = 256
 """How many of each kind are remembered."""
@@ -86,7 +87,8 @@ class Disposals:
                 work.close()
                 raise RestError(503, f"{KEPT} savepoints are being disposed of; ask again later")
             del self._tasks[ended]
-        self._tasks[trigger_id] = asyncio.ensure_future(work)
+        task = self._tasks[trigger_id] = asyncio.ensure_future(work)
+        task.add_done_callback(noticed)  # who asked for it may never ask what became of it
 
     def find(self, trigger_id: TriggerID) -> asyncio.Task[None] | None:
         """The work; None where it was asked for elsewhere, or long ago."""

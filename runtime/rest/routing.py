@@ -19,11 +19,15 @@ from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, T
 from runtime.rest.backend import Backend
 from runtime.rest.errors import RestError
 from runtime.rest.messages import vertices
+from runtime.rest.messages.forms import Form
 from runtime.rest.operations import Disposals, TriggeredOperations
 from runtime.rest.snapshots import Snapshots
 
 JSON = "application/json"
+WHOLE_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+"""The schema of what `number_of` reads."""
 TEXT = "text/plain; charset=UTF-8"
+MULTIPART = "multipart/form-data"
 BODY_TIMEOUT_S = 120.0
 FETCHES_AT_ONCE = 4
 """How many logs of TaskExecutors, each of a few MB, are in this process's memory at once."""
@@ -75,11 +79,12 @@ Handler = Callable[[Rest, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a query: its name, what it is for, and the words that it may be."""
+    """A parameter of a query: its name, what it is for, and the words that it may be, or the JSON schema of it."""
 
     name: str
     summary: str
     words: tuple[str, ...] = ()
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class RestRoute:
         query: the parameters that it looks at.
         body: the media type of the request's body; empty for none.
         form: the JSON schema of the body's fields; None for any.
+        result: the form (`runtime.rest.messages.forms`) of a good answer of JSON.
     """
 
     method: str
@@ -107,6 +113,7 @@ class RestRoute:
     query: tuple[Parameter, ...] = ()
     body: str = ""
     form: Mapping[str, Any] | None = None
+    result: Form = dict
 
 
 def now_ms() -> int:

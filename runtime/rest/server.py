@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from pathlib import Path
@@ -32,6 +33,7 @@ class RestServer:
     """
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None, max_connections: int) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers' nonsense is no reason to fill a log
         self._listener = listener
         self._tls = tls
         self._max_connections = max_connections

@@ -47,7 +47,7 @@ class Snapshots:
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
-            task.add_done_callback(_noticed)
+            task.add_done_callback(noticed)
         return await asyncio.shield(task)  # one who goes away takes the answer from nobody else
 
     async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -70,7 +70,7 @@ class Snapshots:
         self._asking.clear()
 
 
-def _noticed(task: asyncio.Task[Any]) -> None:
+def noticed(task: asyncio.Task[Any]) -> None:
     """All who asked may be gone: its error is theirs, not the loop's."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""A browser window at a stage."""
+"""A browser window that remembers what went wrong in it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from playwright.sync_api import ConsoleMessage, Page, Request, Response, expect
 from tests.browser.stage import PATIENCE_MS, Stage
 
 
-class Visitor:
-    """A browser window at a stage; remembers everything that went wrong in it."""
+class Window:
+    """A browser window; remembers everything that went wrong in it, and every address that was asked."""
 
-    def __init__(self, page: Page, stage: Stage) -> None:
+    def __init__(self, page: Page) -> None:
         self.page = page
-        self.stage = stage
         self.problems: list[str] = []
         self.addresses: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
@@ -34,6 +33,14 @@ class Visitor:
         # What a page no longer wants, because another is shown, it gives up: that is no failure.
         if request.failure != "net::ERR_ABORTED":
             self.problems.append(f"failed: {request.url} {request.failure}")
+
+
+class Visitor(Window):
+    """A browser window at a stage."""
+
+    def __init__(self, page: Page, stage: Stage) -> None:
+        super().__init__(page)
+        self.stage = stage
 
     def go(self, hash_route: str) -> None:
         """Open a page, and wait until it is shown."""

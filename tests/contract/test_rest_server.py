@@ -48,34 +48,40 @@ class Peer:
                 raise ConnectionResetError(f"closed after {self._received[:200]!r}")
             self._received += data
 
-    async def _take(self, size: int) -> bytes:
+    async def take(self, size: int) -> bytes:
+        """So many bytes."""
         await self._until(lambda received: len(received) >= size)
         taken, self._received = self._received[:size], self._received[size:]
         return taken
 
     async def _line(self, end: bytes = b"\r\n") -> bytes:
         await self._until(lambda received: end in received)
-        return await self._take(self._received.index(end) + len(end))
+        return await self.take(self._received.index(end) + len(end))
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         """The next answer: status, headers, body."""
         status, *lines = (await self._line(b"\r\n\r\n")).decode().strip().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines)
         if "content-length" in headers:
-            body = await self._take(int(headers["content-length"]))
+            body = await self.take(int(headers["content-length"]))
         else:
             body = b""
             while size := int(await self._line(), 16):
-                body += await self._take(size)
+                body += await self.take(size)
                 await self._line()
             await self._line()
         return int(status.split()[1]), headers, body
 
+    async def rest(self) -> bytes:
+        """What comes until the other side closes."""
+        with contextlib.suppress(ConnectionError):
+            while data := await self._receive():
+                self._received += data
+        return self._received
+
     async def is_closed(self) -> bool:
         """Whether the other side closes, after whatever it says."""
-        with contextlib.suppress(ConnectionError):
-            while await self._receive():
-                pass
+        await self.rest()
         return True
 
 

@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from runtime.job_file import read_job_file
+from runtime.jobgraph.json_form import to_json
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import FAILING, WAITING
+from tests.job_files import FAILING, PIPELINE, WAITING, write_job
 from tests.rest_client import Reply, RestClient
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -60,6 +62,19 @@ def test_a_job_is_submitted_shown_and_cancelled(cluster: Cluster, rest: RestClie
     again = rest.ask("PATCH", f"/v1/jobs/{job_id}?mode=cancel")
     assert again.status == 409
     assert "already" in again.json["errors"][0]
+
+
+def test_a_job_graph_is_submitted_as_json(cluster: Cluster, rest: RestClient, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    graph = read_job_file(write_job(tmp_path, PIPELINE, "squares.py"), ["4", str(out)])
+    parts = (("graph", "graph.json", to_json(graph).encode()), ("main", "squares.py", PIPELINE.encode()))
+    assert rest.post_form("/v1/graphs", parts[0], ("main", "squares.py", b"def (")).status == 400
+    for _ in range(2):  # twice is once
+        reply = rest.post_form("/v1/graphs", *parts)
+        assert (reply.status, reply.json["jobid"]) == (202, graph.job_id)
+    cluster.await_status(graph.job_id, "FINISHED")
+    assert len(rest.get(f"/jobs/{graph.job_id}")["vertices"]) == 2
+    assert "total 14" in cluster.run("job", "logs", graph.job_id).stdout
 
 
 def test_metrics_are_those_of_all_processes(cluster: Cluster, rest: RestClient, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
+from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
@@ -29,6 +30,7 @@ from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessVie
 from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import InstanceID, JobID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.json_form import to_json
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.jobmaster.metrics import job_metrics
@@ -251,7 +253,7 @@ async def test_every_route_answers_as_it_is_described(site: Site) -> None:
     bodies = {"/savepoint-disposal": b'{"savepoint-path": "/data/savepoint-1", "triggerId": "%s"}' % (b"a" * 32)}
     site.cluster.operations[TriggerID("a" * 32)] = OperationStatus(TriggerID("a" * 32), OperationState.IN_PROGRESS)
     for route in site.app.routes:
-        if route.path == "/scripts":
+        if route.path in ("/scripts", "/graphs"):
             continue
         for prefix in ("", "/v1"):
             answer = await site.ask(route.method, prefix + filled(route.path), [bodies.get(route.path, b"")])
@@ -489,7 +491,61 @@ async def test_a_form_that_is_none_is_refused(site: Site, kind: bytes) -> None:
     assert "Traceback" not in answer.error
 
 
-@pytest.mark.parametrize("target", ["/scripts", "/jobs", "/jars/upload"])
+def job_graph(**changes: Any) -> bytes:
+    """A job graph as a client sends it."""
+    pipeline = Pipeline("squares")
+    pipeline.source("rows", rows).sink("show", show)
+    return json.dumps({**json.loads(to_json(pipeline.to_job_graph(JobID("7" * 32), (), 1))), **changes}).encode()
+
+
+def rows(ctx: Any) -> None:
+    """A source."""
+
+
+def show(ctx: Any, rows: Any) -> None:
+    """A sink."""
+
+
+async def test_a_job_graph_is_submitted_with_its_code(site: Site) -> None:
+    body = form(
+        ("graph", job_graph(priority=3), "graph.json"), ("main", b"x = 1", "squares.py"), ("py-file", b"", "m.py")
+    )
+    answer = await site.ask("POST", "/v1/graphs", body, FORM)
+    assert (answer.status, answer.json["jobid"]) == (202, "7" * 32)
+    ((submitted, files),) = site.cluster.submitted
+    assert (submitted.name, submitted.priority, [vertex.name for vertex in submitted.vertices]) == (
+        "squares",
+        3,
+        ["rows", "show"],
+    )
+    assert [(file.name, file.role.value) for file, _ in files] == [("squares.py", "main"), ("m.py", "py-file")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([("graph", b"{}", "g.json")], "in the field `main`"),
+        ([("graph", b"{}", None), ("main", b"", "a.py")], "in the field `graph`"),
+        ([("graph", b"{", "g.json"), ("main", b"", "a.py")], "no JSON"),
+        ([("graph", b"[" * 60_000, "g.json"), ("main", b"", "a.py")], "no JSON"),
+        ([("graph", b"[]", "g.json"), ("main", b"", "a.py")], "must be an object"),
+        ([("graph", b"{}", "g.json"), ("main", b"", "a.py")], "cannot be read"),
+        ([("graph", job_graph(), "g.json"), ("main", b"def (", "a.py")], "not valid Python"),
+        ([("graph", job_graph(), "g.json"), ("main", b"", "../a.py")], "plain file name"),
+        ([("graph", job_graph(vertices=[]), "g.json"), ("main", b"", "a.py")], "has no vert"),
+        ([("graph", job_graph(), "g.json"), ("main", b"", "a.py"), ("name", b"x", None)], "no field 'name'"),
+    ],
+)
+async def test_what_is_no_job_graph_is_refused(
+    site: Site, parts: list[tuple[str, bytes, str | None]], said: str
+) -> None:
+    answer = await site.ask("POST", "/graphs", form(*parts), FORM)
+    assert answer.status == 400
+    assert said in answer.error
+    assert site.cluster.submitted == []
+
+
+@pytest.mark.parametrize("target", ["/scripts", "/graphs", "/jobs", "/jars/upload"])
 async def test_a_body_without_end_is_cut_off(site: Site, target: str) -> None:
     body = [form(("script", b"x", "a.py"))[0][:-20], *[b"x" * 50_000] * 4]
     answer = await site.ask("POST", target, body, FORM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,236 +29,37 @@ from runtime.jobmaster.streaming_query import (
 )
 from runtime.resourcemanager.slots import SlotCounts, SlotStatus
 from runtime.rest.messages import applications, checkpoints, cluster, jobs, task_managers, vertices
+from runtime.rest.messages.forms import (
+    AGGREGATED,
+    APPLICATION,
+    AT_TASK,
+    CAUSE,
+    CHECKPOINT_OF_TASK,
+    CHECKPOINT_TASK_DETAILS,
+    CHECKPOINTS,
+    CONFIG,
+    COUNTS,
+    EXCEPTION,
+    INPUT,
+    JOB,
+    LINE,
+    METRICS,
+    NODE,
+    OVERVIEW,
+    PLAN,
+    RESOURCE,
+    RESULT,
+    SPAN,
+    STATES,
+    SUBTASK,
+    TIMES,
+    VERTEX,
+    WORKER,
+    WORKER_METRICS,
+)
 from runtime.rest.messages.serialized_throwable import serialized_throwable
 
 NUMBER = (int, float)
-STATES = {state.value: int for state in ExecutionState}
-LOWER_STATES = {state.value.lower(): int for state in ExecutionState}
-METRICS = {
-    **dict.fromkeys(("read-bytes", "write-bytes", "read-records", "write-records"), int),
-    **{f"{name}-complete": bool for name in ("read-bytes", "write-bytes", "read-records", "write-records")},
-    "accumulated-backpressured-time": int,
-    "accumulated-idle-time": int,
-    "accumulated-busy-time": float,
-}
-SPAN = {"start-time": int, "end-time": int, "duration": int}
-QUANTILES = dict.fromkeys(("p25", "min", "avg", "median", "max", "sum", "p95", "p75"), int)
-AGGREGATED = {
-    "metrics": {name: QUANTILES for name in METRICS if not name.endswith("-complete")},
-    "status-duration": dict.fromkeys(("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING"), QUANTILES),
-}
-PLAN = {"jid": str, "name": str, "type": str, "nodes": [dict]}
-NODE = {"id": str, "parallelism": int, "operator": str, "operator_strategy": str, "description": str}
-INPUT = {"num": int, "id": str, "ship_strategy": str, "exchange": str}
-LINE = {
-    "jid": str,
-    "name": str,
-    **SPAN,
-    "state": str,
-    "last-modification": int,
-    "tasks": {"total": int, **LOWER_STATES},
-    "pending-operators": int,
-}
-JOB = {
-    "jid": str,
-    "application-id": str,
-    "name": str,
-    "isStoppable": bool,
-    "state": str,
-    "job-type": str,
-    "schedulerType": str,
-    **SPAN,
-    "maxParallelism": int,
-    "now": int,
-    "timestamps": {state.value: int for state in JobStatus},
-    "vertices": [
-        {
-            "id": str,
-            "slotSharingGroupId": str,
-            "name": str,
-            "maxParallelism": int,
-            "parallelism": int,
-            "status": str,
-            **SPAN,
-            "tasks": STATES,
-            "metrics": METRICS,
-        }
-    ],
-    "status-counts": STATES,
-    "plan": PLAN,
-    "pending-operators": int,
-}
-SUBTASK = {
-    "subtask": int,
-    "status": str,
-    "attempt": int,
-    "endpoint": str,
-    **SPAN,
-    "metrics": METRICS,
-    "taskmanager-id": str,
-    "status-duration": dict,
-    "start_time": int,
-}
-VERTEX = {
-    "id": str,
-    "name": str,
-    "parallelism": int,
-    "maxParallelism": int,
-    "now": int,
-    "subtasks": [SUBTASK],
-    "aggregated": AGGREGATED,
-}
-TIMES = {"subtask": int, "endpoint": str, "duration": int, "timestamps": STATES}
-EXCEPTION = {
-    "exceptionName": str,
-    "stacktrace": str,
-    "timestamp": int,
-    "failureLabels": dict,
-    "concurrentExceptions": [dict],
-}
-AT_TASK = {"taskName": str, "endpoint": str, "taskManagerId": str}
-RESULT = {
-    "id": str,
-    "name": str,
-    "application-status": str,
-    "accumulator-results": dict,
-    "net-runtime": int,
-    "start-time": int,
-    "end-time": int,
-}
-CAUSE = {"class": str, "stack-trace": str, "serialized-throwable": str}
-APPLICATION = {"id": str, "name": str, **SPAN, "status": str}
-RESOURCE = {
-    "cpuCores": float,
-    **dict.fromkeys(("taskHeapMemory", "taskOffHeapMemory", "managedMemory", "networkMemory"), int),
-    "extendedResources": dict,
-}
-WORKER = {
-    "id": str,
-    "path": str,
-    "dataPort": int,
-    "jmxPort": int,
-    "timeSinceLastHeartbeat": int,
-    "slotsNumber": int,
-    "freeSlots": int,
-    "assignedTasks": int,
-    "totalResource": RESOURCE,
-    "freeResource": RESOURCE,
-    "hardware": dict.fromkeys(("cpuCores", "physicalMemory", "freeMemory", "managedMemory"), int),
-    "memoryConfiguration": dict.fromkeys(
-        (
-            "frameworkHeap",
-            "taskHeap",
-            "frameworkOffHeap",
-            "taskOffHeap",
-            "networkMemory",
-            "managedMemory",
-            "jvmMetaspace",
-            "jvmOverhead",
-            "totalFlinkMemory",
-            "totalProcessMemory",
-        ),
-        int,
-    ),
-}
-WORKER_METRICS = {
-    **dict.fromkeys(
-        (
-            "heapUsed",
-            "heapCommitted",
-            "heapMax",
-            "nonHeapUsed",
-            "nonHeapCommitted",
-            "nonHeapMax",
-            "directCount",
-            "directUsed",
-            "directMax",
-            "mappedCount",
-            "mappedUsed",
-            "mappedMax",
-        ),
-        int,
-    ),
-    "garbageCollectors": [dict],
-}
-SUMMARY = {"min": int, "max": int, "avg": int, **dict.fromkeys(("p50", "p90", "p95", "p99", "p999"), (float, str))}
-CHECKPOINT = {
-    **dict.fromkeys(("className", "status", "checkpoint_type"), str),
-    **dict.fromkeys(
-        (
-            "id",
-            "trigger_timestamp",
-            "latest_ack_timestamp",
-            "checkpointed_size",
-            "state_size",
-            "end_to_end_duration",
-            "alignment_buffered",
-            "processed_data",
-            "persisted_data",
-            "num_subtasks",
-            "num_acknowledged_subtasks",
-        ),
-        int,
-    ),
-    "is_savepoint": bool,
-    "savepointFormat": (str, type(None)),
-    "tasks": dict,
-}
-CHECKPOINTS = {
-    "counts": dict.fromkeys(("restored", "total", "in_progress", "completed", "failed"), int),
-    "summary": dict.fromkeys(
-        (
-            "checkpointed_size",
-            "state_size",
-            "end_to_end_duration",
-            "alignment_buffered",
-            "processed_data",
-            "persisted_data",
-        ),
-        SUMMARY,
-    ),
-    "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored"), (dict, type(None))),
-    "history": [CHECKPOINT],
-}
-CHECKPOINT_OF_TASK = {
-    "status": str,
-    **dict.fromkeys(
-        (
-            "id",
-            "latest_ack_timestamp",
-            "checkpointed_size",
-            "state_size",
-            "end_to_end_duration",
-            "alignment_buffered",
-            "processed_data",
-            "persisted_data",
-            "num_subtasks",
-            "num_acknowledged_subtasks",
-        ),
-        int,
-    ),
-}
-SUMMARY_OF_TASK = {
-    **dict.fromkeys(("checkpointed_size", "state_size", "end_to_end_duration", "start_delay"), SUMMARY),
-    "checkpoint_duration": {"sync": SUMMARY, "async": SUMMARY},
-    "alignment": dict.fromkeys(("buffered", "processed", "persisted", "duration"), SUMMARY),
-}
-FEATURES = dict.fromkeys(("web-submit", "web-cancel", "web-rescale", "web-history"), bool)
-CONFIG = {
-    "refresh-interval": int,
-    "timezone-name": str,
-    "timezone-offset": int,
-    "flink-version": str,
-    "flink-revision": str,
-    "features": FEATURES,
-}
-COUNTS = ("taskmanagers", "slots-total", "slots-available")
-OVERVIEW = {
-    **dict.fromkeys((*COUNTS, "jobs-running", "jobs-finished", "jobs-cancelled", "jobs-failed"), int),
-    "flink-version": str,
-    "flink-commit": str,
-}
-
 ID = JobID("0" * 31 + "1")
 READ, WRITE = JobVertexID("a" * 32), JobVertexID("b" * 32)
 ERROR = ErrorInfo(FailureKind.USER_CODE, "ValueError", "no <b>rows</b>", "Traceback\nValueError", "read <img>", 900)
@@ -450,7 +252,9 @@ def test_other_parts_of_a_job() -> None:
     )
     fits(jobs.accumulators(), {"job-accumulators": [dict], "user-task-accumulators": [dict]})
     assert vertices.watermarks() == []
-    assert vertices.flame_graph() == {"endTimestamp": -1}
+    task = graph().tasks[0]
+    over = replace(task, attempts=task.attempts[:1])
+    assert (vertices.flame_graph(task), vertices.flame_graph(over)) == ({"endTimestamp": -2}, {"endTimestamp": -1})
     assert vertices.back_pressure(None, 1200) == {"status": "deprecated", "subtasks": []}
 
 
@@ -618,7 +422,7 @@ def test_the_parts_of_tasks_have_the_form_of_flinks() -> None:
         (5, WRITE): ("IN_PROGRESS", 0),
     }
     details = checkpoints.task(by_number[2], READ)
-    fits(details, CHECKPOINT_OF_TASK | {"summary": SUMMARY_OF_TASK, "subtasks": [dict]})
+    fits(details, CHECKPOINT_TASK_DETAILS)
     assert details["summary"]["checkpoint_duration"]["async"]["max"] == 3
     (subtask,) = details["subtasks"]
     assert (subtask["className"], subtask["checkpoint"]) == ("completed", {"sync": 0, "async": 3})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,20 @@ async def test_why_a_disposal_failed_is_told(site: Site, path: str, failure: Exc
     cause = (await disposed(site))["operation"]["failure-cause"]
     assert said in cause["stack-trace"]
     assert "a detail" not in json.dumps(cause)
+
+
+async def test_a_disposal_that_nobody_asks_after_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise RestError(404, "it is gone")
+
+    disposals = operations_module.Disposals()
+    disposals.begin(WANTED, fail())
+    task = disposals.find(WANTED)
+    assert task is not None
+    await asyncio.wait({task})
+    del task, disposals
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_disposal_needs_a_path(site: Site) -> None:

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from runtime.rest.handlers import jobs
 from runtime.rest.messages import applications as messages
+from runtime.rest.messages import forms
 from runtime.rest.routing import Rest, RestRoute, answer, now_ms
 
 
@@ -21,9 +22,29 @@ async def get_application(rest: Rest, request: Request) -> Response:
 _APPLICATION = "/applications/{applicationid}"
 
 ROUTES = (
-    RestRoute("GET", "/applications/overview", get_overview, "All jobs as applications"),
-    RestRoute("GET", _APPLICATION, get_application, "A job as an application"),
+    RestRoute(
+        "GET",
+        "/applications/overview",
+        get_overview,
+        "All jobs as applications",
+        result={"applications": [forms.APPLICATION]},
+    ),
+    RestRoute(
+        "GET",
+        _APPLICATION,
+        get_application,
+        "A job as an application",
+        result={**forms.APPLICATION, "timestamps": dict, "jobs": [forms.LINE]},
+    ),
     RestRoute("POST", f"{_APPLICATION}/cancel", jobs.cancel, "Begin to cancel a job", status=202),
-    RestRoute("GET", f"{_APPLICATION}/exceptions", jobs.get_exceptions, "The last failures of a job"),
-    RestRoute("GET", f"{_APPLICATION}/jobmanager/config", jobs.get_configuration, "The cluster's configuration"),
+    RestRoute(
+        "GET", f"{_APPLICATION}/exceptions", jobs.get_exceptions, "The last failures of a job", result=forms.EXCEPTIONS
+    ),
+    RestRoute(
+        "GET",
+        f"{_APPLICATION}/jobmanager/config",
+        jobs.get_configuration,
+        "The cluster's configuration",
+        result=forms.SETTINGS,
+    ),
 )

@@ -11,6 +11,7 @@ from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot
 from runtime.rest.errors import RestError
 from runtime.rest.messages import checkpoints as messages
+from runtime.rest.messages import forms
 from runtime.rest.routing import Rest, RestRoute, answer, job_id_of
 
 _BACKENDS = {StateBackend.HASHMAP: "HashMapStateBackend", StateBackend.ROCKSDB: "EmbeddedRocksDBStateBackend"}
@@ -61,8 +62,32 @@ _CHECKPOINTS = "/jobs/{jobid}/checkpoints"
 _DETAILS = _CHECKPOINTS + "/details/{checkpointid}"
 
 ROUTES = (
-    RestRoute("GET", _CHECKPOINTS, get_statistics, "Figures of a job's checkpoints and savepoints, the newest first"),
-    RestRoute("GET", f"{_CHECKPOINTS}/config", get_config, "How a job is checkpointed"),
-    RestRoute("GET", _DETAILS, get_details, "A checkpoint or savepoint of a job, while it is remembered"),
-    RestRoute("GET", _DETAILS + "/subtasks/{vertexid}", get_details_of_task, "A task's part of a checkpoint"),
+    RestRoute(
+        "GET",
+        _CHECKPOINTS,
+        get_statistics,
+        "Figures of a job's checkpoints and savepoints, the newest first",
+        result=forms.CHECKPOINTS,
+    ),
+    RestRoute(
+        "GET",
+        f"{_CHECKPOINTS}/config",
+        get_config,
+        "How a job is checkpointed",
+        result={"mode": str, "interval": int, "timeout": int, "min_pause": int, "externalization": dict},
+    ),
+    RestRoute(
+        "GET",
+        _DETAILS,
+        get_details,
+        "A checkpoint or savepoint of a job, while it is remembered",
+        result=forms.CHECKPOINT,
+    ),
+    RestRoute(
+        "GET",
+        _DETAILS + "/subtasks/{vertexid}",
+        get_details_of_task,
+        "A task's part of a checkpoint",
+        result=forms.CHECKPOINT_TASK_DETAILS,
+    ),
 )

@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from conf.options import RestOptions
 from runtime.rest.log_files import MAIN_LOG, STDOUT, OpenLog, list_logs
 from runtime.rest.messages import cluster as messages
+from runtime.rest.messages import forms
 from runtime.rest.routing import JSON, TEXT, Rest, RestRoute, answer, to_json
 from runtime.threads import thread_stacks
 
@@ -96,17 +97,39 @@ async def shut_down(rest: Rest, request: Request) -> Response:
 
 
 ROUTES = (
-    RestRoute("GET", "/config", get_dashboard_configuration, "What a web page needs to know first"),
-    RestRoute("GET", "/overview", get_overview, "Counts of TaskExecutors, slots and jobs"),
-    RestRoute("GET", "/processes", get_processes, "The processes of the cluster, and which of them lead"),
+    RestRoute(
+        "GET", "/config", get_dashboard_configuration, "What a web page needs to know first", result=forms.CONFIG
+    ),
+    RestRoute("GET", "/overview", get_overview, "Counts of TaskExecutors, slots and jobs", result=forms.OVERVIEW),
+    RestRoute(
+        "GET",
+        "/processes",
+        get_processes,
+        "The processes of the cluster, and which of them lead",
+        result={"cluster-id": str, "version": str, "start-time": int, "processes": [dict]},
+    ),
     RestRoute("DELETE", "/cluster", shut_down, "Begin to stop the cluster"),
-    RestRoute("GET", "/datasets", get_data_sets, "Cached data sets: none"),
-    RestRoute("GET", "/jobmanager/config", get_configuration, "The cluster's configuration, secrets masked"),
-    RestRoute("GET", "/jobmanager/environment", get_environment, "What the web endpoint runs on"),
-    RestRoute("GET", "/jobmanager/logs", get_logs, "The logs of this machine's control plane"),
+    RestRoute("GET", "/datasets", get_data_sets, "Cached data sets: none", result={"dataSets": [dict]}),
+    RestRoute(
+        "GET",
+        "/jobmanager/config",
+        get_configuration,
+        "The cluster's configuration, secrets masked",
+        result=forms.SETTINGS,
+    ),
+    RestRoute(
+        "GET", "/jobmanager/environment", get_environment, "What the web endpoint runs on", result=forms.ENVIRONMENT
+    ),
+    RestRoute("GET", "/jobmanager/logs", get_logs, "The logs of this machine's control plane", result=forms.LOGS),
     RestRoute("GET", "/jobmanager/logs/{filename}", get_log_file, "One of these logs", media=TEXT),
     RestRoute("GET", "/jobmanager/log", get_log, "The log of the first master", media=TEXT),
     RestRoute("GET", "/jobmanager/stdout", get_stdout, "What the masters printed", media=TEXT),
-    RestRoute("GET", "/jobmanager/thread-dump", get_thread_dump, "Where the threads of the web endpoint are"),
-    RestRoute("GET", "/jobmanager/profiler", get_no_profiles, "Profiles: none"),
+    RestRoute(
+        "GET",
+        "/jobmanager/thread-dump",
+        get_thread_dump,
+        "Where the threads of the web endpoint are",
+        result=forms.THREADS,
+    ),
+    RestRoute("GET", "/jobmanager/profiler", get_no_profiles, "Profiles: none", result=forms.PROFILES),
 )

@@ -9,7 +9,7 @@ from runtime.job_logs import TASK_LOGS
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.rest.errors import RestError
 from runtime.rest.messages.common import Json
-from runtime.rest.routing import TEXT, Parameter, Rest, RestRoute, answer, number_of
+from runtime.rest.routing import TEXT, WHOLE_NUMBER, Parameter, Rest, RestRoute, answer, number_of
 
 COMPLETE = "x-log-complete"
 """Whether nothing will be added to the log after this answer."""
@@ -61,13 +61,13 @@ async def get_log(rest: Rest, request: Request) -> Response:
 _LOGS = "/jobs/{jobid}/logs"
 
 ROUTES = (
-    RestRoute("GET", _LOGS, get_logs, "The logs of a job's attempts"),
+    RestRoute("GET", _LOGS, get_logs, "The logs of a job's attempts", result={"logs": [dict]}),
     RestRoute(
         "GET",
         _LOGS + "/{attemptid}/{log}",
         get_log,
         "A log of an attempt; the header X-Log-Complete says whether more will follow",
         media=TEXT,
-        query=(Parameter("offset", "the byte from which on it is wanted"),),
+        query=(Parameter("offset", "the byte from which on it is wanted", schema=WHOLE_NUMBER),),
     ),
 )

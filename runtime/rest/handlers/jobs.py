@@ -8,8 +8,20 @@ from starlette.responses import Response
 from runtime.jobmaster.archived_execution_graph import JobDetails
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
+from runtime.rest.messages import forms
 from runtime.rest.messages import jobs as messages
-from runtime.rest.routing import JSON, Parameter, Rest, RestRoute, answer, job_id_of, now_ms, number_of, to_json
+from runtime.rest.routing import (
+    JSON,
+    WHOLE_NUMBER,
+    Parameter,
+    Rest,
+    RestRoute,
+    answer,
+    job_id_of,
+    now_ms,
+    number_of,
+    to_json,
+)
 
 MOST_EXCEPTIONS = 1000
 
@@ -99,9 +111,15 @@ async def patch_job(rest: Rest, request: Request) -> Response:
 _JOB = "/jobs/{jobid}"
 
 ROUTES = (
-    RestRoute("GET", "/jobs", get_jobs, "Ids and states of all jobs"),
-    RestRoute("GET", "/jobs/overview", get_overview, "All jobs in one line each, the newest first"),
-    RestRoute("GET", _JOB, get_job, "A job: its tasks, its plan, its states"),
+    RestRoute("GET", "/jobs", get_jobs, "Ids and states of all jobs", result={"jobs": [{"id": str, "status": str}]}),
+    RestRoute(
+        "GET",
+        "/jobs/overview",
+        get_overview,
+        "All jobs in one line each, the newest first",
+        result={"jobs": [forms.LINE]},
+    ),
+    RestRoute("GET", _JOB, get_job, "A job: its tasks, its plan, its states", result=forms.JOB),
     RestRoute(
         "PATCH",
         _JOB,
@@ -111,18 +129,39 @@ ROUTES = (
         query=(Parameter("mode", "how the job is ended", ("cancel",)),),
     ),
     RestRoute("GET", f"{_JOB}/yarn-cancel", cancel, "Begin to cancel a job, as Flink's page does", status=202),
-    RestRoute("GET", f"{_JOB}/plan", get_plan, "The tasks of a job and what they read"),
-    RestRoute("GET", f"{_JOB}/config", get_config, "How a job is executed"),
-    RestRoute("GET", f"{_JOB}/status", get_status, "The state of a job"),
+    RestRoute("GET", f"{_JOB}/plan", get_plan, "The tasks of a job and what they read", result={"plan": forms.PLAN}),
+    RestRoute(
+        "GET",
+        f"{_JOB}/config",
+        get_config,
+        "How a job is executed",
+        result={"jid": str, "name": str, "execution-config": dict},
+    ),
+    RestRoute("GET", f"{_JOB}/status", get_status, "The state of a job", result={"status": str}),
     RestRoute(
         "GET",
         f"{_JOB}/exceptions",
         get_exceptions,
         "The last failures of a job, the newest first",
-        query=(Parameter("maxExceptions", "how many of them"),),
+        query=(Parameter("maxExceptions", "how many of them", schema=WHOLE_NUMBER),),
+        result=forms.EXCEPTIONS,
     ),
-    RestRoute("GET", f"{_JOB}/execution-result", get_result, "How a job ended"),
-    RestRoute("GET", f"{_JOB}/accumulators", get_accumulators, "Accumulators of a job: none"),
-    RestRoute("GET", f"{_JOB}/jobmanager/config", get_configuration, "The cluster's configuration"),
-    RestRoute("GET", f"{_JOB}/jobmanager/environment", get_environment, "What the web endpoint runs on"),
+    RestRoute("GET", f"{_JOB}/execution-result", get_result, "How a job ended", result=forms.EXECUTION_RESULT),
+    RestRoute(
+        "GET",
+        f"{_JOB}/accumulators",
+        get_accumulators,
+        "Accumulators of a job: none",
+        result={"job-accumulators": [dict], "user-task-accumulators": [dict]},
+    ),
+    RestRoute(
+        "GET", f"{_JOB}/jobmanager/config", get_configuration, "The cluster's configuration", result=forms.SETTINGS
+    ),
+    RestRoute(
+        "GET",
+        f"{_JOB}/jobmanager/environment",
+        get_environment,
+        "What the web endpoint runs on",
+        result=forms.ENVIRONMENT,
+    ),
 )

@@ -14,6 +14,7 @@ from runtime.metrics.store import MetricStore
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.task_managers import resource_id_of
 from runtime.rest.handlers.vertices import only_subtask
+from runtime.rest.messages import forms
 from runtime.rest.messages import metrics as messages
 from runtime.rest.routing import Parameter, Rest, RestRoute, answer, job_id_of
 
@@ -106,7 +107,12 @@ async def get_prometheus(rest: Rest, request: Request) -> Response:
 
 
 _GET = Parameter("get", "ids of metrics, with commas between them; without it the ids are listed")
-_AGG = Parameter("agg", f"which of {', '.join(messages.AGGREGATIONS)}, with commas between them; without it all")
+_HOW = "|".join(messages.AGGREGATIONS)
+_AGG = Parameter(
+    "agg",
+    f"which of {', '.join(messages.AGGREGATIONS)}, with commas between them; without it all",
+    schema={"type": "string", "pattern": f"^({_HOW})(,({_HOW}))*$"},
+)
 _JOB = "/jobs/{jobid}/metrics"
 _VERTEX = "/jobs/{jobid}/vertices/{vertexid}"
 
@@ -116,30 +122,62 @@ def _among(name: str, what: str) -> tuple[Parameter, ...]:
 
 
 ROUTES = (
-    RestRoute("GET", "/jobmanager/metrics", get_job_manager, "Metrics of the control plane", query=(_GET,)),
+    RestRoute(
+        "GET",
+        "/jobmanager/metrics",
+        get_job_manager,
+        "Metrics of the control plane",
+        query=(_GET,),
+        result=forms.METRIC_IDS,
+    ),
     RestRoute(
         "GET",
         "/taskmanagers/metrics",
         get_task_managers,
         "Metrics of all TaskExecutors, aggregated",
         query=_among("taskmanagers", "ids of TaskExecutors"),
+        result=forms.METRIC_IDS,
     ),
     RestRoute(
-        "GET", "/taskmanagers/{taskmanagerid}/metrics", get_task_manager, "Metrics of a TaskExecutor", query=(_GET,)
+        "GET",
+        "/taskmanagers/{taskmanagerid}/metrics",
+        get_task_manager,
+        "Metrics of a TaskExecutor",
+        query=(_GET,),
+        result=forms.METRIC_IDS,
     ),
-    RestRoute("GET", "/jobs/metrics", get_jobs, "Metrics of all jobs, aggregated", query=_among("jobs", "ids of jobs")),
-    RestRoute("GET", _JOB, get_job, "Metrics of a job that is not over", query=(_GET,)),
-    RestRoute("GET", f"{_VERTEX}/metrics", get_task, "Metrics of a task", query=(_GET,)),
-    RestRoute("GET", f"{_VERTEX}/jm-operator-metrics", get_coordinator, "Metrics of a task's coordinator: none"),
+    RestRoute(
+        "GET",
+        "/jobs/metrics",
+        get_jobs,
+        "Metrics of all jobs, aggregated",
+        query=_among("jobs", "ids of jobs"),
+        result=forms.METRIC_IDS,
+    ),
+    RestRoute("GET", _JOB, get_job, "Metrics of a job that is not over", query=(_GET,), result=forms.METRIC_IDS),
+    RestRoute("GET", f"{_VERTEX}/metrics", get_task, "Metrics of a task", query=(_GET,), result=forms.METRIC_IDS),
+    RestRoute(
+        "GET",
+        f"{_VERTEX}/jm-operator-metrics",
+        get_coordinator,
+        "Metrics of a task's coordinator: none",
+        result=forms.METRIC_IDS,
+    ),
     RestRoute(
         "GET",
         f"{_VERTEX}/subtasks/metrics",
         get_subtasks,
         "Metrics of all subtasks of a task, aggregated",
         query=_among("subtasks", "numbers of subtasks"),
+        result=forms.METRIC_IDS,
     ),
     RestRoute(
-        "GET", f"{_VERTEX}/subtasks/" + "{subtaskindex}/metrics", get_subtask, "Metrics of a subtask", query=(_GET,)
+        "GET",
+        f"{_VERTEX}/subtasks/" + "{subtaskindex}/metrics",
+        get_subtask,
+        "Metrics of a subtask",
+        query=(_GET,),
+        result=forms.METRIC_IDS,
     ),
     RestRoute("GET", "/metrics/prometheus", get_prometheus, "All metrics, for a Prometheus to scrape", media=MEDIA),
 )

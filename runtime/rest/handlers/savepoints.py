@@ -16,6 +16,7 @@ from runtime.checkpoint.messages import CheckpointTrigger, OperationState, Snaps
 from runtime.ids import JobID, TriggerID
 from runtime.rest.errors import RestError, status_of
 from runtime.rest.messages import checkpoints as messages
+from runtime.rest.messages import forms
 from runtime.rest.routing import JSON, Rest, RestRoute, answer, job_id_of, read_body
 from runtime.rest.savepoint_paths import MOST_CHARACTERS, directory_of
 
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 MOST_OF_A_BODY = 64 * 1024
 
 _FLAG = {"type": ["boolean", "null"]}
-_PATH = {"type": ["string", "null"], "maxLength": MOST_CHARACTERS}
+_PATH = {"type": ["string", "null"], "maxLength": MOST_CHARACTERS, "pattern": "^(/|file:/)"}
 _TRIGGER = {"type": ["string", "null"], "pattern": "^[0-9a-f]{32}$"}
 _FORMAT = {"type": ["string", "null"], "enum": ["CANONICAL", None]}
 
@@ -167,12 +168,52 @@ _JOB = "/jobs/{jobid}"
 
 ROUTES = (
     RestRoute(
-        "POST", f"{_JOB}/checkpoints", trigger_checkpoint, "Trigger a checkpoint", 202, body=JSON, form=_CHECKPOINT
+        "POST",
+        f"{_JOB}/checkpoints",
+        trigger_checkpoint,
+        "Trigger a checkpoint",
+        202,
+        body=JSON,
+        form=_CHECKPOINT,
+        result=forms.TRIGGERED,
     ),
-    RestRoute("GET", _JOB + "/checkpoints/{triggerid}", get_checkpoint, "What became of a triggered checkpoint"),
-    RestRoute("POST", f"{_JOB}/savepoints", trigger_savepoint, "Trigger a savepoint", 202, body=JSON, form=_SAVEPOINT),
-    RestRoute("GET", _JOB + "/savepoints/{triggerid}", get_savepoint, "What became of a savepoint, or of a stop"),
-    RestRoute("POST", f"{_JOB}/stop", stop, "Stop a job with a savepoint", 202, body=JSON, form=_STOP),
-    RestRoute("POST", "/savepoint-disposal", dispose, "Dispose of a savepoint", body=JSON, form=_DISPOSAL),
-    RestRoute("GET", "/savepoint-disposal/{triggerid}", get_disposal, "What became of a disposal"),
+    RestRoute(
+        "GET",
+        _JOB + "/checkpoints/{triggerid}",
+        get_checkpoint,
+        "What became of a triggered checkpoint",
+        result=forms.OPERATION,
+    ),
+    RestRoute(
+        "POST",
+        f"{_JOB}/savepoints",
+        trigger_savepoint,
+        "Trigger a savepoint",
+        202,
+        body=JSON,
+        form=_SAVEPOINT,
+        result=forms.TRIGGERED,
+    ),
+    RestRoute(
+        "GET",
+        _JOB + "/savepoints/{triggerid}",
+        get_savepoint,
+        "What became of a savepoint, or of a stop",
+        result=forms.OPERATION,
+    ),
+    RestRoute(
+        "POST", f"{_JOB}/stop", stop, "Stop a job with a savepoint", 202, body=JSON, form=_STOP, result=forms.TRIGGERED
+    ),
+    RestRoute(
+        "POST",
+        "/savepoint-disposal",
+        dispose,
+        "Dispose of a savepoint",
+        body=JSON,
+        form=_DISPOSAL,
+        result=forms.TRIGGERED,
+    ),
+    RestRoute(
+        "GET", "/savepoint-disposal/{triggerid}", get_disposal, "What became of a disposal", result=forms.OPERATION
+    ),
 )

@@ -7,55 +7,47 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.options import RestOptions
 from runtime.ids import JobID
-from runtime.job_file import JobFileError, kind_of
-from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
+from runtime.jobgraph.job_graph import JobGraph, JobKind
+from runtime.jobgraph.json_form import MAX_BYTES, from_json
 from runtime.rest.backend import JobFile
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as messages
-from runtime.rest.routing import BODY_TIMEOUT_S, Rest, RestRoute, answer, now_ms
+from runtime.rest.messages import forms
+from runtime.rest.routing import BODY_TIMEOUT_S, MULTIPART, Rest, RestRoute, answer, now_ms
+from runtime.rest.uploads import FILE, LIBRARIES, LIBRARY_FIELDS, form_of, kept_files, kind_of_file, only_file
 
-MULTIPART = "multipart/form-data"
-MAX_FILES = 100
-MAX_FIELDS = 1000
-MAX_FIELD_BYTES = 64 * 1024
 HOW_TO_SUBMIT = (
     "this cluster runs PySpark, not Flink jobs: submit a script with `understudy job run FILE` or POST /v1/scripts"
 )
-_ROLES = {
-    "script": ArtifactRole.MAIN,
-    "py-file": ArtifactRole.PY_FILE,
-    "package": ArtifactRole.PACKAGE,
-    "requirements": ArtifactRole.REQUIREMENTS,
-    "archive": ArtifactRole.ARCHIVE,
-    "jar": ArtifactRole.JAR,
-}
 _TEXTS = ("name", "arg", "job-id", "priority")
 _TEXT = {"type": "string"}
-_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}}
-_FORM = {
+_SCRIPT = {
     "type": "object",
     "required": ["script"],
     "properties": {
-        **{key: {"type": "string", "format": "binary"} if key == "script" else _FILES for key in _ROLES},
+        "script": FILE,
+        **LIBRARY_FIELDS,
         **{key: {"type": "array", "items": _TEXT} if key == "arg" else _TEXT for key in _TEXTS},
     },
     "additionalProperties": False,
 }
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!@=-]{0,199}")
+_GRAPH = {
+    "type": "object",
+    "required": ["graph", "main"],
+    "properties": {"graph": {**FILE, "maxLength": MAX_BYTES}, "main": FILE, **LIBRARY_FIELDS},
+    "additionalProperties": False,
+}
 
 
 async def get_jars(rest: Rest, request: Request) -> Response:
@@ -77,70 +69,39 @@ async def refuse(rest: Rest, request: Request) -> Response:
 
 
 async def submit_script(rest: Rest, request: Request) -> Response:
-    if not request.headers.get("content-type", "").lower().startswith(MULTIPART):
-        raise RestError(415, f"send the script and its files as {MULTIPART}, the script in the field `script`")
-    async with _form_of(request) as form:
-        unknown = sorted({key for key in form if key not in (*_ROLES, *_TEXTS)})
-        if unknown:
-            fields = ", ".join((*_ROLES, *_TEXTS))
-            raise RestError(400, f"there is no field {unknown[0][:40]!r}; there are {fields}")
-        scripts = form.getlist("script")
-        if len(scripts) != 1 or not isinstance(scripts[0], UploadFile):
-            raise RestError(400, "send exactly one file in the field `script`")
+    what = f"the script and its files as {MULTIPART}, the script in the field `script`"
+    async with form_of(request, ("script", *LIBRARIES, *_TEXTS), what) as form:
+        upload = only_file(form, "script")
         with tempfile.TemporaryDirectory(prefix="us-upload-") as directory:
-            files = [
-                await _keep(Path(directory), number, role, upload)
-                for role, uploads in ((role, form.getlist(key)) for key, role in _ROLES.items())
-                for number, upload in enumerate(uploads)
-            ]
-            await _require_script(files[0])
-            graph = _graph(form, files[0])
-            rest.snapshots.forget()
-            try:
-                job_id = await rest.backend.submit(graph, files)
-            finally:
-                rest.snapshots.forget()
-    return answer({"jobid": job_id, "jobUrl": f"/v1/jobs/{job_id}"}, 202)
+            files = await kept_files(form, upload, Path(directory))
+            if await kind_of_file(files[0]) is not JobKind.SCRIPT:
+                raise RestError(
+                    400,
+                    f"{files[0].name} is a pipeline, which its own user's process builds: `understudy job run`, "
+                    "or POST /v1/graphs",
+                )
+            return await _submit(rest, _graph(form, files[0]), files)
 
 
-@asynccontextmanager
-async def _form_of(request: Request) -> AsyncIterator[FormData]:
+async def submit_graph(rest: Rest, request: Request) -> Response:
+    """The code is looked at no more than to see that it is Python: what it does, it does in the job's tasks."""
+    what = f"the job graph and the job's files as {MULTIPART}, the graph in the field `graph`, its code in `main`"
+    async with form_of(request, ("graph", "main", *LIBRARIES), what) as form:
+        text, main = only_file(form, "graph"), only_file(form, "main")
+        graph = await asyncio.to_thread(from_json, await text.read(MAX_BYTES + 1))
+        with tempfile.TemporaryDirectory(prefix="us-upload-") as directory:
+            files = await kept_files(form, main, Path(directory))
+            await kind_of_file(files[0])
+            return await _submit(rest, graph, files)
+
+
+async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Response:
+    rest.snapshots.forget()
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            form = await request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
-    except TimeoutError:
-        raise RestError(408, f"the request's body did not come within {BODY_TIMEOUT_S:g} s") from None
-    except MultiPartException as error:
-        raise RestError(400, f"the form cannot be read: {error.message}") from None
-    try:
-        yield form
+        job_id = await rest.backend.submit(graph, files)
     finally:
-        await form.close()
-
-
-async def _keep(directory: Path, number: int, role: ArtifactRole, upload: UploadFile | str) -> JobFile:
-    """Put an uploaded file where the blob client finds it; its name stays what the job will see."""
-    if not isinstance(upload, UploadFile) or _FILE_NAME.fullmatch(upload.filename or "") is None:
-        raise RestError(400, f"a file of the job ({role.value}) needs a plain file name without directories")
-    name = upload.filename or ""
-    path = directory / f"{role.value}-{number}"
-    await asyncio.to_thread(_copy, upload, path)
-    return JobFile(name, role, path)
-
-
-def _copy(upload: UploadFile, path: Path) -> None:
-    upload.file.seek(0)
-    with path.open("wb") as target:
-        shutil.copyfileobj(upload.file, target, 1024 * 1024)
-
-
-async def _require_script(script: JobFile) -> None:
-    try:
-        kind = await asyncio.to_thread(kind_of, script.path)
-    except (JobFileError, MemoryError, RecursionError):
-        raise RestError(400, f"{script.name} is not valid Python") from None
-    if kind is not JobKind.SCRIPT:
-        raise RestError(400, f"{script.name} is a pipeline, which its own user's process builds: `understudy job run`")
+        rest.snapshots.forget()
+    return answer({"jobid": job_id, "jobUrl": f"/v1/jobs/{job_id}"}, 202)
 
 
 def _graph(form: FormData, script: JobFile) -> JobGraph:
@@ -162,7 +123,7 @@ def _graph(form: FormData, script: JobFile) -> JobGraph:
 
 
 ROUTES = (
-    RestRoute("GET", "/jars", get_jars, "Uploaded jars: none"),
+    RestRoute("GET", "/jars", get_jars, "Uploaded jars: none", result={"address": str, "files": [dict]}),
     RestRoute("POST", "/jars/upload", refuse, "Refused: jobs are PySpark scripts", status=400),
     RestRoute("POST", "/jobs", refuse, "Refused: jobs are PySpark scripts", status=400),
     RestRoute(
@@ -172,6 +133,17 @@ ROUTES = (
         "Submit a PySpark script with its files and arguments; answers when the job is persisted",
         status=202,
         body=MULTIPART,
-        form=_FORM,
+        form=_SCRIPT,
+        result=forms.SUBMITTED,
+    ),
+    RestRoute(
+        "POST",
+        "/graphs",
+        submit_graph,
+        "Submit a job graph, as JSON, with the code that its vertices name; answers when the job is persisted",
+        status=202,
+        body=MULTIPART,
+        form=_GRAPH,
+        result=forms.SUBMITTED,
     ),
 )

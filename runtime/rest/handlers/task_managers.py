@@ -11,6 +11,7 @@ from runtime.gateways.messages import TaskManagerView
 from runtime.ids import ResourceID
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
+from runtime.rest.messages import forms
 from runtime.rest.messages import task_managers as messages
 from runtime.rest.messages.common import NO_TIME
 from runtime.rest.routing import TEXT, Rest, RestRoute, answer, text
@@ -77,12 +78,26 @@ async def get_no_profiles(rest: Rest, request: Request) -> Response:
 _ONE = "/taskmanagers/{taskmanagerid}"
 
 ROUTES = (
-    RestRoute("GET", "/taskmanagers", get_task_managers, "The registered TaskExecutors"),
-    RestRoute("GET", _ONE, get_task_manager, "A TaskExecutor: its slots, its memory, its processes"),
-    RestRoute("GET", f"{_ONE}/logs", get_logs, "The logs of a TaskExecutor and of its Spark driver"),
+    RestRoute(
+        "GET",
+        "/taskmanagers",
+        get_task_managers,
+        "The registered TaskExecutors",
+        result={"taskmanagers": [forms.WORKER]},
+    ),
+    RestRoute(
+        "GET",
+        _ONE,
+        get_task_manager,
+        "A TaskExecutor: its slots, its memory, its processes",
+        result={**forms.WORKER, "metrics": forms.WORKER_METRICS, "allocatedSlots": [dict]},
+    ),
+    RestRoute("GET", f"{_ONE}/logs", get_logs, "The logs of a TaskExecutor and of its Spark driver", result=forms.LOGS),
     RestRoute("GET", f"{_ONE}/logs/" + "{filename}", get_log_file, "One of these, or its head and tail", media=TEXT),
     RestRoute("GET", f"{_ONE}/log", get_log, "The log of a TaskExecutor, or its head and tail", media=TEXT),
     RestRoute("GET", f"{_ONE}/stdout", get_stdout, "What a TaskExecutor printed: nothing", media=TEXT),
-    RestRoute("GET", f"{_ONE}/thread-dump", get_thread_dump, "Where the threads of a TaskExecutor are"),
-    RestRoute("GET", f"{_ONE}/profiler", get_no_profiles, "Profiles: none"),
+    RestRoute(
+        "GET", f"{_ONE}/thread-dump", get_thread_dump, "Where the threads of a TaskExecutor are", result=forms.THREADS
+    ),
+    RestRoute("GET", f"{_ONE}/profiler", get_no_profiles, "Profiles: none", result=forms.PROFILES),
 )

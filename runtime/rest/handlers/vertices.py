@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from runtime.jobmaster.archived_execution_graph import AttemptInfo, TaskInfo
 from runtime.rest.errors import RestError
+from runtime.rest.messages import forms
 from runtime.rest.messages import vertices as messages
 from runtime.rest.messages.common import subtask
 from runtime.rest.routing import Parameter, Rest, RestRoute, answer, now_ms
@@ -38,8 +39,7 @@ async def get_back_pressure(rest: Rest, request: Request) -> Response:
 
 
 async def get_flame_graph(rest: Rest, request: Request) -> Response:
-    await rest.task(request)
-    return answer(messages.flame_graph())
+    return answer(messages.flame_graph(await rest.task(request)))
 
 
 async def get_watermarks(rest: Rest, request: Request) -> Response:
@@ -80,21 +80,52 @@ _SUBTASK = _VERTEX + "/subtasks/{subtaskindex}"
 _ATTEMPT = _SUBTASK + "/attempts/{attempt}"
 
 ROUTES = (
-    RestRoute("GET", _VERTEX, get_vertex, "A task and its present attempt"),
-    RestRoute("GET", f"{_VERTEX}/subtasktimes", get_subtask_times, "When a task entered each of its states"),
-    RestRoute("GET", f"{_VERTEX}/taskmanagers", get_task_managers, "Where a task runs"),
-    RestRoute("GET", f"{_VERTEX}/accumulators", get_accumulators, "Accumulators of a task: none"),
-    RestRoute("GET", f"{_VERTEX}/backpressure", get_back_pressure, "Back pressure of a task's streaming queries"),
+    RestRoute("GET", _VERTEX, get_vertex, "A task and its present attempt", result=forms.VERTEX),
+    RestRoute(
+        "GET",
+        f"{_VERTEX}/subtasktimes",
+        get_subtask_times,
+        "When a task entered each of its states",
+        result=forms.SUBTASK_TIMES,
+    ),
+    RestRoute("GET", f"{_VERTEX}/taskmanagers", get_task_managers, "Where a task runs", result=forms.PLACES),
+    RestRoute(
+        "GET",
+        f"{_VERTEX}/accumulators",
+        get_accumulators,
+        "Accumulators of a task: none",
+        result={"id": str, "user-accumulators": [dict]},
+    ),
+    RestRoute(
+        "GET",
+        f"{_VERTEX}/backpressure",
+        get_back_pressure,
+        "Back pressure of a task's streaming queries",
+        result={"status": str, "subtasks": [dict]},
+    ),
     RestRoute(
         "GET",
         f"{_VERTEX}/flamegraph",
         get_flame_graph,
         "Samples of a task's threads: none",
-        query=(Parameter("type", "which threads", ("FULL", "ON_CPU", "OFF_CPU")),),
+        query=(Parameter("type", "which threads", ("full", "on_cpu", "off_cpu")),),
+        result={"endTimestamp": int},
     ),
-    RestRoute("GET", f"{_VERTEX}/watermarks", get_watermarks, "Watermarks of a task: none"),
-    RestRoute("GET", f"{_VERTEX}/subtasks/accumulators", get_subtask_accumulators, "Accumulators by subtask: none"),
-    RestRoute("GET", _SUBTASK, get_subtask, "The present attempt of a task"),
-    RestRoute("GET", _ATTEMPT, get_attempt, "An attempt of a task"),
-    RestRoute("GET", f"{_ATTEMPT}/accumulators", get_attempt_accumulators, "Accumulators of an attempt: none"),
+    RestRoute("GET", f"{_VERTEX}/watermarks", get_watermarks, "Watermarks of a task: none", result=[dict]),
+    RestRoute(
+        "GET",
+        f"{_VERTEX}/subtasks/accumulators",
+        get_subtask_accumulators,
+        "Accumulators by subtask: none",
+        result={"id": str, "parallelism": int, "subtasks": [dict]},
+    ),
+    RestRoute("GET", _SUBTASK, get_subtask, "The present attempt of a task", result=forms.SUBTASK),
+    RestRoute("GET", _ATTEMPT, get_attempt, "An attempt of a task", result=forms.SUBTASK),
+    RestRoute(
+        "GET",
+        f"{_ATTEMPT}/accumulators",
+        get_attempt_accumulators,
+        "Accumulators of an attempt: none",
+        result={"subtask": int, "attempt": int, "user-accumulators": [dict]},
+    ),
 )

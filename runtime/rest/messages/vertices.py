@@ -116,9 +116,12 @@ def back_pressure(stats: OperatorBackPressureStats | None, now: int) -> Json:
     return {"status": "ok", **level, "end-timestamp": now, "subtasks": [told]}
 
 
-def flame_graph() -> Json:
-    """GET /jobs/:jobid/vertices/:vertexid/flamegraph: nothing was sampled."""
-    return {"endTimestamp": -1}
+def flame_graph(task: TaskInfo) -> Json:
+    """GET /jobs/:jobid/vertices/:vertexid/flamegraph: nothing is sampled.
+
+    -1 and -2 are Flink's words (`VertexFlameGraph`) for a task that has ended, and for sampling that is turned off.
+    """
+    return {"endTimestamp": -1 if task.state.is_terminal else -2}
 
 
 def watermarks() -> list[Any]:

@@ -1,0 +1,71 @@
+"""Job graphs as JSON, for those who submit them over HTTP. Pure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from actors.errors import WireError
+from actors.rpc.codec import from_plain, to_plain
+from runtime.ids import JobID
+from runtime.jobgraph.errors import JobGraphError, JobGraphVersionError
+from runtime.jobgraph.job_graph import FORMAT_VERSION, JobEdge, JobGraph, JobVertex
+from runtime.jobgraph.validation import validate
+
+MAX_BYTES = 1 << 20
+MAX_VERTICES = 500
+MAX_EDGES = 2000
+
+
+def to_json(graph: JobGraph) -> str:
+    """A job graph without its files, which are sent beside it."""
+    return json.dumps(to_plain(graph.with_artifacts()), ensure_ascii=False)
+
+
+def from_json(data: bytes) -> JobGraph:
+    """The valid job graph that the text describes; without ``job_id`` and ``created_ms`` it is a new one, made now.
+
+    Raises:
+        JobGraphError: in its subclasses: it is too large, no JSON, of another version, or breaks a rule; the message
+            names the place.
+    """
+    if len(data) > MAX_BYTES:
+        raise JobGraphError(f"the job graph has more than {MAX_BYTES} bytes")
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        raise JobGraphError("the job graph is no JSON") from None
+    if not isinstance(given, dict):
+        raise JobGraphError("the job graph must be an object of JSON")
+    version = given.get("format_version", FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise JobGraphVersionError(f"the job graph is in format {version!r:.40}, this version reads {FORMAT_VERSION}")
+    _require_known("the job graph", given, JobGraph)
+    if given.get("artifacts"):
+        raise JobGraphError("the job graph names artifacts: send the job's files beside it")
+    for name, part, most in (("vertices", JobVertex, MAX_VERTICES), ("edges", JobEdge, MAX_EDGES)):
+        listed = given.get(name, [])
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise JobGraphError(f"{name} of the job graph must be a list of objects")
+        if len(listed) > most:
+            raise JobGraphError(f"the job graph has {len(listed)} {name}, over {most}")
+        for number, one in enumerate(listed):
+            _require_known(f"{name}[{number}]", one, part)
+    try:
+        graph: JobGraph = from_plain(
+            {"job_id": JobID.random(), "created_ms": time.time_ns() // 1_000_000, **given}, JobGraph
+        )
+    except WireError as error:
+        raise JobGraphError(f"the job graph cannot be read: {str(error).partition(': ')[2][:300]}") from None
+    validate(graph)
+    return graph
+
+
+def _require_known(where: str, given: Iterable[str], kind: Any) -> None:
+    known = [field.name for field in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise JobGraphError(f"{where} has a field {name[:40]!r}; there are {', '.join(known)}")

@@ -1,0 +1,281 @@
+"""The forms of the answers: what each has at least, as Flink's client and web page need it. Pure.
+
+A form is a type, a tuple of types that there may be, a list of one form (any number of those), or a dictionary of forms
+by their keys. The OpenAPI document is made of them, and tests hold the messages to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.jobmaster.execution_state import ExecutionState, JobStatus
+
+Form = Any
+
+_WORDS: Mapping[type, str] = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
+
+
+def schema_of(form: Form) -> dict[str, Any]:
+    """The JSON schema of a form."""
+    if isinstance(form, dict):
+        parts = {key: schema_of(part) for key, part in form.items()}
+        return {"type": "object", "required": list(parts), "properties": parts}
+    if isinstance(form, list):
+        return {"type": "array", "items": schema_of(form[0])}
+    if isinstance(form, tuple):
+        return {"type": [_WORDS[kind] for kind in form]}
+    return {"type": _WORDS[form]}
+
+
+STATES = {state.value: int for state in ExecutionState}
+LOWER_STATES = {state.value.lower(): int for state in ExecutionState}
+METRICS = {
+    **dict.fromkeys(("read-bytes", "write-bytes", "read-records", "write-records"), int),
+    **{f"{name}-complete": bool for name in ("read-bytes", "write-bytes", "read-records", "write-records")},
+    "accumulated-backpressured-time": int,
+    "accumulated-idle-time": int,
+    "accumulated-busy-time": float,
+}
+SPAN = {"start-time": int, "end-time": int, "duration": int}
+QUANTILES = dict.fromkeys(("p25", "min", "avg", "median", "max", "sum", "p95", "p75"), int)
+AGGREGATED = {
+    "metrics": {name: QUANTILES for name in METRICS if not name.endswith("-complete")},
+    "status-duration": dict.fromkeys(("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING"), QUANTILES),
+}
+PLAN = {"jid": str, "name": str, "type": str, "nodes": [dict]}
+NODE = {"id": str, "parallelism": int, "operator": str, "operator_strategy": str, "description": str}
+INPUT = {"num": int, "id": str, "ship_strategy": str, "exchange": str}
+LINE = {
+    "jid": str,
+    "name": str,
+    **SPAN,
+    "state": str,
+    "last-modification": int,
+    "tasks": {"total": int, **LOWER_STATES},
+    "pending-operators": int,
+}
+JOB = {
+    "jid": str,
+    "application-id": str,
+    "name": str,
+    "isStoppable": bool,
+    "state": str,
+    "job-type": str,
+    "schedulerType": str,
+    **SPAN,
+    "maxParallelism": int,
+    "now": int,
+    "timestamps": {state.value: int for state in JobStatus},
+    "vertices": [
+        {
+            "id": str,
+            "slotSharingGroupId": str,
+            "name": str,
+            "maxParallelism": int,
+            "parallelism": int,
+            "status": str,
+            **SPAN,
+            "tasks": STATES,
+            "metrics": METRICS,
+        }
+    ],
+    "status-counts": STATES,
+    "plan": PLAN,
+    "pending-operators": int,
+}
+SUBTASK = {
+    "subtask": int,
+    "status": str,
+    "attempt": int,
+    "endpoint": str,
+    **SPAN,
+    "metrics": METRICS,
+    "taskmanager-id": str,
+    "status-duration": dict,
+    "start_time": int,
+}
+VERTEX = {
+    "id": str,
+    "name": str,
+    "parallelism": int,
+    "maxParallelism": int,
+    "now": int,
+    "subtasks": [SUBTASK],
+    "aggregated": AGGREGATED,
+}
+TIMES = {"subtask": int, "endpoint": str, "duration": int, "timestamps": STATES}
+EXCEPTION = {
+    "exceptionName": str,
+    "stacktrace": str,
+    "timestamp": int,
+    "failureLabels": dict,
+    "concurrentExceptions": [dict],
+}
+AT_TASK = {"taskName": str, "endpoint": str, "taskManagerId": str}
+RESULT = {
+    "id": str,
+    "name": str,
+    "application-status": str,
+    "accumulator-results": dict,
+    "net-runtime": int,
+    "start-time": int,
+    "end-time": int,
+}
+CAUSE = {"class": str, "stack-trace": str, "serialized-throwable": str}
+APPLICATION = {"id": str, "name": str, **SPAN, "status": str}
+RESOURCE = {
+    "cpuCores": float,
+    **dict.fromkeys(("taskHeapMemory", "taskOffHeapMemory", "managedMemory", "networkMemory"), int),
+    "extendedResources": dict,
+}
+WORKER = {
+    "id": str,
+    "path": str,
+    "dataPort": int,
+    "jmxPort": int,
+    "timeSinceLastHeartbeat": int,
+    "slotsNumber": int,
+    "freeSlots": int,
+    "assignedTasks": int,
+    "totalResource": RESOURCE,
+    "freeResource": RESOURCE,
+    "hardware": dict.fromkeys(("cpuCores", "physicalMemory", "freeMemory", "managedMemory"), int),
+    "memoryConfiguration": dict.fromkeys(
+        (
+            "frameworkHeap",
+            "taskHeap",
+            "frameworkOffHeap",
+            "taskOffHeap",
+            "networkMemory",
+            "managedMemory",
+            "jvmMetaspace",
+            "jvmOverhead",
+            "totalFlinkMemory",
+            "totalProcessMemory",
+        ),
+        int,
+    ),
+}
+WORKER_METRICS = {
+    **dict.fromkeys(
+        (
+            "heapUsed",
+            "heapCommitted",
+            "heapMax",
+            "nonHeapUsed",
+            "nonHeapCommitted",
+            "nonHeapMax",
+            "directCount",
+            "directUsed",
+            "directMax",
+            "mappedCount",
+            "mappedUsed",
+            "mappedMax",
+        ),
+        int,
+    ),
+    "garbageCollectors": [dict],
+}
+SUMMARY = {"min": int, "max": int, "avg": int, **dict.fromkeys(("p50", "p90", "p95", "p99", "p999"), (float, str))}
+CHECKPOINT = {
+    **dict.fromkeys(("className", "status", "checkpoint_type"), str),
+    **dict.fromkeys(
+        (
+            "id",
+            "trigger_timestamp",
+            "latest_ack_timestamp",
+            "checkpointed_size",
+            "state_size",
+            "end_to_end_duration",
+            "alignment_buffered",
+            "processed_data",
+            "persisted_data",
+            "num_subtasks",
+            "num_acknowledged_subtasks",
+        ),
+        int,
+    ),
+    "is_savepoint": bool,
+    "savepointFormat": (str, type(None)),
+    "tasks": dict,
+}
+CHECKPOINTS = {
+    "counts": dict.fromkeys(("restored", "total", "in_progress", "completed", "failed"), int),
+    "summary": dict.fromkeys(
+        (
+            "checkpointed_size",
+            "state_size",
+            "end_to_end_duration",
+            "alignment_buffered",
+            "processed_data",
+            "persisted_data",
+        ),
+        SUMMARY,
+    ),
+    "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored"), (dict, type(None))),
+    "history": [CHECKPOINT],
+}
+CHECKPOINT_OF_TASK = {
+    "status": str,
+    **dict.fromkeys(
+        (
+            "id",
+            "latest_ack_timestamp",
+            "checkpointed_size",
+            "state_size",
+            "end_to_end_duration",
+            "alignment_buffered",
+            "processed_data",
+            "persisted_data",
+            "num_subtasks",
+            "num_acknowledged_subtasks",
+        ),
+        int,
+    ),
+}
+SUMMARY_OF_TASK = {
+    **dict.fromkeys(("checkpointed_size", "state_size", "end_to_end_duration", "start_delay"), SUMMARY),
+    "checkpoint_duration": {"sync": SUMMARY, "async": SUMMARY},
+    "alignment": dict.fromkeys(("buffered", "processed", "persisted", "duration"), SUMMARY),
+}
+CHECKPOINT_TASK_DETAILS = {**CHECKPOINT_OF_TASK, "summary": SUMMARY_OF_TASK, "subtasks": [dict]}
+FEATURES = dict.fromkeys(("web-submit", "web-cancel", "web-rescale", "web-history"), bool)
+CONFIG = {
+    "refresh-interval": int,
+    "timezone-name": str,
+    "timezone-offset": int,
+    "flink-version": str,
+    "flink-revision": str,
+    "features": FEATURES,
+}
+COUNTS = ("taskmanagers", "slots-total", "slots-available")
+OVERVIEW = {
+    **dict.fromkeys((*COUNTS, "jobs-running", "jobs-finished", "jobs-cancelled", "jobs-failed"), int),
+    "flink-version": str,
+    "flink-commit": str,
+}
+
+TASK = {"id": str, "name": str, "now": int}
+SUBTASK_TIMES = {**TASK, "subtasks": [TIMES]}
+PLACES = {**TASK, "taskmanagers": [dict]}
+EXCEPTIONS = {"exceptionHistory": {"entries": [EXCEPTION], "truncated": bool}}
+EXECUTION_RESULT = {"status": {"id": str}}
+OPERATION = {"status": {"id": str}, "operation": (dict, type(None))}
+TRIGGERED = {"request-id": str}
+LOGS = {"logs": [{"name": str, "size": int, "mtime": int}]}
+THREADS = {"threadInfos": [{"threadName": str, "stringifiedThreadInfo": str}]}
+ENVIRONMENT = {"jvm": {"version": str, "arch": str, "options": [str]}, "classpath": [str]}
+SETTINGS = [{"key": str, "value": str}]
+METRIC_IDS = [{"id": str}]
+"""Of metrics by their ids; with their values where they were asked for."""
+PROFILES = {"profilingList": [dict]}
+SUBMITTED = {"jobid": str, "jobUrl": str}
