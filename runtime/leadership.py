@@ -6,6 +6,7 @@ import asyncio
 import os
 
 from actors.errors import ActorError, FencingError
+from actors.process.log_context import set_process_context
 from actors.receptionist import Listing, ReceptionistGateway
 from actors.rpc.endpoint import FencedRpcEndpoint
 from actors.rpc.gateway import FencingToken
@@ -88,6 +89,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
     def grant_leadership(self, term: LeaderTerm) -> None:
         """Called by the election: this process leads now."""
         self._term = term
+        set_process_context(epoch=term.epoch)
         self.spawn(self._take_over(term), "taking over the leadership")
 
     def revoke_leadership(self) -> None:
@@ -142,5 +144,6 @@ class LeaderEndpoint(FencedRpcEndpoint):
     def _withdraw(self) -> None:
         if self.fencing_token is not None:
             self._receptionist.deregister(self.path, str(self.address))
+        set_process_context(epoch=None)
         self._term = None
         self.fencing_token = None

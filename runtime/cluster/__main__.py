@@ -97,6 +97,31 @@ def demo(**settings: object) -> None:
     commands.demo(**settings)  # type: ignore[arg-type]
 
 
+@cli.command(name="log-level")
+@configured
+@click.option("--in", "process", metavar="PROCESS", help="Change the logger in this process only.")
+@json_option
+@click.argument("target", required=False)
+@click.argument("level", required=False)
+def log_level(**settings: object) -> None:
+    """Show the log levels of the cluster's processes, or change one while they run.
+
+    TARGET is a process, as `status` names it, or the name of a logger; LEVEL is DEBUG, INFO, WARNING, ERROR, CRITICAL,
+    or INHERITED for that of the package above. A level holds until the process ends; one that is started anew has
+    env.log.level.
+
+    \b
+    Examples:
+      understudy log-level                                 all of them
+      understudy log-level dispatcher DEBUG                all that one process logs
+      understudy log-level runtime.checkpoint DEBUG        one package, in every process
+      understudy log-level runtime.checkpoint INHERITED --in taskmanager-0
+    """
+    from runtime.cluster import commands
+
+    commands.log_level(**settings)  # type: ignore[arg-type]
+
+
 @cli.group()
 def job() -> None:
     """Explain, run, list, look at and cancel jobs."""
@@ -264,6 +289,20 @@ def job_logs(**settings: object) -> None:
     from runtime.cluster import commands
 
     commands.job_logs(**settings)  # type: ignore[arg-type]
+
+
+@job.command(name="exceptions")
+@configured
+@json_option
+@click.argument("job_id", required=False)
+def job_exceptions(**settings: object) -> None:
+    """Print why a job failed: your own traceback of each failure, the last first.
+
+    Without JOB_ID it is the job that failed last.
+    """
+    from runtime.cluster import commands
+
+    commands.job_exceptions(**settings)  # type: ignore[arg-type]
 
 
 cli.add_command(savepoint)

@@ -18,7 +18,15 @@ from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, ClusterOptions
 from runtime.client import ClusterClient
 from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, take_checkpoint, take_savepoint
-from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
+from runtime.cluster.log_commands import (
+    change_log_level,
+    follow_logs,
+    level_of,
+    show_exceptions,
+    show_log_levels,
+    show_logs,
+    show_task_executor_logs,
+)
 from runtime.cluster.progress import job_progress
 from runtime.cluster.render import (
     print_error,
@@ -364,6 +372,25 @@ def job_logs(configuration: Configuration, job_id: str, follow: bool, task_execu
             sys.exit(follow_logs(client, wanted, as_json))
         show = show_task_executor_logs if task_executors else show_logs
         show(client, wanted, as_json)
+
+
+def job_exceptions(configuration: Configuration, job_id: str | None, as_json: bool) -> None:
+    """`understudy job exceptions`."""
+    wanted = None if job_id is None else _job_id(job_id)
+    with _readable_errors(), connect(configuration) as client:
+        show_exceptions(client, wanted, as_json)
+
+
+def log_level(
+    configuration: Configuration, target: str | None, level: str | None, process: str | None, as_json: bool
+) -> None:
+    """`understudy log-level`."""
+    wanted = None if level is None else level_of(level)
+    with _readable_errors(), connect(configuration) as client:
+        if target is None or wanted is None:
+            show_log_levels(client, target or process, as_json)
+        else:
+            sys.exit(change_log_level(client, target, wanted, process, as_json))
 
 
 def _job_id(text: str) -> JobID:

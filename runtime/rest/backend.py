@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
+from actors.process.diagnostics import DiagnosticsGateway, diagnostics_at
 from actors.rpc.endpoint import RpcEndpoint
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
@@ -40,6 +41,7 @@ from runtime.metrics.registry import MetricRegistry
 from runtime.rest.checkpoint_backend import CheckpointBackend, ClusterCheckpoints
 from runtime.rest.errors import RestError
 from runtime.rest.metric_backend import QUERY_TIMEOUT_S, ClusterMetrics, MetricBackend
+from runtime.rest.process_backend import ASK_TIMEOUT_S, ClusterProcesses, ProcessBackend
 
 T = TypeVar("T")
 
@@ -62,7 +64,7 @@ class JobFile:
     path: Path
 
 
-class Backend(CheckpointBackend, MetricBackend, Protocol):
+class Backend(CheckpointBackend, MetricBackend, ProcessBackend, Protocol):
     """What the handlers need of a cluster; the errors of `runtime.gateways.errors`, or `RestError` of status 503."""
 
     async def jobs(self) -> tuple[JobDetails, ...]:
@@ -108,7 +110,7 @@ class Backend(CheckpointBackend, MetricBackend, Protocol):
         """Begin to stop the cluster."""
 
 
-class ClusterBackend(ClusterCheckpoints, ClusterMetrics):
+class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
     """The cluster that the web endpoint belongs to.
 
     Args:
@@ -162,6 +164,9 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics):
 
     def _metric_query_service(self, address: str) -> MetricQueryServiceGateway:
         return self._endpoint.service.gateway(address, MetricQueryServiceGateway, timeout_s=QUERY_TIMEOUT_S)
+
+    def _diagnostics(self, address: str) -> DiagnosticsGateway:
+        return self._endpoint.service.gateway(diagnostics_at(address), DiagnosticsGateway, timeout_s=ASK_TIMEOUT_S)
 
     def _own_metrics(self) -> list[ScopeDump]:
         return self._metrics.snapshot()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from actors.errors import ActorError
+from actors.process.diagnostics import LogLevelError
 from blob.errors import BlobError, BlobNotFound
 from runtime.checkpoint.errors import CheckpointError
 from runtime.gateways.errors import (
@@ -19,12 +20,15 @@ from runtime.gateways.errors import (
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
+from runtime.gateways.processes import UnknownProcessError
 from runtime.jobgraph.errors import JobGraphError
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (JobNotFoundError, 404),
     (UnknownTaskExecutorError, 404),
     (NoSuchLogError, 404),
+    (UnknownProcessError, 404),
+    (LogLevelError, 404),  # of a logger: levels are looked at before they are sent
     (BlobNotFound, 404),
     (UnknownOperationError, 404),
     (JobAlreadyTerminatedError, 409),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from actors.errors import RecipientUnreachable
+from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from conf.configuration import Configuration
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus
@@ -26,6 +27,7 @@ from runtime.gateways.errors import (
     UnknownTaskExecutorError,
 )
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
+from runtime.gateways.processes import LogLevelChange, UnknownProcessError
 from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import InstanceID, JobID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph
@@ -61,6 +63,7 @@ class MadeUpCluster:
         self.savepoints: set[str] = set()
         self.failure: Exception | None = None
         self.asked = 0
+        self.levels = {"root": "INFO"}
 
     def _fail(self) -> None:
         self.asked += 1
@@ -148,6 +151,24 @@ class MadeUpCluster:
     async def metrics(self) -> MetricStore:
         self._fail()
         return MetricStore([*METRICS, *job_metrics(self.running, 5000)])
+
+    async def process_actors(self) -> dict[str, ProcessActors | None]:
+        self._fail()
+        actors = (ActorInfo("/user/dispatcher", "Dispatcher", True, 41, 2, 1),)
+        return {"dispatcher": ProcessActors(7, 3, 5, actors), "master": None}
+
+    async def log_levels(self) -> dict[str, dict[str, str] | None]:
+        self._fail()
+        return {"dispatcher": dict(self.levels), "master": None}
+
+    async def set_log_level(self, process: str | None, logger: str, level: str) -> list[LogLevelChange]:
+        self._fail()
+        if process not in (None, "dispatcher"):
+            raise UnknownProcessError(f"no process {process!r} can be asked; there are dispatcher")
+        if logger not in self.levels:
+            raise LogLevelError(f"no logger {logger!r}")
+        was, self.levels[logger] = self.levels[logger], level
+        return [LogLevelChange("dispatcher", logger, level, was)]
 
     async def status(self) -> ClusterStatus:
         self._fail()
@@ -254,7 +275,8 @@ async def test_every_route_answers_as_it_is_described(site: Site) -> None:
         if route.path == "/scripts":
             continue
         for prefix in ("", "/v1"):
-            answer = await site.ask(route.method, prefix + filled(route.path), [bodies.get(route.path, b"")])
+            query = "?level=DEBUG" if route.path == "/log-levels" else ""
+            answer = await site.ask(route.method, prefix + filled(route.path) + query, [bodies.get(route.path, b"")])
             where = f"{route.method} {prefix}{route.path}"
             assert answer.status == route.status, f"{where}: {answer.status} {answer.body!r}"
             assert answer.headers["content-type"].startswith(route.media.partition(";")[0]), where
@@ -311,6 +333,10 @@ async def test_the_document_describes_the_routes_and_nothing_else(site: Site) ->
         ("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/0/attempts/9", 404),
         ("PATCH", f"/jobs/{ID}?mode=stop", 400),
         ("PATCH", f"/jobs/{UNKNOWN}?mode=cancel", 404),
+        ("PATCH", "/log-levels", 400),
+        ("PATCH", "/log-levels?level=LOUD", 400),
+        ("PATCH", "/log-levels?level=DEBUG&process=nobody", 404),
+        ("PATCH", "/log-levels?level=DEBUG&logger=no.such", 404),
         ("PATCH", f"/jobs/{'2' * 32}?mode=cancel", 409),
         ("POST", "/jobs", 400),
         ("POST", "/jars/upload", 400),
