@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from actors.errors import ActorError, FencingError
 from actors.process.log_context import set_process_context
@@ -117,6 +118,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
             raise
         if self._term != term:
             return
+        self.leads_since_ms = time.time_ns() // 1_000_000
         self.fencing_token = FencingToken(term.epoch, term.session)
         if not await self._election.confirm_leadership(term, str(self.address)):
             self.log.warning("%s was elected and lost its leadership before it could serve", self.path)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.rpc.codec import wire_error
-from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc_sync
 from actors.rpc.service import RpcService
 
@@ -41,6 +41,8 @@ class ActorInfo:
         messages: asks and tells that it got since its start.
         queued: messages whose handlers have not begun: the depth of its mailbox.
         handlers: handlers that are coroutines and have not ended, the queued ones too.
+        epoch: of its leadership; 0 while it does not lead, and for one that nobody elects.
+        leads_since_ms: since when, in milliseconds since the epoch of 1970; 0 likewise.
     """
 
     path: str
@@ -49,6 +51,8 @@ class ActorInfo:
     messages: int
     queued: int
     handlers: int
+    epoch: int = 0
+    leads_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +120,23 @@ class Diagnostics(RpcEndpoint, DiagnosticsGateway):
     @rpc_sync
     def request_actors(self) -> ProcessActors:
         figures = self.service.statistics()
-        found = (
-            ActorInfo(
-                endpoint.path,
-                type(endpoint).__name__,
-                endpoint.running,
-                messages,
-                endpoint.pending_starts,
-                handlers,
-            )
-            for endpoint, messages, handlers in self.service.served()
-        )
+        found = (_info(*served) for served in self.service.served())
         actors = tuple(sorted(found, key=lambda actor: actor.path))
         return ProcessActors(os.getpid(), figures.connections, figures.dead_letters, actors)
+
+
+def _info(endpoint: RpcEndpoint, messages: int, handlers: int) -> ActorInfo:
+    token = endpoint.fencing_token if isinstance(endpoint, FencedRpcEndpoint) else None
+    return ActorInfo(
+        endpoint.path,
+        type(endpoint).__name__,
+        endpoint.running,
+        messages,
+        endpoint.pending_starts,
+        handlers,
+        0 if token is None else token.epoch,
+        endpoint.leads_since_ms if isinstance(endpoint, FencedRpcEndpoint) and token is not None else 0,
+    )
 
 
 def diagnostics_at(address: ActorAddress | str) -> ActorAddress:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import (
     CheckpointStats,
@@ -32,6 +33,7 @@ from runtime.gateways.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
+from runtime.gateways.processes import LogLevelChange
 from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
@@ -44,7 +46,13 @@ from runtime.jobmaster.archived_execution_graph import (
 )
 from runtime.jobmaster.descriptor import VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
-from runtime.jobmaster.streaming_query import StreamingQuery
+from runtime.jobmaster.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+)
 from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
@@ -92,6 +100,15 @@ def vertex_id(name: str) -> JobVertexID:
     return JobVertexID.from_name("made up", name)
 
 
+def streaming_query(batch: int, level: BackPressureLevel = BackPressureLevel.HIGH) -> StreamingQuery:
+    """A query whose figures follow from the number of its last batch."""
+    source = SourceProgress(f"KafkaV2[{HOSTILE}]", 100 * batch, 12.5 * batch, 9.0 * batch, 1000 + batch)
+    progress = QueryProgress(
+        batch, "2026-11-21T18:46:01Z", 10 * batch, 100 * batch, 12.5 * batch, 9.0 * batch, batch, batch << 20, (source,)
+    )
+    return StreamingQuery("0f1e2d", "3c4b5a", HOSTILE, batch, 1000, progress, BackPressure(level, 1.25))
+
+
 def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = False) -> TaskInfo:
     attempts = []
     for number in range(2 if restarted else 1):
@@ -110,7 +127,7 @@ def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = Fal
         )
         executor = "" if here is _S.SCHEDULED else "tm-1"
         identity = ExecutionAttemptID.from_name("made up", name, str(number))
-        queries = (StreamingQuery("0f1e2d", "3c4b5a", HOSTILE, 41),) if name == "main" else ()
+        queries = (streaming_query(41),) if name == "main" and here is _S.RUNNING else ()
         attempts.append(AttemptInfo(identity, number, here, executor, times, error, None, queries=queries))
     waits = "the results of join" if state is _S.SCHEDULED else ""
     return TaskInfo(vertex_id(name), name, (vertex_id(name),), tuple(attempts), waits)
@@ -183,6 +200,8 @@ class MadeUpCluster:
         self.answers.set()
         self.cancel_failure: Exception | None = None
         self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
+        self.messages = 0
+        self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
 
     def add_finished(self, count: int) -> None:
         """So many jobs more, which are over."""
@@ -195,6 +214,13 @@ class MadeUpCluster:
         """The job has another state from now on."""
         graph = self.graphs[job_id]
         self.graphs[job_id] = replace(graph, status=status, timestamps={**graph.timestamps, status.value: _now()})
+
+    def end_batch(self, batch: int, level: BackPressureLevel) -> None:
+        """The streaming job's query has ended one more batch."""
+        graph = self.graphs[STREAMING]
+        (task,) = graph.tasks
+        attempt = replace(task.attempts[-1], queries=(streaming_query(batch, level),))
+        self.graphs[STREAMING] = replace(graph, tasks=(replace(task, attempts=(*task.attempts[:-1], attempt)),))
 
     async def jobs(self) -> tuple[JobDetails, ...]:
         await asyncio.to_thread(self.answers.wait)
@@ -292,6 +318,26 @@ class MadeUpCluster:
             ProcessView("worker-2", "worker", 0, "", is_stopped=True),
         )
         return ClusterStatus("made-up", "0.1.0", _SYSTEM, _now() - 90_000, processes)
+
+    async def process_actors(self) -> dict[str, ProcessActors | None]:
+        self.messages += 500
+        leads = ActorInfo("/user/dispatcher", "Dispatcher", True, self.messages, 3, 2, 1795233261917, _now() - 90_000)
+        own = ActorInfo("/system/diagnostics", "Diagnostics", True, 12, 0, 0)
+        worker = ActorInfo("/user/tm-1", HOSTILE, True, 77, 0, 0)
+        return {
+            "dispatcher": ProcessActors(4101, 4, 5, (own, leads)),
+            "resourcemanager": None,
+            "tm-1": ProcessActors(4121, 2, 0, (own, worker)),
+        }
+
+    async def log_levels(self) -> dict[str, dict[str, str] | None]:
+        return {"dispatcher": dict(self.levels), "resourcemanager": None}
+
+    async def set_log_level(self, process: str | None, logger: str, level: str) -> list[LogLevelChange]:
+        if logger not in self.levels:
+            raise LogLevelError(f"no logger {logger!r} is in process 4101; runtime.rest is")
+        was, self.levels[logger] = self.levels[logger], level
+        return [LogLevelChange(process or "dispatcher", logger, level, was)]
 
     def leaders(self) -> list[LeaderInformation]:
         return [LeaderInformation(DISPATCHER, f"{_SYSTEM}/user/dispatcher", 1795233261917, "s")]

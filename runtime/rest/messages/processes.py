@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from actors.process.diagnostics import ProcessActors
 from runtime.gateways.processes import LogLevelChange
-from runtime.rest.messages.common import Json
+from runtime.rest.messages.common import NO_TIME, Json
 
 
 def actors(processes: Mapping[str, ProcessActors | None], at_ms: int) -> Json:
@@ -31,6 +31,8 @@ def actors(processes: Mapping[str, ProcessActors | None], at_ms: int) -> Json:
                         "messages": actor.messages,
                         "mailbox": actor.queued,
                         "handlers": actor.handlers,
+                        "epoch": actor.epoch or NO_TIME,
+                        "leads-since": actor.leads_since_ms or NO_TIME,
                     }
                     for actor in process.actors
                 ],
