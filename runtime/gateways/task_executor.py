@@ -127,6 +127,10 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    def read_log(self, name: str, offset: int) -> Ask[LogChunk]:
+        """A piece of one of `request_log_list`, from byte *offset* on; as `read_task_log`."""
+        raise NotImplementedError
+
     def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> Ask[ThreadDump]:
         """Where the threads of the TaskExecutor are at present, or those of the task process of an attempt.
 

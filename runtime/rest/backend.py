@@ -30,7 +30,7 @@ from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, LeaderInformation
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID, ResourceID
-from runtime.job_logs import KeptLog, logs_owner
+from runtime.job_logs import KeptLog, LogChunk, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
@@ -93,6 +93,9 @@ class Backend(CheckpointBackend, MetricBackend, ProcessBackend, Protocol):
 
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         """One of them, or its head and tail."""
+
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        """One of them from a byte on, at most `MOST_OF_A_LOG` bytes, and how many it has."""
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         """Where the threads of a TaskExecutor are."""
@@ -233,6 +236,14 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
         gateway, address = await self._task_executor(resource_id), await self._blob_server()
         log = await gateway.request_file_upload(name, address)
         return await self._endpoint.run_blocking(self._fetch_once, address, log.blob_key)
+
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        gateway, data = await self._task_executor(resource_id), bytearray()
+        while True:
+            piece = await gateway.read_log(name, offset + len(data))
+            data += piece.data
+            if not piece.data or len(data) >= MOST_OF_A_LOG:
+                return LogChunk(bytes(data), piece.size)
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         kept = next((log for log in attempt.logs if log.name == name), None)

@@ -25,6 +25,11 @@ from runtime.rest.snapshots import Snapshots
 JSON = "application/json"
 TEXT = "text/plain; charset=UTF-8"
 BODY_TIMEOUT_S = 120.0
+LOG_SIZE = "X-Log-Size"
+"""The header that says how many bytes a log has at present, of which an answer may be a part."""
+
+MOST_OFFSET = 10**9
+OFFSET = "offset"
 FETCHES_AT_ONCE = 4
 """How many logs of TaskExecutors, each of a few MB, are in this process's memory at once."""
 

@@ -15,6 +15,7 @@ from blob.gateway import BlobAddress
 from runtime.gateways.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.gateways.errors import NoSuchTaskError, TaskNotRespondingError
 from runtime.ids import ExecutionAttemptID
+from runtime.job_logs import LogChunk
 from runtime.spark import TaskProcess, ZygoteError
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.threads import thread_stacks
@@ -50,6 +51,10 @@ class TaskExecutorDiagnostics(RpcEndpoint):
             return await self.run_blocking(self._own_logs.upload, name, self._log_client())
         with self._client_of(blob_server) as client:
             return await self.run_blocking(self._own_logs.upload, name, client)
+
+    @rpc
+    async def read_log(self, name: str, offset: int) -> LogChunk:
+        return await self.run_blocking(self._own_logs.read, name, offset)
 
     @rpc
     async def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:

@@ -36,6 +36,7 @@ from runtime.gateways.messages import (
 from runtime.gateways.processes import LogLevelChange
 from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobmaster.archived_execution_graph import (
     ArchivedExecutionGraph,
@@ -201,6 +202,7 @@ class MadeUpCluster:
         self.cancel_failure: Exception | None = None
         self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
         self.messages = 0
+        self.component_log = f"2026-11-21 18:46:01,123+0000 INFO  a slot was given to job {RUNNING} {HOSTILE}\n" * 200
         self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
 
     def add_finished(self, count: int) -> None:
@@ -299,8 +301,11 @@ class MadeUpCluster:
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         if name not in ("taskexecutor", "spark"):
             raise NoSuchLogError(f"there is no log {name!r}")
-        line = f"2026-11-21 18:46:01,123 INFO {name} a slot was given to job {RUNNING} {HOSTILE}\n"
-        return (line * 200).encode()
+        return self.component_log.encode()
+
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        whole = await self.task_manager_log(resource_id, name)
+        return LogChunk(whole[offset:], len(whole))
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         return ThreadDump(1, (ThreadInfo("MainThread", '  File "a.py", line 3, in wait'), ThreadInfo("beats", "  …")))

@@ -84,3 +84,18 @@ def test_a_log_level_is_changed_and_said(visitor: Visitor) -> None:
     page.get_by_label("Logger").fill("no.such")
     page.get_by_role("button", name="Change level").click()
     expect(page.get_by_role("status")).to_contain_text("no logger 'no.such'")
+
+
+def test_the_log_of_a_task_executor_grows_and_begins_anew_when_it_is_put_aside(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    cluster.component_log = "a line of the log\n" * 500
+    visitor.go("#/taskmanagers/tm-1/logs/taskexecutor")
+    text = page.get_by_role("region", name="taskexecutor")
+    expect(text).to_contain_text("a line of the log")
+    cluster.component_log += "the naïve end\n"
+    expect(text).to_contain_text("the naïve end")
+    assert text.inner_text().rstrip("\n") == cluster.component_log.rstrip("\n")
+    assert text.evaluate("node => node.scrollHeight - node.scrollTop - node.clientHeight < 8")
+    cluster.component_log = "the first line of the next file\n"
+    expect(text).to_have_text("the first line of the next file\n")
+    assert visitor.problems == []

@@ -230,6 +230,10 @@ def test_log_levels_are_changed_while_the_cluster_runs(cluster: Cluster) -> None
     assert levels["dispatcher"]["actors.rpc"] == "ERROR"
     for command in (("log-level", "actors.rpc", "INHERITED"), ("log-level", "dispatcher", "INFO")):
         cluster.run(*command)
+    own = "/taskmanagers/taskmanager-0/logs/taskexecutor"
+    whole = client.ask("GET", f"{own}?offset=0").body
+    assert b"the log level of actors.rpc is ERROR, it was INHERITED" in whole
+    assert client.ask("GET", f"{own}?offset={len(whole) - 1}").body.startswith(b"\n")
     unknown = cluster.run("log-level", "no.such.logger", "DEBUG", check=False)
     assert unknown.returncode == 1
     assert "error: no logger 'no.such.logger'" in unknown.stderr

@@ -30,6 +30,7 @@ from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessVie
 from runtime.gateways.processes import LogLevelChange, UnknownProcessError
 from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import InstanceID, JobID, ResourceID, TriggerID
+from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.jobmaster.execution_state import JobStatus
@@ -140,6 +141,9 @@ class MadeUpCluster:
         if name != "taskexecutor":
             raise NoSuchLogError(f"no log {name!r}")
         return b"a log"
+
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        return LogChunk((await self.task_manager_log(resource_id, name))[offset:], 5)
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         await self.task_manager(resource_id)
@@ -283,6 +287,20 @@ async def test_every_route_answers_as_it_is_described(site: Site) -> None:
             assert answer.headers["x-content-type-options"] == "nosniff", where
             if route.media.startswith("application/json"):
                 assert isinstance(answer.json, dict | list), where
+
+
+@pytest.mark.parametrize(
+    ("path", "whole"),
+    [("/jobmanager/logs/master.log", b"a line\n"), ("/taskmanagers/tm-0/logs/taskexecutor", b"a log")],
+)
+async def test_a_log_is_read_on_from_where_one_was(site: Site, path: str, whole: bytes) -> None:
+    size = str(len(whole))
+    for offset, wanted in ((0, whole), (2, whole[2:]), (len(whole), b""), (999_999_999, b"")):
+        answer = await site.ask("GET", f"{path}?offset={offset}")
+        assert (answer.status, answer.body, answer.headers["x-log-size"]) == (200, wanted, size)
+    assert (await site.ask("GET", path)).body == whole
+    for offset in ("-1", "x", ""):
+        assert (await site.ask("GET", f"{path}?offset={offset}")).status == 400
 
 
 async def test_every_route_needs_the_token(site: Site) -> None:

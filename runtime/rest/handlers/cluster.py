@@ -12,7 +12,19 @@ from starlette.responses import Response, StreamingResponse
 from conf.options import RestOptions
 from runtime.rest.log_files import MAIN_LOG, STDOUT, OpenLog, list_logs
 from runtime.rest.messages import cluster as messages
-from runtime.rest.routing import JSON, TEXT, Rest, RestRoute, answer, to_json
+from runtime.rest.routing import (
+    JSON,
+    LOG_SIZE,
+    MOST_OFFSET,
+    OFFSET,
+    TEXT,
+    Parameter,
+    Rest,
+    RestRoute,
+    answer,
+    number_of,
+    to_json,
+)
 from runtime.threads import thread_stacks
 
 
@@ -58,7 +70,8 @@ async def get_logs(rest: Rest, request: Request) -> Response:
 
 
 async def get_log_file(rest: Rest, request: Request) -> Response:
-    return await _send_log(rest, request.path_params["filename"])
+    offset = number_of(request, OFFSET, 0, MOST_OFFSET)
+    return await _send_log(rest, request.path_params["filename"], offset)
 
 
 async def get_log(rest: Rest, request: Request) -> Response:
@@ -69,8 +82,8 @@ async def get_stdout(rest: Rest, request: Request) -> Response:
     return await _send_log(rest, STDOUT)
 
 
-async def _send_log(rest: Rest, name: str) -> Response:
-    log = await asyncio.to_thread(OpenLog, rest.log_dir, name)
+async def _send_log(rest: Rest, name: str, offset: int = 0) -> Response:
+    log = await asyncio.to_thread(OpenLog, rest.log_dir, name, offset)
 
     async def pieces() -> AsyncIterator[bytes]:
         try:
@@ -79,7 +92,7 @@ async def _send_log(rest: Rest, name: str) -> Response:
         finally:
             log.close()
 
-    return StreamingResponse(pieces(), media_type=TEXT)
+    return StreamingResponse(pieces(), media_type=TEXT, headers={LOG_SIZE: str(log.size)})
 
 
 async def get_no_profiles(rest: Rest, request: Request) -> Response:
@@ -104,7 +117,14 @@ ROUTES = (
     RestRoute("GET", "/jobmanager/config", get_configuration, "The cluster's configuration, secrets masked"),
     RestRoute("GET", "/jobmanager/environment", get_environment, "What the web endpoint runs on"),
     RestRoute("GET", "/jobmanager/logs", get_logs, "The logs of this machine's control plane"),
-    RestRoute("GET", "/jobmanager/logs/{filename}", get_log_file, "One of these logs", media=TEXT),
+    RestRoute(
+        "GET",
+        "/jobmanager/logs/{filename}",
+        get_log_file,
+        "One of these logs; the header X-Log-Size says how long it is",
+        media=TEXT,
+        query=(Parameter(OFFSET, "the byte from which on it is wanted"),),
+    ),
     RestRoute("GET", "/jobmanager/log", get_log, "The log of the first master", media=TEXT),
     RestRoute("GET", "/jobmanager/stdout", get_stdout, "What the masters printed", media=TEXT),
     RestRoute("GET", "/jobmanager/thread-dump", get_thread_dump, "Where the threads of the web endpoint are"),

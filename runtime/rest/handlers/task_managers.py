@@ -13,7 +13,18 @@ from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import task_managers as messages
 from runtime.rest.messages.common import NO_TIME
-from runtime.rest.routing import TEXT, Rest, RestRoute, answer, text
+from runtime.rest.routing import (
+    LOG_SIZE,
+    MOST_OFFSET,
+    OFFSET,
+    TEXT,
+    Parameter,
+    Rest,
+    RestRoute,
+    answer,
+    number_of,
+    text,
+)
 
 MAIN_LOG = "taskexecutor"
 
@@ -46,6 +57,12 @@ async def get_logs(rest: Rest, request: Request) -> Response:
 
 
 async def get_log_file(rest: Rest, request: Request) -> Response:
+    """The head and the tail of a log, as Flink has it; from a byte on where that is asked for."""
+    if OFFSET in request.query_params:
+        resource_id, name = resource_id_of(request), request.path_params["filename"]
+        offset = number_of(request, OFFSET, 0, MOST_OFFSET)
+        piece = await rest.backend.task_manager_log_from(resource_id, name, offset)
+        return Response(piece.data, media_type=TEXT, headers={LOG_SIZE: str(piece.size)})
     return await _fetch(rest, request, request.path_params["filename"])
 
 
@@ -80,7 +97,14 @@ ROUTES = (
     RestRoute("GET", "/taskmanagers", get_task_managers, "The registered TaskExecutors"),
     RestRoute("GET", _ONE, get_task_manager, "A TaskExecutor: its slots, its memory, its processes"),
     RestRoute("GET", f"{_ONE}/logs", get_logs, "The logs of a TaskExecutor and of its Spark driver"),
-    RestRoute("GET", f"{_ONE}/logs/" + "{filename}", get_log_file, "One of these, or its head and tail", media=TEXT),
+    RestRoute(
+        "GET",
+        f"{_ONE}/logs/" + "{filename}",
+        get_log_file,
+        "One of these, or its head and tail; from a byte on with X-Log-Size",
+        media=TEXT,
+        query=(Parameter(OFFSET, "the byte from which on it is wanted"),),
+    ),
     RestRoute("GET", f"{_ONE}/log", get_log, "The log of a TaskExecutor, or its head and tail", media=TEXT),
     RestRoute("GET", f"{_ONE}/stdout", get_stdout, "What a TaskExecutor printed: nothing", media=TEXT),
     RestRoute("GET", f"{_ONE}/thread-dump", get_thread_dump, "Where the threads of a TaskExecutor are"),

@@ -4,7 +4,7 @@ import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
 import { card, configuration, facts, heading, lasting, moment, table, tabs } from "../parts.js";
-import { loadLog, logList, logText, threadDump } from "../texts.js";
+import { followLog, logList, logText, threadDump } from "../texts.js";
 import * as levels from "./log_levels.js";
 
 const PARTS = [
@@ -16,7 +16,7 @@ const PARTS = [
 ];
 
 export async function load({ tab, file }) {
-  if (tab === "logs") return file ? loadLog(`jobmanager/logs/${at(file)}`) : (await getJson("jobmanager/logs")).logs;
+  if (tab === "logs") return file ? followLog(`jobmanager/logs/${at(file)}`) : (await getJson("jobmanager/logs")).logs;
   if (tab === "log-levels") return levels.load();
   if (tab === "configuration") return getJson("jobmanager/config");
   if (tab === "thread-dump") return getOptional("jobmanager/thread-dump");

@@ -4,7 +4,7 @@ import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
 import { card, facts, gauge, heading, lasting, table, tabs, trail } from "../parts.js";
-import { loadLog, logList, logText, threadDump } from "../texts.js";
+import { followLog, loadLog, logList, logText, threadDump } from "../texts.js";
 import { jobHref } from "./job_tables.js";
 
 const PARTS = [
@@ -18,7 +18,7 @@ export async function load({ id, tab, file }) {
   const path = `taskmanagers/${at(id)}`;
   const executor = await getJson(path);
   let part = null;
-  if (tab === "logs") part = file ? await loadLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
+  if (tab === "logs") part = file ? await followLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
   else if (tab === "stdout") part = await loadLog(`${path}/stdout`);
   else if (tab === "thread-dump") part = await getOptional(`${path}/thread-dump`);
   return { executor, part };
