@@ -10,6 +10,7 @@ from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorH
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment
+from runtime.stack_samples import StackProfile
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 
@@ -137,6 +138,21 @@ class TaskExecutorGateway(RpcGateway):
         Raises:
             NoSuchTaskError: no process of that attempt runs here.
             TaskNotRespondingError: the process does not answer, for example because native code holds its interpreter.
+        """
+        raise NotImplementedError
+
+    def request_profile(
+        self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None = None
+    ) -> Ask[StackProfile]:
+        """Where the threads of the TaskExecutor, or of the task process of an attempt, are again and again.
+
+        Args:
+            samples: how many times, at most `runtime.stack_samples.MOST_SAMPLES`.
+            interval_ms: the pause between two looks, from 1 to 1000.
+            attempt_id: the attempt; the TaskExecutor itself unless it is given.
+
+        Raises:
+            NoSuchTaskError, TaskNotRespondingError: as `request_thread_dump`; also of one that ends meanwhile.
         """
         raise NotImplementedError
 

@@ -29,7 +29,7 @@ from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, LeaderInformation
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import JobID, ResourceID
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import KeptLog, LogChunk, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
@@ -42,6 +42,7 @@ from runtime.rest.checkpoint_backend import CheckpointBackend, ClusterCheckpoint
 from runtime.rest.errors import RestError
 from runtime.rest.metric_backend import QUERY_TIMEOUT_S, ClusterMetrics, MetricBackend
 from runtime.rest.process_backend import ASK_TIMEOUT_S, ClusterProcesses, ProcessBackend
+from runtime.stack_samples import StackProfile
 
 T = TypeVar("T")
 
@@ -99,6 +100,11 @@ class Backend(CheckpointBackend, MetricBackend, ProcessBackend, Protocol):
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         """Where the threads of a TaskExecutor are."""
+
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        """Where the threads of a TaskExecutor, or of the task process of an attempt there, are again and again."""
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         """A log of an attempt from a byte on, and whether that is all there will be."""
@@ -231,6 +237,11 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         return await (await self._task_executor(resource_id)).request_thread_dump()
+
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        return await (await self._task_executor(resource_id)).request_profile(samples, interval_ms, attempt_id)
 
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         gateway, address = await self._task_executor(resource_id), await self._blob_server()

@@ -17,6 +17,8 @@ from runtime.gateways.errors import (
     JobNotFoundError,
     JobSubmissionError,
     NoSuchLogError,
+    NoSuchTaskError,
+    TaskNotRespondingError,
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
@@ -27,6 +29,8 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (JobNotFoundError, 404),
     (UnknownTaskExecutorError, 404),
     (NoSuchLogError, 404),
+    (NoSuchTaskError, 404),
+    (TaskNotRespondingError, 503),
     (UnknownProcessError, 404),
     (LogLevelError, 404),  # of a logger: levels are looked at before they are sent
     (BlobNotFound, 404),

@@ -57,6 +57,7 @@ from runtime.jobmaster.streaming_query import (
 from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
+from runtime.stack_samples import FoldedStack, StackProfile
 
 HOSTILE = "<img src=x onerror=document.title='hacked'>\"'&lt;script&gt;"
 LONG = "a-name-without-any-space-in-it-" * 5
@@ -202,6 +203,7 @@ class MadeUpCluster:
         self.cancel_failure: Exception | None = None
         self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
         self.messages = 0
+        self.profiled: list[tuple[ResourceID, ExecutionAttemptID | None]] = []
         self.component_log = f"2026-11-21 18:46:01,123+0000 INFO  a slot was given to job {RUNNING} {HOSTILE}\n" * 200
         self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
 
@@ -302,6 +304,18 @@ class MadeUpCluster:
         if name not in ("taskexecutor", "spark"):
             raise NoSuchLogError(f"there is no log {name!r}")
         return self.component_log.encode()
+
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        self.profiled.append((resource_id, attempt_id))
+        deep = tuple(f"step_{number} (spark/task.py)" for number in range(6))
+        stacks = (
+            FoldedStack(("MainThread", "run (spark/task.py)", *deep), 60),
+            FoldedStack(("MainThread", "run (spark/task.py)", HOSTILE), 30),
+            FoldedStack(("beats", "wait (lib/threading.py)"), 100),
+        )
+        return StackProfile(4121, samples, interval_ms, stacks)
 
     async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
         whole = await self.task_manager_log(resource_id, name)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runtime.ids import ExecutionAttemptID
 from runtime.jobmaster.streaming_query import BackPressureLevel
-from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING
+from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, vertex_id
 
 if TYPE_CHECKING:
     from tests.browser.visitor import Visitor
@@ -98,4 +99,23 @@ def test_the_log_of_a_task_executor_grows_and_begins_anew_when_it_is_put_aside(v
     assert text.evaluate("node => node.scrollHeight - node.scrollTop - node.clientHeight < 8")
     cluster.component_log = "the first line of the next file\n"
     expect(text).to_have_text("the first line of the next file\n")
+    assert visitor.problems == []
+
+
+def test_a_profile_is_taken_when_it_is_asked_for_and_drawn(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go(f"#/jobs/{RUNNING}/tasks/{vertex_id('join')}")
+    page.get_by_role("link", name="Profile").click()
+    expect(page.get_by_text("No profile was taken yet.")).to_be_visible()
+    assert cluster.profiled == []
+    page.get_by_role("button", name="Take a profile").press("Enter")
+    graph = page.get_by_role("img", name=re.compile("^Flame graph of 12 frames"))
+    expect(graph).to_be_visible()
+    assert cluster.profiled == [("tm-1", ExecutionAttemptID.from_name("made up", "join", "1"))]
+    widths = graph.locator("svg").evaluate_all("nodes => nodes.map((node) => node.getAttribute('width'))")
+    assert widths[:2] == ["100.00%", "52.63%"]  # 100 of 190, the widest first
+    expect(graph).to_contain_text(HOSTILE)
+    hottest = page.get_by_role("region", name="Where the threads were most often").locator("tbody tr")
+    expect(hottest.first).to_contain_text("wait (lib/threading.py)")
+    expect(hottest.first).to_contain_text("52.63%")
     assert visitor.problems == []

@@ -38,6 +38,8 @@ PAGES = {
     "#/taskmanagers/tm-1/logs/spark": "tm-1",
     "#/taskmanagers/tm-1/stdout": "tm-1",
     "#/taskmanagers/tm-1/thread-dump": "tm-1",
+    "#/taskmanagers/tm-1/profile": "tm-1",
+    f"#/taskmanagers/tm-1/profile/{'1' * 32}": "tm-1",
     "#/masters": "Masters",
     "#/masters/logs": "Masters",
     "#/masters/logs/master.log": "Masters",

@@ -23,13 +23,14 @@ from runtime.gateways.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
     NoSuchLogError,
+    NoSuchTaskError,
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
 from runtime.gateways.processes import LogLevelChange, UnknownProcessError
 from runtime.ha.model import DISPATCHER, LeaderInformation
-from runtime.ids import InstanceID, JobID, ResourceID, TriggerID
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID, TriggerID
 from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
@@ -42,6 +43,7 @@ from runtime.rest.app import RestApplication
 from runtime.rest.backend import JobFile
 from runtime.rest.routing import Rest
 from runtime.rest.snapshots import Snapshots
+from runtime.stack_samples import FoldedStack, StackProfile
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_messages import FIGURES, ID, READ, REGISTRATION, graph
 
@@ -141,6 +143,14 @@ class MadeUpCluster:
         if name != "taskexecutor":
             raise NoSuchLogError(f"no log {name!r}")
         return b"a log"
+
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        await self.task_manager(resource_id)
+        if attempt_id not in (None, "1" * 32):
+            raise NoSuchTaskError(f"no process of attempt {attempt_id}")
+        return StackProfile(7, samples, interval_ms, (FoldedStack(("main", "run (a.py)"), samples),))
 
     async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
         return LogChunk((await self.task_manager_log(resource_id, name))[offset:], 5)
@@ -287,6 +297,22 @@ async def test_every_route_answers_as_it_is_described(site: Site) -> None:
             assert answer.headers["x-content-type-options"] == "nosniff", where
             if route.media.startswith("application/json"):
                 assert isinstance(answer.json, dict | list), where
+
+
+async def test_a_profile_is_a_flame_graph_in_flinks_form(site: Site) -> None:
+    path = "/taskmanagers/tm-0/flamegraph"
+    told = (await site.ask("GET", f"{path}?samples=5&interval=2")).json
+    assert (told["pid"], told["samples"], told["interval"]) == (7, 5, 2)
+    run = {"name": "run (a.py)", "value": 5, "children": []}
+    assert told["root"] == {
+        "name": "all threads",
+        "value": 5,
+        "children": [{"name": "main", "value": 5, "children": [run]}],
+    }
+    for query, status in (("attempt=" + "1" * 32, 200), ("attempt=" + "2" * 32, 404), ("attempt=x", 400)):
+        assert (await site.ask("GET", f"{path}?{query}")).status == status
+    for query in ("samples=1000&interval=1000", "samples=-1", "interval=x"):
+        assert (await site.ask("GET", f"{path}?{query}")).status == 400
 
 
 @pytest.mark.parametrize(

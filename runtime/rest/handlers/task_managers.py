@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.gateways.messages import TaskManagerView
-from runtime.ids import ResourceID
+from runtime.ids import ExecutionAttemptID, ResourceID
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import task_managers as messages
@@ -22,11 +22,15 @@ from runtime.rest.routing import (
     Rest,
     RestRoute,
     answer,
+    now_ms,
     number_of,
     text,
 )
+from runtime.stack_samples import MOST_SAMPLES
 
 MAIN_LOG = "taskexecutor"
+SAMPLES, INTERVAL_MS = 100, 20
+MOST_PROFILE_MS = 20_000
 
 
 def _machine() -> messages.Machine:
@@ -86,6 +90,21 @@ async def get_thread_dump(rest: Rest, request: Request) -> Response:
     return answer(cluster_messages.thread_dump((thread.name, thread.stack) for thread in dump.threads))
 
 
+async def get_flame_graph(rest: Rest, request: Request) -> Response:
+    samples = max(1, number_of(request, "samples", SAMPLES, MOST_SAMPLES))
+    interval_ms = max(1, number_of(request, "interval", INTERVAL_MS, MOST_PROFILE_MS))
+    if samples * interval_ms > MOST_PROFILE_MS:
+        raise RestError(400, f"samples times interval must be at most {MOST_PROFILE_MS} ms")
+    resource_id, attempt = resource_id_of(request), request.query_params.get("attempt")
+    try:
+        attempt_id = None if attempt is None else ExecutionAttemptID(attempt)
+    except ValueError as error:
+        raise RestError(400, f"{error}; GET /jobs/ID/logs shows the ids of attempts") from None
+    async with rest.fetching:
+        found = await rest.backend.task_manager_profile(resource_id, samples, interval_ms, attempt_id)
+    return answer(messages.profile(found, now_ms()))
+
+
 async def get_no_profiles(rest: Rest, request: Request) -> Response:
     await rest.backend.task_manager(resource_id_of(request))
     return answer({"profilingList": []})
@@ -108,5 +127,16 @@ ROUTES = (
     RestRoute("GET", f"{_ONE}/log", get_log, "The log of a TaskExecutor, or its head and tail", media=TEXT),
     RestRoute("GET", f"{_ONE}/stdout", get_stdout, "What a TaskExecutor printed: nothing", media=TEXT),
     RestRoute("GET", f"{_ONE}/thread-dump", get_thread_dump, "Where the threads of a TaskExecutor are"),
+    RestRoute(
+        "GET",
+        f"{_ONE}/flamegraph",
+        get_flame_graph,
+        "Where the threads of a TaskExecutor, or of a task process of it, are in a hundred samples",
+        query=(
+            Parameter("samples", f"how many; {SAMPLES} unless it is given"),
+            Parameter("interval", f"milliseconds between two; {INTERVAL_MS} unless it is given"),
+            Parameter("attempt", "the id of an attempt that runs there; the TaskExecutor itself unless it is given"),
+        ),
+    ),
     RestRoute("GET", f"{_ONE}/profiler", get_no_profiles, "Profiles: none"),
 )
