@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
-from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus, SnapshotType
+from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import (
     CheckpointStats,
     CheckpointStatsCounts,
@@ -203,6 +203,8 @@ class MadeUpCluster:
         self.cancel_failure: Exception | None = None
         self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
         self.messages = 0
+        self.triggered: list[tuple[JobID, CheckpointTrigger]] = []
+        self.operation_state = OperationState.IN_PROGRESS
         self.profiled: list[tuple[ResourceID, ExecutionAttemptID | None]] = []
         self.component_log = f"2026-11-21 18:46:01,123+0000 INFO  a slot was given to job {RUNNING} {HOSTILE}\n" * 200
         self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
@@ -255,10 +257,13 @@ class MadeUpCluster:
         return _checkpoints() if job_id == STREAMING else CheckpointStatsSnapshot()
 
     async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
-        raise AssertionError("no page may ask for that")
+        self.triggered.append((job_id, trigger))
+        return OperationStatus(trigger.trigger_id, self.operation_state)
 
     async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
-        raise AssertionError("no page may ask for that")
+        failed = self.operation_state is OperationState.FAILED
+        words = f"no room {HOSTILE}" if failed else ""
+        return OperationStatus(trigger_id, self.operation_state, 11, "" if failed else "/savepoints/new", words)
 
     async def dispose_savepoint(self, path: str) -> bool:
         raise AssertionError("no page may ask for that")

@@ -48,6 +48,7 @@ PAGES = {
     "#/masters/thread-dump": "Masters",
     "#/actors": "Actors",
     "#/submit": "Submit",
+    "#/submit/%2Fsavepoints%2Fone": "Submit",
 }
 
 

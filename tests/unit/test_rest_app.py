@@ -16,7 +16,10 @@ from actors.errors import RecipientUnreachable
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from conf.configuration import Configuration
 from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus
+from runtime.checkpoint.savepoint import write_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.diagnostics import LogInfo, ThreadDump, ThreadInfo
 from runtime.gateways.errors import (
@@ -32,7 +35,7 @@ from runtime.gateways.processes import LogLevelChange, UnknownProcessError
 from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID, TriggerID
 from runtime.job_logs import LogChunk
-from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.jobmaster.metrics import job_metrics
@@ -44,6 +47,7 @@ from runtime.rest.backend import JobFile
 from runtime.rest.routing import Rest
 from runtime.rest.snapshots import Snapshots
 from runtime.stack_samples import FoldedStack, StackProfile
+from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_messages import FIGURES, ID, READ, REGISTRATION, graph
 
@@ -517,6 +521,27 @@ async def test_a_script_is_submitted_with_its_files(site: Site) -> None:
     assert not any(file.path.exists() for file, _ in files)
 
 
+async def test_a_script_begins_from_a_savepoint(site: Site, tmp_path: Path) -> None:
+    live = StreamingFiles(tmp_path / "live", "rocksdb", (("default",),))
+    live.run(2)
+    snapshot = take_snapshot(live.query, tmp_path / "chk" / "counts")
+    found = write_savepoint(tmp_path / "savepoints", SavepointJob("0" * 32, "flights"), [snapshot])
+    script = ("script", b"print(1)\n", "count.py")
+    body = form(script, ("savepoint", found.path.encode(), None), ("allow-non-restored-state", b"true", None))
+    assert (await site.ask("POST", "/scripts", body, FORM)).status == 202
+    ((submitted, _),) = site.cluster.submitted
+    assert submitted.savepoint == SavepointRestoreSettings(found.path, True)
+    for where, said in (
+        (str(tmp_path / "chk"), "no savepoint"),
+        ("../x", "absolute"),
+        (str(tmp_path / "runtime"), "own"),
+    ):
+        answer = await site.ask("POST", "/scripts", form(script, ("savepoint", where.encode(), None)), FORM)
+        assert answer.status == 400
+        assert said in answer.error
+    assert len(site.cluster.submitted) == 1
+
+
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
@@ -534,6 +559,7 @@ async def test_a_script_is_submitted_with_its_files(site: Site) -> None:
         ([("script", b"1", "a.py"), ("job-id", b"x", None)], "JobID"),
         ([("script", b"1", "a.py"), ("priority", b"high", None)], "priority"),
         ([("script", b"1", "a.py"), ("name", b"a\nb", None)], "name"),
+        ([("script", b"1", "a.py"), ("allow-non-restored-state", b"maybe", None)], "true or false"),
         ([("script", b"1", "a.py"), ("parallelism", b"2", None)], "no field"),
         ([("script", b"1", "a.py"), *[("py-file", b"1", f"m{number}.py") for number in range(100)]], "form"),
         ([("script", b"1", "a.py"), ("arg", b"x" * 70000, None)], "form"),

@@ -20,13 +20,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.options import RestOptions
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID
 from runtime.job_file import JobFileError, kind_of
-from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
 from runtime.rest.backend import JobFile
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as messages
 from runtime.rest.routing import BODY_TIMEOUT_S, Rest, RestRoute, answer, now_ms
+from runtime.rest.savepoint_paths import directory_of
 
 MULTIPART = "multipart/form-data"
 MAX_FILES = 100
@@ -43,7 +46,7 @@ _ROLES = {
     "archive": ArtifactRole.ARCHIVE,
     "jar": ArtifactRole.JAR,
 }
-_TEXTS = ("name", "arg", "job-id", "priority")
+_TEXTS = ("name", "arg", "job-id", "priority", "savepoint", "allow-non-restored-state")
 _TEXT = {"type": "string"}
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}}
 _FORM = {
@@ -94,7 +97,7 @@ async def submit_script(rest: Rest, request: Request) -> Response:
                 for number, upload in enumerate(uploads)
             ]
             await _require_script(files[0])
-            graph = _graph(form, files[0])
+            graph = replace(_graph(form, files[0]), savepoint=await _restore_settings(rest, form))
             rest.snapshots.forget()
             try:
                 job_id = await rest.backend.submit(graph, files)
@@ -141,6 +144,21 @@ async def _require_script(script: JobFile) -> None:
         raise RestError(400, f"{script.name} is not valid Python") from None
     if kind is not JobKind.SCRIPT:
         raise RestError(400, f"{script.name} is a pipeline, which its own user's process builds: `understudy job run`")
+
+
+async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSettings | None:
+    """What the job begins from; read before anything is submitted. Raises RestError of status 400."""
+    given, allows = form.get("savepoint"), form.get("allow-non-restored-state", "false")
+    if allows not in ("true", "false"):
+        raise RestError(400, "allow-non-restored-state must be true or false")
+    if not isinstance(given, str) or not given:
+        return None
+    path = await asyncio.to_thread(directory_of, rest.configuration, given)
+    try:
+        await asyncio.to_thread(read_savepoint, path)
+    except SavepointError as error:
+        raise RestError(400, str(error)) from None
+    return SavepointRestoreSettings(str(path), allows == "true")
 
 
 def _graph(form: FormData, script: JobFile) -> JobGraph:

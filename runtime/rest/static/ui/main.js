@@ -34,7 +34,7 @@ const ROUTES = [
   [/^\/taskmanagers\/([^/]+)(?:\/([^/]+))?(?:\/([^/]+))?$/, taskExecutor, ["id", "tab", "file"]],
   [/^\/masters(?:\/([^/]+))?(?:\/([^/]+))?$/, masters, ["tab", "file"]],
   [/^\/actors$/, actors, []],
-  [/^\/submit$/, submit, []],
+  [/^\/submit(?:\/([^/]+))?$/, submit, ["savepoint"]],
 ];
 
 const PATIENCE_MS = 3000;

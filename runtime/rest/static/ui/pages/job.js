@@ -72,6 +72,6 @@ export function view({ job, part }, parameters, shell) {
     ]),
     tabs("Parts of the job", PARTS.filter(([part]) => part !== "streaming" || isStreaming || name === part), jobHref(job.jid), name),
     // A key of its own: nothing of one part is taken over by another.
-    h("div", { class: "part", key: `part ${name}` }, page.view(part, job, parameters)),
+    h("div", { class: "part", key: `part ${name}` }, page.view(part, job, parameters, shell)),
   ];
 }
