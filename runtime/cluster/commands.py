@@ -335,26 +335,22 @@ def job_info(configuration: Configuration, job_id: str, as_json: bool) -> None:
 def job_checkpoint(configuration: Configuration, job_id: str, as_json: bool) -> None:
     """`understudy job checkpoint`."""
     wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client, waiting("taking a checkpoint", _goes_on("checkpoint")):
+    with readable_errors(), connect(configuration) as client:
         take_checkpoint(client, wanted, as_json)
 
 
 def job_savepoint(configuration: Configuration, job_id: str, directory: str | None, as_json: bool) -> None:
     """`understudy job savepoint`."""
     wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client, waiting("making a savepoint", _goes_on("savepoint")):
+    with readable_errors(), connect(configuration) as client:
         take_savepoint(client, wanted, directory, as_json)
 
 
 def job_stop(configuration: Configuration, job_id: str, directory: str | None, drain: bool, as_json: bool) -> None:
     """`understudy job stop`."""
     wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client, waiting(f"stopping job {wanted}", _goes_on("stop")):
+    with readable_errors(), connect(configuration) as client:
         stop_job(client, wanted, directory, drain, as_json)
-
-
-def _goes_on(what: str) -> str:
-    return f"the {what} was asked for and goes on; `python -m runtime.cluster job info` shows what became of it"
 
 
 def job_cancel(configuration: Configuration, job_id: str, wait: bool, as_json: bool) -> None:

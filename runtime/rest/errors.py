@@ -31,8 +31,8 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NoSuchLogError, 404),
     (NoSuchTaskError, 404),
     (TaskNotRespondingError, 503),
-    (UnknownProcessError, 404),
-    (LogLevelError, 404),  # of a logger: levels are looked at before they are sent
+    (UnknownProcessError, 400),  # this and the next are named by parameters, not by the path
+    (LogLevelError, 400),
     (BlobNotFound, 404),
     (UnknownOperationError, 404),
     (JobAlreadyTerminatedError, 409),
