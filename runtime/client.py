@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from actors.address import ActorAddress
 from actors.client import ActorClient
 from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
+from actors.process.diagnostics import DiagnosticsGateway, diagnostics_at
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
@@ -27,6 +28,7 @@ from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
+from runtime.gateways.processes import process_addresses
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import KeptLog, logs_owner
@@ -304,6 +306,14 @@ class ClusterClient(CheckpointClient):
         own = (self.system.host, self.system.port)
         others = [system for system in systems if (system.host, system.port) != own]
         return [self._actors.gateway(system.with_path("/user/master"), MasterGateway) for system in others]
+
+    def diagnostics(self) -> dict[str, DiagnosticsGateway]:
+        """Gateways to what each process of the cluster tells of itself, by its name; some may have ended meanwhile."""
+        addresses = process_addresses(self.status(), self.task_managers())
+        return {
+            name: self._actors.gateway(diagnostics_at(address), DiagnosticsGateway)
+            for name, address in addresses.items()
+        }
 
     def task_managers(self) -> list[TaskManagerView]:
         """The registered TaskExecutors."""

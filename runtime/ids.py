@@ -16,7 +16,8 @@ class AbstractID(str):
     """A 128-bit identifier as 32 lower-case hexadecimal digits (Flink's `AbstractID`).
 
     It is a plain string on the wire and in file names, and is checked whenever one is constructed. Ids of different
-    kinds with the same digits compare equal, as strings do; the type checker keeps them apart.
+    kinds with the same digits compare equal, as strings do; the type checker keeps them apart. One with a
+    ``log_field`` among the arguments of a log line is that field of it (`actors.process.log_format`).
 
     Raises:
         ValueError: the text is not 32 lower-case hexadecimal digits.
@@ -44,6 +45,7 @@ class JobID(AbstractID):
     """A job; chosen by the client, so that submitting twice is submitting once."""
 
     __slots__ = ()
+    log_field = "job"
 
 
 class JobVertexID(AbstractID):
@@ -61,6 +63,7 @@ class ExecutionAttemptID(AbstractID):
     """One attempt to run a task."""
 
     __slots__ = ()
+    log_field = "attempt"
 
 
 class AllocationID(AbstractID):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from actors.errors import ActorError, FencingError
+from actors.process.log_context import set_process_context
 from actors.receptionist import Listing, ReceptionistGateway
 from actors.rpc.endpoint import FencedRpcEndpoint
 from actors.rpc.gateway import FencingToken
@@ -88,6 +90,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
     def grant_leadership(self, term: LeaderTerm) -> None:
         """Called by the election: this process leads now."""
         self._term = term
+        set_process_context(epoch=term.epoch)
         self.spawn(self._take_over(term), "taking over the leadership")
 
     def revoke_leadership(self) -> None:
@@ -115,6 +118,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
             raise
         if self._term != term:
             return
+        self.leads_since_ms = time.time_ns() // 1_000_000
         self.fencing_token = FencingToken(term.epoch, term.session)
         if not await self._election.confirm_leadership(term, str(self.address)):
             self.log.warning("%s was elected and lost its leadership before it could serve", self.path)
@@ -142,5 +146,6 @@ class LeaderEndpoint(FencedRpcEndpoint):
     def _withdraw(self) -> None:
         if self.fencing_token is not None:
             self._receptionist.deregister(self.path, str(self.address))
+        set_process_context(epoch=None)
         self._term = None
         self.fencing_token = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from thespian.actors import Actor, ActorExitRequest, ThespianWatch, WatchMessage
 
+from actors.process.diagnostics import Diagnostics
 from actors.process.embedding import EmbeddedLoop
 from actors.process.logs import LogConfig, configure_logging
 from actors.process.thespian_base import set_process_name
@@ -163,6 +164,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         service = self._service or await self._listen(spec.rpc, spec.secret_file, loop)
         module, _, function = spec.factory.partition(":")
         factory: EndpointFactory = getattr(importlib.import_module(module), function)
+        await service.start_server(Diagnostics(service))
         endpoint = await factory(service, spec.name, **spec.arguments)
         address = await service.start_server(endpoint)
         return HostStarted(spec.nonce, os.getpid(), str(address))

@@ -32,11 +32,12 @@ class Served:
         endpoint: the endpoint.
     """
 
-    __slots__ = ("_own_check", "endpoint", "promised", "table", "tasks")
+    __slots__ = ("_own_check", "endpoint", "promised", "received", "table", "tasks")
 
     def __init__(self, endpoint: RpcEndpoint) -> None:
         self.endpoint = endpoint
         self.table: MethodTable = method_table(endpoint)
+        self.received = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self.promised: dict[tuple[ServerConnection, int], tuple[Outcome, Callable[[Outcome], None]]] = {}
         kind = type(endpoint)
@@ -82,6 +83,8 @@ class Dispatcher:
         """Whose message a plain handler is handling."""
         self.received = 0
         """How many messages came since the start."""
+        self.dead_letters = 0
+        """How many of them were for actors or methods that are not here."""
         self._loop = loop
         self._encoder = encoder
         self._location = location
@@ -143,13 +146,16 @@ class Dispatcher:
                 raise WireError("malformed message: the actor's path and the method's name have to be texts")
             served = self.served.get(path)
             if served is None:
+                self.dead_letters += 1
                 raise UnknownActor(f"no actor {path} lives at {self._location()}")
+            served.received += 1
             endpoint = served.endpoint
             if not endpoint.running:
                 raise EndpointStateError(f"{path} is starting or stopping; try again")
             served.check_token(token)
             method = served.table.get(name)
             if method is None:
+                self.dead_letters += 1
                 raise UnknownActor(f"{path} has no method {name!r}")
             spec, handler, is_coroutine = method
             if type(args) is str and correlation is not None and self._offload.offloader is not None:

@@ -213,6 +213,8 @@ class FencedRpcEndpoint(RpcEndpoint):
     def __init__(self, service: RpcService, name: str) -> None:
         super().__init__(service, name)
         self.fencing_token: FencingToken | None = None
+        self.leads_since_ms = 0
+        """When the present leadership was taken, in milliseconds since 1970; of no meaning without one."""
 
     def _own_token(self) -> FencingToken | None:
         return self.fencing_token

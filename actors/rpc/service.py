@@ -43,12 +43,14 @@ class RpcStatistics:
         messages: asks and tells that came since the start.
         queued: messages whose handlers have not begun.
         running: handlers that are coroutines and have not ended, the queued ones too.
+        dead_letters: messages that came for actors or methods that are not here, since the start.
     """
 
     connections: int
     messages: int
     queued: int
     running: int
+    dead_letters: int
 
 
 class RpcService:
@@ -252,7 +254,12 @@ class RpcService:
             self._dispatcher.received,
             sum(one.endpoint.pending_starts for one in served),
             sum(len(one.tasks) for one in served),
+            self._dispatcher.dead_letters,
         )
+
+    def served(self) -> list[tuple[RpcEndpoint, int, int]]:
+        """The endpoints of now, each with how many messages it got and how many of its handlers have not ended."""
+        return [(one.endpoint, one.received, len(one.tasks)) for one in self._dispatcher.served.values()]
 
     def _check_open(self) -> None:
         if self._closed:

@@ -13,6 +13,7 @@ from conf.options.cluster import (
     ClusterOptions,
     EnvironmentOptions,
     JobManagerOptions,
+    LogFormat,
     SecurityOptions,
     TaskManagerOptions,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "JobOptions",
     "JobStoreOptions",
     "JobStoreType",
+    "LogFormat",
     "ResourceManagerOptions",
     "RestOptions",
     "RestartStrategyOptions",

@@ -25,6 +25,13 @@ class LogLevel(Enum):
     ERROR = "ERROR"
 
 
+class LogFormat(Enum):
+    """How a line of a log is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 def _runtime_dir(configuration: Configuration) -> Path:
     return Path.home() / ".understudy" / configuration.get(ClusterOptions.ID)
 
@@ -208,7 +215,15 @@ class EnvironmentOptions:
         "env.log.level",
         Choice(LogLevel),
         "INFO",
-        "The level below which nothing is logged.",
+        "The level below which nothing is logged. `log-level` changes it while the cluster runs.",
+    )
+    LOG_FORMAT = option(
+        "env.log.format",
+        Choice(LogFormat),
+        "text",
+        "How the lines of the components' logs are written: as text, with `component=... epoch=... job=... "
+        "attempt=...` in them, or each as a JSON object.",
+        fallback_keys=("log.format",),
     )
     LOG_MAX_SIZE = option(
         "env.log.max-size",

@@ -7,12 +7,28 @@ import sys
 import click
 
 from conf.errors import ConfigurationError
-from runtime.cluster.options import configured, files_option, json_option
+from runtime.cluster.completion import SHELLS, complete_job, completion_script
+from runtime.cluster.examples import show_examples
+from runtime.cluster.options import configured, files_option, job_argument, json_option
 from runtime.cluster.savepoint_commands import savepoint
 from runtime.environment.errors import ClusterError
 
+INTERRUPTED = 130
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+class _Commands(click.Group):
+    """All commands. One that is interrupted by Ctrl-C has the exit status 130, whatever it was about."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="understudy-spark", prog_name="understudy")
 def cli() -> None:
     """Understudy: an actor runtime that gives PySpark what Flink's control plane gives Flink.
@@ -24,7 +40,7 @@ def cli() -> None:
       understudy job list
       understudy stop
 
-    Exit status: 0 done; 1 the job failed, or an error; 2 wrong usage; 130 cancelled by Ctrl-C.
+    Exit status: 0 done; 1 the job failed, or an error; 2 wrong usage; 130 interrupted by Ctrl-C.
     """
 
 
@@ -37,6 +53,7 @@ def cli() -> None:
     show_default=True,
     help="How many masters: one leads, the others take over when it is lost.",
 )
+@json_option
 def start(**settings: object) -> None:
     """Start a session cluster in the background, and say where everything is."""
     from runtime.cluster import commands
@@ -46,6 +63,7 @@ def start(**settings: object) -> None:
 
 @cli.command()
 @configured
+@json_option
 def master(**settings: object) -> None:
     """Start one more master for the running cluster; or for one whose masters were all killed: its tasks run on."""
     from runtime.cluster import commands
@@ -55,6 +73,7 @@ def master(**settings: object) -> None:
 
 @cli.command()
 @configured
+@json_option
 def stop(**settings: object) -> None:
     """Stop the cluster, and clean up after whatever part of it was killed."""
     from runtime.cluster import commands
@@ -95,6 +114,31 @@ def demo(**settings: object) -> None:
     from runtime.cluster import commands
 
     commands.demo(**settings)  # type: ignore[arg-type]
+
+
+@cli.command(name="log-level")
+@configured
+@click.option("--in", "process", metavar="PROCESS", help="Change the logger in this process only.")
+@json_option
+@click.argument("target", required=False)
+@click.argument("level", required=False)
+def log_level(**settings: object) -> None:
+    """Show the log levels of the cluster's processes, or change one while they run.
+
+    TARGET is a process, as `status` names it, or the name of a logger; LEVEL is DEBUG, INFO, WARNING, ERROR, CRITICAL,
+    or INHERITED for that of the package above. A level holds until the process ends; one that is started anew has
+    env.log.level.
+
+    \b
+    Examples:
+      understudy log-level                                 all of them
+      understudy log-level dispatcher DEBUG                all that one process logs
+      understudy log-level runtime.checkpoint DEBUG        one package, in every process
+      understudy log-level runtime.checkpoint INHERITED --in taskmanager-0
+    """
+    from runtime.cluster import diagnosis_commands
+
+    diagnosis_commands.log_level(**settings)  # type: ignore[arg-type]
 
 
 @cli.group()
@@ -203,7 +247,7 @@ def job_list(**settings: object) -> None:
 @job.command(name="info")
 @configured
 @json_option
-@click.argument("job_id")
+@job_argument
 def job_info(**settings: object) -> None:
     """Show a job: its vertices, attempts, and why it failed."""
     from runtime.cluster import commands
@@ -214,7 +258,7 @@ def job_info(**settings: object) -> None:
 @job.command(name="checkpoint")
 @configured
 @json_option
-@click.argument("job_id")
+@job_argument
 def job_checkpoint(**settings: object) -> None:
     """Take a checkpoint of a job's streaming queries now; its directory goes to standard output."""
     from runtime.cluster import commands
@@ -225,7 +269,7 @@ def job_checkpoint(**settings: object) -> None:
 @job.command(name="savepoint")
 @configured
 @json_option
-@click.argument("job_id")
+@job_argument
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 def job_savepoint(**settings: object) -> None:
     """Make a savepoint of a job's streaming queries in DIRECTORY; its own directory goes to standard output.
@@ -247,7 +291,7 @@ def job_savepoint(**settings: object) -> None:
 )
 @click.option("--drain", is_flag=True, help="Let the queries work off first what their sources have.")
 @json_option
-@click.argument("job_id")
+@job_argument
 def job_stop(**settings: object) -> None:
     """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
 
@@ -262,7 +306,8 @@ def job_stop(**settings: object) -> None:
 @job.command(name="cancel")
 @configured
 @click.option("--wait/--no-wait", default=True, help="Return when nothing of the job runs any more.")
-@click.argument("job_id")
+@json_option
+@job_argument
 def job_cancel(**settings: object) -> None:
     """Cancel a job."""
     from runtime.cluster import commands
@@ -279,7 +324,7 @@ def job_cancel(**settings: object) -> None:
     is_flag=True,
     help="Show the logs of the TaskExecutors that it ran on, and of their Spark drivers, instead.",
 )
-@click.argument("job_id")
+@job_argument
 def job_logs(**settings: object) -> None:
     """Print what a job's tasks wrote: their standard output, and their standard error to standard error."""
     from runtime.cluster import commands
@@ -287,7 +332,29 @@ def job_logs(**settings: object) -> None:
     commands.job_logs(**settings)  # type: ignore[arg-type]
 
 
+@job.command(name="exceptions")
+@configured
+@json_option
+@click.argument("job_id", required=False, shell_complete=complete_job)
+def job_exceptions(**settings: object) -> None:
+    """Print why a job failed: your own traceback of each failure, the last first.
+
+    Without JOB_ID it is the job that failed last.
+    """
+    from runtime.cluster import diagnosis_commands
+
+    diagnosis_commands.job_exceptions(**settings)  # type: ignore[arg-type]
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print what a shell has to read to complete the commands, options and job ids of `understudy`."""
+    click.echo(completion_script(cli, shell))
+
+
 cli.add_command(savepoint)
+show_examples(cli)
 
 
 def main() -> None:

@@ -11,17 +11,21 @@ from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapsh
 from runtime.client import ClusterClient
 from runtime.cluster.formatting import format_duration, format_moment, format_size
 from runtime.cluster.render import print_error, print_facts, print_json, print_line
+from runtime.cluster.running import waiting
 from runtime.ids import JobID
 
 
 def take_checkpoint(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
     """`understudy job checkpoint`."""
-    _show(client.trigger_checkpoint(job_id), f"checkpoint of job {job_id}", as_json)
+    with waiting(f"taking a checkpoint of job {job_id}", _goes_on("checkpoint", job_id)):
+        status = client.trigger_checkpoint(job_id)
+    _show(status, f"checkpoint of job {job_id}", as_json)
 
 
 def take_savepoint(client: ClusterClient, job_id: JobID, directory: str | None, as_json: bool) -> None:
     """`understudy job savepoint`."""
-    status = client.trigger_savepoint(job_id, None if directory is None else Path(directory))
+    with waiting(f"making a savepoint of job {job_id}", _goes_on("savepoint", job_id)):
+        status = client.trigger_savepoint(job_id, None if directory is None else Path(directory))
     _show(status, f"savepoint of job {job_id}", as_json)
 
 
@@ -33,10 +37,16 @@ def stop_job(
     as_json: bool,
 ) -> None:
     """`understudy job stop`."""
-    status, job_status = client.stop_and_await_end(job_id, None if directory is None else Path(directory), drain=drain)
+    target = None if directory is None else Path(directory)
+    with waiting(f"stopping job {job_id}", _goes_on("stop", job_id)):
+        status, job_status = client.stop_and_await_end(job_id, target, drain=drain)
     if job_status is not None:
         print_line(f"job {job_id} is {job_status.value}", sys.stderr)
     _show(status, f"savepoint of job {job_id}", as_json)
+
+
+def _goes_on(what: str, job_id: JobID) -> str:
+    return f"the {what} goes on; `python -m runtime.cluster job info {job_id}` shows what became of it"
 
 
 def _show(status: OperationStatus, what: str, as_json: bool) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from actors.errors import ActorError
 from actors.rpc.codec import to_plain
-from blob.errors import BlobError
 from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions
 from runtime.client import ClusterClient
@@ -21,7 +18,6 @@ from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, tak
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
 from runtime.cluster.progress import job_progress
 from runtime.cluster.render import (
-    print_error,
     print_facts,
     print_failed_job,
     print_job,
@@ -31,35 +27,20 @@ from runtime.cluster.render import (
     print_table,
     print_task_managers,
 )
+from runtime.cluster.running import ExitStatus, readable_errors, waiting
 from runtime.cluster.session import connect, join_cluster, start_cluster, stop_cluster
 from runtime.cluster.views import view_of_details, view_of_job, view_of_task_manager
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterError
-from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError
+from runtime.gateways.errors import JobAlreadyTerminatedError
 from runtime.gateways.messages import ProcessView
-from runtime.ha.errors import HaError
 from runtime.ids import JobID
 from runtime.job_file import read_job_file
-from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
 from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
 from runtime.jobgraph.svg import explain_svg
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
-from runtime.spark.errors import SparkVehicleError
-
-CANCELLED_BY_USER = 130
-WRONG_USAGE = 2
-
-
-@contextmanager
-def _readable_errors() -> Iterator[None]:
-    """Turn every expected error into one line with its remedy and exit status 1."""
-    try:
-        yield
-    except (ActorError, BlobError, GatewayError, HaError, JobGraphError, SparkVehicleError, OSError) as error:
-        print_error(error, str(getattr(error, "remedy", "")))
-        sys.exit(WRONG_USAGE if isinstance(error, ParameterUsageError) else 1)
 
 
 def _say(step: str) -> None:
@@ -69,21 +50,31 @@ def _say(step: str) -> None:
 # ------------------------------------------------------------------------ cluster
 
 
-def start(configuration: Configuration, masters: int) -> None:
+def start(configuration: Configuration, masters: int, as_json: bool) -> None:
     """`understudy start`."""
-    with _readable_errors():
+    left = "what was started has been stopped again"
+    with readable_errors(), waiting("", left):
         with start_cluster(configuration, _say, masters) as client:
             overview = client.overview()
             web = web_addresses(client.status().processes)
-        _print_where(configuration, client, web)
-        print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
+        where = _where(configuration, client, web)
+    if as_json:
+        print_json({**_plain_names(where), "task_executors": overview.task_managers, "slots": overview.slots})
+        return
+    print_facts(where)
+    print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
 
 
-def master(configuration: Configuration) -> None:
+def master(configuration: Configuration, as_json: bool) -> None:
     """`understudy master`."""
-    with _readable_errors():
+    left = "the master may be coming up; `python -m runtime.cluster status` shows it"
+    with readable_errors(), waiting("starting a master", left):
         address = join_cluster(configuration)
-    print_line(f"a master of the cluster {configuration.get(ClusterOptions.ID)!r} serves at {address}")
+    cluster_id = configuration.get(ClusterOptions.ID)
+    if as_json:
+        print_json({"cluster": cluster_id, "address": address})
+    else:
+        print_line(f"a master of the cluster {cluster_id!r} serves at {address}")
 
 
 def web_addresses(processes: Iterable[ProcessView]) -> str:
@@ -91,29 +82,36 @@ def web_addresses(processes: Iterable[ProcessView]) -> str:
     return ", ".join(process.url for process in processes if process.url)
 
 
-def _print_where(configuration: Configuration, client: ClusterClient, web: str = "") -> None:
+def _where(configuration: Configuration, client: ClusterClient, web: str = "") -> dict[str, str]:
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    print_facts(
-        {
-            "cluster": configuration.get(ClusterOptions.ID),
-            "address": str(client.system.with_path("/user/dispatcher")),
-            "REST API": web,
-            "runtime directory": str(directory.root),
-            "logs": str(directory.log),
-        }
-    )
+    return {
+        "cluster": configuration.get(ClusterOptions.ID),
+        "address": str(client.system.with_path("/user/dispatcher")),
+        "REST API": web,
+        "runtime directory": str(directory.root),
+        "logs": str(directory.log),
+    }
 
 
-def stop(configuration: Configuration) -> None:
+def _plain_names(facts: Mapping[str, str]) -> dict[str, str]:
+    """The same with names for programs."""
+    return {name.lower().replace(" ", "_"): value for name, value in facts.items()}
+
+
+def stop(configuration: Configuration, as_json: bool) -> None:
     """`understudy stop`."""
-    with _readable_errors():
+    left = "part of the cluster may run still; `python -m runtime.cluster stop` goes on"
+    with readable_errors(), waiting("", left):
         stop_cluster(configuration, _say)
-    print_line(f"the cluster {configuration.get(ClusterOptions.ID)!r} has stopped")
+    cluster_id = configuration.get(ClusterOptions.ID)
+    print_json({"cluster": cluster_id, "stopped": True}) if as_json else print_line(
+        f"the cluster {cluster_id!r} has stopped"
+    )
 
 
 def status(configuration: Configuration, as_json: bool) -> None:
     """`understudy status`."""
-    with _readable_errors(), connect(configuration) as client:
+    with readable_errors(), connect(configuration) as client:
         cluster, overview = client.status(), client.overview()
         workers, jobs = client.task_managers(), client.list_jobs()
         pools = client.task_pools()
@@ -170,8 +168,8 @@ def demo(configuration: Configuration, out: str | None) -> None:
         if not configuration.is_set(ClusterOptions.RUNTIME_DIR):
             configuration = configuration.set(ClusterOptions.RUNTIME_DIR, Path(scratch) / "cluster")
         target = out or tempfile.mkdtemp(prefix="flight-delays-")
-        with _readable_errors(), start_cluster(configuration, _say) as client:
-            _print_where(configuration, client)
+        with readable_errors(), start_cluster(configuration, _say) as client:
+            print_facts(_where(configuration, client))
             try:
                 exit_status = _run(client, read_job_file(example, ("--out", target)), example)
             finally:
@@ -209,9 +207,9 @@ def job_run(
         (ArtifactRole.JAR, jars),
     )
     libraries = [(Path(path), role) for role, paths in roles for path in paths]
-    with _readable_errors(), connect(configuration) as client:
+    with readable_errors(), connect(configuration) as client:
         graph = replace(
-            read_job_file(Path(file), args, name, None if job_id is None else _job_id(job_id)),
+            read_job_file(Path(file), args, name, None if job_id is None else job_id_of(job_id)),
             priority=priority,
             savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state),
             configuration=_own_configuration(configuration),
@@ -222,14 +220,14 @@ def job_run(
         if detach:
             print_json({"job_id": submitted}) if as_json else print_line(submitted)
             return
-        job = _await_end(client, submitted, lambda _: None)
+        job, interrupted = _await_or_cancel(client, submitted, lambda _: None)
         print_json(to_plain(job))
-        sys.exit(0 if job.status is JobStatus.FINISHED else 1)
+        sys.exit(_exit_status(job, interrupted))
 
 
 def job_explain(file: str, args: tuple[str, ...], form: str, as_json: bool) -> None:
     """`understudy job explain`: in this process, for the file is the user's; no cluster is needed."""
-    with _readable_errors():
+    with readable_errors():
         with redirect_stdout(sys.stderr):  # what the file prints is no part of the picture
             graph = read_job_file(Path(file), args)
         if as_json:
@@ -264,27 +262,37 @@ def _run(
     """Run a job attached; returns the exit status."""
     submitted = client.submit(graph, file, libraries=libraries)
     print_line(f"job {submitted} was submitted", sys.stderr)
-    interrupted = False
     with job_progress() as progress:
-        show = lambda job: progress.update(view_of_job(job))  # noqa: E731
-        try:
-            job = _await_end(client, submitted, show)
-        except KeyboardInterrupt:
-            interrupted = True
-            print_line(f"cancelling job {submitted}; Ctrl-C again leaves it to the cluster", sys.stderr)
-            job = _cancel(client, submitted, show)
+        job, interrupted = _await_or_cancel(client, submitted, lambda job: progress.update(view_of_job(job)))
     for log, content in client.logs(submitted):
         if log.name == "stdout" and log.attempt == max(
             task.attempts[-1].number for task in job.tasks if task.name == log.task
         ):
             sys.stdout.write(content.decode(errors="replace"))
     sys.stdout.flush()
-    if interrupted and job.status is JobStatus.CANCELED:
-        return CANCELLED_BY_USER
-    if job.status is not JobStatus.FINISHED:
+    status = _exit_status(job, interrupted)
+    if status is ExitStatus.FAILED:
         print_failed_job(view_of_job(job))
-        return 1
-    return 0
+    return status
+
+
+def _exit_status(job: ArchivedExecutionGraph, interrupted: bool) -> ExitStatus:
+    """Of a command that has waited for a job's end."""
+    if interrupted and job.status is JobStatus.CANCELED:
+        return ExitStatus.INTERRUPTED
+    return ExitStatus.DONE if job.status is JobStatus.FINISHED else ExitStatus.FAILED
+
+
+def _await_or_cancel(
+    client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
+) -> tuple[ArchivedExecutionGraph, bool]:
+    """Wait for a job's end; the first Ctrl-C cancels the job, the second leaves it to the cluster."""
+    try:
+        return _await_end(client, job_id, show), False
+    except KeyboardInterrupt:
+        print_line(f"cancelling job {job_id}; Ctrl-C again leaves it to the cluster", sys.stderr)
+    with waiting("", f"job {job_id} is left to the cluster"):
+        return _cancel(client, job_id, show), True
 
 
 def _await_end(
@@ -307,7 +315,7 @@ def _cancel(
 
 def job_list(configuration: Configuration, as_json: bool) -> None:
     """`understudy job list`."""
-    with _readable_errors(), connect(configuration) as client:
+    with readable_errors(), connect(configuration) as client:
         jobs = client.list_jobs()
     if as_json:
         print_json(to_plain(jobs))
@@ -317,8 +325,8 @@ def job_list(configuration: Configuration, as_json: bool) -> None:
 
 def job_info(configuration: Configuration, job_id: str, as_json: bool) -> None:
     """`understudy job info`."""
-    with _readable_errors(), connect(configuration) as client:
-        job = client.job(_job_id(job_id))
+    with readable_errors(), connect(configuration) as client:
+        job = client.job(job_id_of(job_id))
     if as_json:
         print_json(to_plain(job))
     else:
@@ -328,47 +336,53 @@ def job_info(configuration: Configuration, job_id: str, as_json: bool) -> None:
 
 def job_checkpoint(configuration: Configuration, job_id: str, as_json: bool) -> None:
     """`understudy job checkpoint`."""
-    with _readable_errors(), connect(configuration) as client:
-        take_checkpoint(client, _job_id(job_id), as_json)
+    wanted = job_id_of(job_id)
+    with readable_errors(), connect(configuration) as client:
+        take_checkpoint(client, wanted, as_json)
 
 
 def job_savepoint(configuration: Configuration, job_id: str, directory: str | None, as_json: bool) -> None:
     """`understudy job savepoint`."""
-    with _readable_errors(), connect(configuration) as client:
-        take_savepoint(client, _job_id(job_id), directory, as_json)
+    wanted = job_id_of(job_id)
+    with readable_errors(), connect(configuration) as client:
+        take_savepoint(client, wanted, directory, as_json)
 
 
 def job_stop(configuration: Configuration, job_id: str, directory: str | None, drain: bool, as_json: bool) -> None:
     """`understudy job stop`."""
-    wanted = _job_id(job_id)
-    with _readable_errors(), connect(configuration) as client:
+    wanted = job_id_of(job_id)
+    with readable_errors(), connect(configuration) as client:
         stop_job(client, wanted, directory, drain, as_json)
 
 
-def job_cancel(configuration: Configuration, job_id: str, wait: bool) -> None:
+def job_cancel(configuration: Configuration, job_id: str, wait: bool, as_json: bool) -> None:
     """`understudy job cancel`."""
-    wanted = _job_id(job_id)
-    with _readable_errors(), connect(configuration) as client:
+    wanted = job_id_of(job_id)
+    left = f"job {wanted} goes on being cancelled; `python -m runtime.cluster job info {wanted}` shows its state"
+    with readable_errors(), connect(configuration) as client, waiting(f"cancelling job {wanted}", left):
         client.cancel(wanted)
-        state: Any = "to be cancelled"
+        state: str | None = None
         if wait:
             state = _await_end(client, wanted, lambda _: None).status.value
-    print_line(f"job {wanted} is {state}")
+    if as_json:
+        print_json({"job_id": wanted, "state": state or "CANCELLING"})
+    else:
+        print_line(f"job {wanted} is {state or 'to be cancelled'}")
 
 
 def job_logs(configuration: Configuration, job_id: str, follow: bool, task_executors: bool, as_json: bool) -> None:
     """`understudy job logs`."""
     if follow and task_executors:
         raise ClusterError("the logs of TaskExecutors cannot be followed", "leave out -f, or --task-executors")
-    wanted = _job_id(job_id)
-    with _readable_errors(), connect(configuration) as client:
+    wanted = job_id_of(job_id)
+    with readable_errors(), connect(configuration) as client:
         if follow:
             sys.exit(follow_logs(client, wanted, as_json))
         show = show_task_executor_logs if task_executors else show_logs
         show(client, wanted, as_json)
 
 
-def _job_id(text: str) -> JobID:
+def job_id_of(text: str) -> JobID:
     try:
         return JobID(text)
     except ValueError as error:

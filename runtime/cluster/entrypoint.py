@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from actors.errors import ActorError, ActorSystemError
+from actors.process.diagnostics import Diagnostics
 from actors.process.logs import configure_logging
 from actors.process.system import ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
@@ -84,6 +85,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
     await service.start_server(receptionist)
+    await service.start_server(Diagnostics(service))
     await service.start_server(master)
     receptionist.enter(Listing(master.path, str(master.address), os.getpid()))
     try:

@@ -8,14 +8,13 @@ import sys
 from actors.rpc.codec import to_plain
 from runtime.client import ClusterClient
 from runtime.cluster.render import print_failed_job, print_json, print_line
+from runtime.cluster.running import ExitStatus
 from runtime.cluster.views import view_of_job
 from runtime.gateways.errors import UnknownTaskExecutorError
 from runtime.ids import JobID, ResourceID
 from runtime.job_logs import TASK_LOGS
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.log_follower import LogFollower, LogPiece
-
-INTERRUPTED = 130
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
@@ -62,7 +61,7 @@ def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> int:
             for piece in follower.poll(job):
                 title = _show_piece(piece, title, as_json)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitStatus.INTERRUPTED
     if job.status is not JobStatus.FINISHED:
         print_failed_job(view_of_job(job))
         return 1

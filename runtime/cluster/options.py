@@ -10,12 +10,20 @@ from typing import Any
 import click
 
 from conf.configuration import Configuration
+from runtime.cluster.completion import complete_job, complete_option
 
 
 def configured(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-D`` and ``--config``, and pass the resulting configuration as ``configuration``."""
 
-    @click.option("-D", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a configuration option; repeatable.")
+    @click.option(
+        "-D",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=complete_option,
+        help="Set a configuration option; repeatable.",
+    )
     @click.option(
         "--config",
         "config_file",
@@ -32,6 +40,7 @@ def configured(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+job_argument = click.argument("job_id", shell_complete=complete_job)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 

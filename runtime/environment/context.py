@@ -26,6 +26,7 @@ from conf.options import (
     HighAvailabilityMode,
     HighAvailabilityOptions,
     JobManagerOptions,
+    LogFormat,
     RpcOptions,
     SecurityOptions,
 )
@@ -120,6 +121,8 @@ def log_config(configuration: Configuration, directory: ClusterDirectory, name: 
         configuration.get(EnvironmentOptions.LOG_LEVEL).value,
         configuration.get(EnvironmentOptions.LOG_MAX_SIZE),
         configuration.get(EnvironmentOptions.LOG_MAX),
+        as_json=configuration.get(EnvironmentOptions.LOG_FORMAT) is LogFormat.JSON,
+        component=name,
     )
 
 

@@ -10,6 +10,7 @@ from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorH
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment
+from runtime.stack_samples import StackProfile
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 
@@ -127,12 +128,31 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    def read_log(self, name: str, offset: int) -> Ask[LogChunk]:
+        """A piece of one of `request_log_list`, from byte *offset* on; as `read_task_log`."""
+        raise NotImplementedError
+
     def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> Ask[ThreadDump]:
         """Where the threads of the TaskExecutor are at present, or those of the task process of an attempt.
 
         Raises:
             NoSuchTaskError: no process of that attempt runs here.
             TaskNotRespondingError: the process does not answer, for example because native code holds its interpreter.
+        """
+        raise NotImplementedError
+
+    def request_profile(
+        self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None = None
+    ) -> Ask[StackProfile]:
+        """Where the threads of the TaskExecutor, or of the task process of an attempt, are again and again.
+
+        Args:
+            samples: how many times, at most `runtime.stack_samples.MOST_SAMPLES`.
+            interval_ms: the pause between two looks, from 1 to 1000.
+            attempt_id: the attempt; the TaskExecutor itself unless it is given.
+
+        Raises:
+            NoSuchTaskError, TaskNotRespondingError: as `request_thread_dump`; also of one that ends meanwhile.
         """
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from actors.errors import FencingError
+from actors.process.log_context import set_process_context
 from actors.receptionist import receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
@@ -195,6 +196,7 @@ async def create(
     service: RpcService, name: str, *, runtime_dir: str, system: str, job_id: str, blob_host: str, blob_port: int
 ) -> JobMaster:
     """Factory for the actor's host."""
+    set_process_context(job=job_id)
     context = ComponentContext.read(runtime_dir, system)
     context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
     master = JobMaster(

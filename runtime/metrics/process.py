@@ -41,6 +41,7 @@ def add_process_metrics(group: MetricGroup, service: RpcService) -> None:
             "numMessagesReceived": figures.messages,
             "mailboxSize": figures.queued,
             "numHandlersRunning": figures.running,
+            "numDeadLetters": figures.dead_letters,
         }
 
     group.gauges("Status.Process", status)

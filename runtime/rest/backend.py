@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
+from actors.process.diagnostics import DiagnosticsGateway, diagnostics_at
 from actors.rpc.endpoint import RpcEndpoint
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
@@ -28,8 +29,8 @@ from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, LeaderInformation
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import JobID, ResourceID
-from runtime.job_logs import KeptLog, logs_owner
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID
+from runtime.job_logs import KeptLog, LogChunk, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
@@ -40,6 +41,8 @@ from runtime.metrics.registry import MetricRegistry
 from runtime.rest.checkpoint_backend import CheckpointBackend, ClusterCheckpoints
 from runtime.rest.errors import RestError
 from runtime.rest.metric_backend import QUERY_TIMEOUT_S, ClusterMetrics, MetricBackend
+from runtime.rest.process_backend import ASK_TIMEOUT_S, ClusterProcesses, ProcessBackend
+from runtime.stack_samples import StackProfile
 
 T = TypeVar("T")
 
@@ -62,7 +65,7 @@ class JobFile:
     path: Path
 
 
-class Backend(CheckpointBackend, MetricBackend, Protocol):
+class Backend(CheckpointBackend, MetricBackend, ProcessBackend, Protocol):
     """What the handlers need of a cluster; the errors of `runtime.gateways.errors`, or `RestError` of status 503."""
 
     async def jobs(self) -> tuple[JobDetails, ...]:
@@ -92,8 +95,16 @@ class Backend(CheckpointBackend, MetricBackend, Protocol):
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         """One of them, or its head and tail."""
 
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        """One of them from a byte on, at most `MOST_OF_A_LOG` bytes, and how many it has."""
+
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         """Where the threads of a TaskExecutor are."""
+
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        """Where the threads of a TaskExecutor, or of the task process of an attempt there, are again and again."""
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         """A log of an attempt from a byte on, and whether that is all there will be."""
@@ -108,7 +119,7 @@ class Backend(CheckpointBackend, MetricBackend, Protocol):
         """Begin to stop the cluster."""
 
 
-class ClusterBackend(ClusterCheckpoints, ClusterMetrics):
+class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
     """The cluster that the web endpoint belongs to.
 
     Args:
@@ -162,6 +173,9 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics):
 
     def _metric_query_service(self, address: str) -> MetricQueryServiceGateway:
         return self._endpoint.service.gateway(address, MetricQueryServiceGateway, timeout_s=QUERY_TIMEOUT_S)
+
+    def _diagnostics(self, address: str) -> DiagnosticsGateway:
+        return self._endpoint.service.gateway(diagnostics_at(address), DiagnosticsGateway, timeout_s=ASK_TIMEOUT_S)
 
     def _own_metrics(self) -> list[ScopeDump]:
         return self._metrics.snapshot()
@@ -224,10 +238,23 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics):
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         return await (await self._task_executor(resource_id)).request_thread_dump()
 
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        return await (await self._task_executor(resource_id)).request_profile(samples, interval_ms, attempt_id)
+
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         gateway, address = await self._task_executor(resource_id), await self._blob_server()
         log = await gateway.request_file_upload(name, address)
         return await self._endpoint.run_blocking(self._fetch_once, address, log.blob_key)
+
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        gateway, data = await self._task_executor(resource_id), bytearray()
+        while True:
+            piece = await gateway.read_log(name, offset + len(data))
+            data += piece.data
+            if not piece.data or len(data) >= MOST_OF_A_LOG:
+                return LogChunk(bytes(data), piece.size)
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         kept = next((log for log in attempt.logs if log.name == name), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from actors.errors import ActorError
+from actors.process.diagnostics import LogLevelError
 from blob.errors import BlobError, BlobNotFound
 from runtime.checkpoint.errors import CheckpointError
 from runtime.gateways.errors import (
@@ -16,15 +17,22 @@ from runtime.gateways.errors import (
     JobNotFoundError,
     JobSubmissionError,
     NoSuchLogError,
+    NoSuchTaskError,
+    TaskNotRespondingError,
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
+from runtime.gateways.processes import UnknownProcessError
 from runtime.jobgraph.errors import JobGraphError
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (JobNotFoundError, 404),
     (UnknownTaskExecutorError, 404),
     (NoSuchLogError, 404),
+    (NoSuchTaskError, 404),
+    (TaskNotRespondingError, 503),
+    (UnknownProcessError, 400),  # this and the next are named by parameters, not by the path
+    (LogLevelError, 400),
     (BlobNotFound, 404),
     (UnknownOperationError, 404),
     (JobAlreadyTerminatedError, 409),

@@ -47,12 +47,13 @@ class OpenLog:
     Args:
         directory: of the logs.
         name: as in `list_logs`.
+        offset: the byte from which on it is read; nothing is read where it has no such byte.
 
     Raises:
         RestError: 404: there is no log of that name.
     """
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, offset: int = 0) -> None:
         if name not in {log.name for log in list_logs(directory)}:
             raise RestError(404, f"there is no log {name!r}; GET /jobmanager/logs shows those that there are")
         try:
@@ -60,7 +61,10 @@ class OpenLog:
         except OSError as error:
             raise RestError(404, f"the log {name!r} cannot be read: {error.strerror}") from error
         status = os.fstat(self._descriptor)
-        self._left = self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        self._left = max(0, self.size - offset)
+        if self._left:
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
 
     def read(self) -> bytes:
         """The next piece; none at the end."""

@@ -29,6 +29,11 @@ WHOLE_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": 9
 TEXT = "text/plain; charset=UTF-8"
 MULTIPART = "multipart/form-data"
 BODY_TIMEOUT_S = 120.0
+LOG_SIZE = "X-Log-Size"
+"""The header that says how many bytes a log has at present, of which an answer may be a part."""
+
+MOST_OFFSET = 10**9
+OFFSET = "offset"
 FETCHES_AT_ONCE = 4
 """How many logs of TaskExecutors, each of a few MB, are in this process's memory at once."""
 

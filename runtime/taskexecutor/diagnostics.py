@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterable
 
 import psutil
@@ -15,7 +16,9 @@ from blob.gateway import BlobAddress
 from runtime.gateways.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.gateways.errors import NoSuchTaskError, TaskNotRespondingError
 from runtime.ids import ExecutionAttemptID
+from runtime.job_logs import LogChunk
 from runtime.spark import TaskProcess, ZygoteError
+from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.threads import thread_stacks
 
@@ -52,15 +55,40 @@ class TaskExecutorDiagnostics(RpcEndpoint):
             return await self.run_blocking(self._own_logs.upload, name, client)
 
     @rpc
+    async def read_log(self, name: str, offset: int) -> LogChunk:
+        return await self.run_blocking(self._own_logs.read, name, offset)
+
+    @rpc
     async def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
         if attempt_id is None:
             return ThreadDump(os.getpid(), bounded_threads(thread_stacks()))
+        pid, threads = await self._threads_of(attempt_id)
+        return ThreadDump(pid, bounded_threads(threads))
+
+    @rpc
+    async def request_profile(
+        self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None = None
+    ) -> StackProfile:
+        samples, interval_ms = max(1, min(samples, MOST_SAMPLES)), max(1, min(interval_ms, 1000))
+        sampler, pid = StackSampler(), os.getpid()
+        for number in range(samples):
+            if number:
+                await asyncio.sleep(interval_ms / 1000)
+            if attempt_id is None:
+                sampler.add(await self.run_blocking(_others))
+            else:
+                pid, threads = await self._threads_of(attempt_id)
+                sampler.add(threads)
+        return sampler.profile(pid, interval_ms)
+
+    async def _threads_of(self, attempt_id: ExecutionAttemptID) -> tuple[int, list[tuple[str, str]]]:
+        """The process of an attempt, and where its threads are; raises NoSuchTaskError, TaskNotRespondingError."""
         process = self._process_of(attempt_id)
         if process is None:
             raise NoSuchTaskError(f"no process of attempt {attempt_id} runs in TaskExecutor {self.name}")
         try:
             async with asyncio.timeout(DUMP_TIMEOUT_S):
-                threads = await process.thread_dump()
+                return process.pid, await process.thread_dump()
         except TimeoutError:
             raise TaskNotRespondingError(
                 f"the task process {process.pid} did not answer within {DUMP_TIMEOUT_S:g} s: it is stopped, or native "
@@ -68,7 +96,12 @@ class TaskExecutorDiagnostics(RpcEndpoint):
             ) from None
         except (OSError, ZygoteError) as error:
             raise NoSuchTaskError(f"the process of attempt {attempt_id} has ended: {error}") from error
-        return ThreadDump(process.pid, bounded_threads(threads))
+
+
+def _others() -> list[tuple[str, str]]:
+    """Where the threads of this process are, but for the one that looks."""
+    own = threading.current_thread().name
+    return [(name, stack) for name, stack in thread_stacks() if name != own]
 
 
 def bounded_threads(threads: Iterable[tuple[str, str]]) -> tuple[ThreadInfo, ...]:

@@ -13,7 +13,7 @@ from blob.errors import BlobConnectionError, BlobError, BlobServerError
 from runtime.gateways.diagnostics import ComponentLog, LogInfo
 from runtime.gateways.errors import NoSuchLogError
 from runtime.ids import ResourceID
-from runtime.job_logs import KeptLog
+from runtime.job_logs import KeptLog, LogChunk, read_chunk
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.taskexecutor.attempts import AttemptDirectories, keep_log, upload_log
 
@@ -93,7 +93,18 @@ class LogKeeper:
 
     def upload(self, name: str, client: BlobClient) -> ComponentLog:
         """Put one of the TaskExecutor's own logs as a TRANSIENT blob; raises NoSuchLogError, BlobError."""
+        path = self._path_of(name)
+        return upload_log(ResourceID(self._endpoint.name), name, path, client, self._max_size)
+
+    def read(self, name: str, offset: int) -> LogChunk:
+        """A piece of one of them; raises NoSuchLogError for another name, or a negative offset."""
+        path = self._path_of(name)
+        if offset < 0:
+            raise NoSuchLogError(f"a log has no byte {offset}")
+        return read_chunk(path, offset)
+
+    def _path_of(self, name: str) -> Path:
         path = self._own.get(name)
         if path is None or not path.exists():
             raise NoSuchLogError(f"{name[:40]!r} is no log of a TaskExecutor: {' and '.join(self._own)} are")
-        return upload_log(ResourceID(self._endpoint.name), name, path, client, self._max_size)
+        return path

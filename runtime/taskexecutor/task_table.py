@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from actors.errors import ActorError
+from actors.process.log_context import log_context
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.gateways.errors import GatewayError
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID
@@ -71,7 +72,7 @@ class TaskTable:
         )
         self._tasks[attempt_id] = task
         self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
-        self._runs[attempt_id] = run = self._endpoint.spawn(task.run(), f"running {descriptor.task_name}")
+        self._runs[attempt_id] = run = self._endpoint.spawn(_run(task), f"running {descriptor.task_name}")
         run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
 
     def executions(self, job_id: JobID) -> tuple[ExecutionReport, ...]:
@@ -169,3 +170,9 @@ class TaskTable:
 def _cancel(tasks: Iterable[Task]) -> None:
     for task in tasks:
         task.cancel()
+
+
+async def _run(task: Task) -> None:
+    """Run an attempt; what is logged for it names it."""
+    with log_context(job=task.descriptor.job_id, attempt=task.descriptor.attempt_id):
+        await task.run()

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus, SnapshotType
+from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
+from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import (
     CheckpointStats,
     CheckpointStatsCounts,
@@ -32,8 +33,10 @@ from runtime.gateways.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
+from runtime.gateways.processes import LogLevelChange
 from runtime.ha.model import DISPATCHER, LeaderInformation
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobmaster.archived_execution_graph import (
     ArchivedExecutionGraph,
@@ -44,10 +47,17 @@ from runtime.jobmaster.archived_execution_graph import (
 )
 from runtime.jobmaster.descriptor import VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
-from runtime.jobmaster.streaming_query import StreamingQuery
+from runtime.jobmaster.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+)
 from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
+from runtime.stack_samples import FoldedStack, StackProfile
 
 HOSTILE = "<img src=x onerror=document.title='hacked'>\"'&lt;script&gt;"
 LONG = "a-name-without-any-space-in-it-" * 5
@@ -92,6 +102,15 @@ def vertex_id(name: str) -> JobVertexID:
     return JobVertexID.from_name("made up", name)
 
 
+def streaming_query(batch: int, level: BackPressureLevel = BackPressureLevel.HIGH) -> StreamingQuery:
+    """A query whose figures follow from the number of its last batch."""
+    source = SourceProgress(f"KafkaV2[{HOSTILE}]", 100 * batch, 12.5 * batch, 9.0 * batch, 1000 + batch)
+    progress = QueryProgress(
+        batch, "2026-11-21T18:46:01Z", 10 * batch, 100 * batch, 12.5 * batch, 9.0 * batch, batch, batch << 20, (source,)
+    )
+    return StreamingQuery("0f1e2d", "3c4b5a", HOSTILE, batch, 1000, progress, BackPressure(level, 1.25))
+
+
 def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = False) -> TaskInfo:
     attempts = []
     for number in range(2 if restarted else 1):
@@ -110,7 +129,7 @@ def _task(name: str, state: ExecutionState, began: int, *, restarted: bool = Fal
         )
         executor = "" if here is _S.SCHEDULED else "tm-1"
         identity = ExecutionAttemptID.from_name("made up", name, str(number))
-        queries = (StreamingQuery("0f1e2d", "3c4b5a", HOSTILE, 41),) if name == "main" else ()
+        queries = (streaming_query(41),) if name == "main" and here is _S.RUNNING else ()
         attempts.append(AttemptInfo(identity, number, here, executor, times, error, None, queries=queries))
     waits = "the results of join" if state is _S.SCHEDULED else ""
     return TaskInfo(vertex_id(name), name, (vertex_id(name),), tuple(attempts), waits)
@@ -183,6 +202,12 @@ class MadeUpCluster:
         self.answers.set()
         self.cancel_failure: Exception | None = None
         self.submitted: list[tuple[JobGraph, list[tuple[str, bytes]]]] = []
+        self.messages = 0
+        self.triggered: list[tuple[JobID, CheckpointTrigger]] = []
+        self.operation_state = OperationState.IN_PROGRESS
+        self.profiled: list[tuple[ResourceID, ExecutionAttemptID | None]] = []
+        self.component_log = f"2026-11-21 18:46:01,123+0000 INFO  a slot was given to job {RUNNING} {HOSTILE}\n" * 200
+        self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
 
     def add_finished(self, count: int) -> None:
         """So many jobs more, which are over."""
@@ -195,6 +220,13 @@ class MadeUpCluster:
         """The job has another state from now on."""
         graph = self.graphs[job_id]
         self.graphs[job_id] = replace(graph, status=status, timestamps={**graph.timestamps, status.value: _now()})
+
+    def end_batch(self, batch: int, level: BackPressureLevel) -> None:
+        """The streaming job's query has ended one more batch."""
+        graph = self.graphs[STREAMING]
+        (task,) = graph.tasks
+        attempt = replace(task.attempts[-1], queries=(streaming_query(batch, level),))
+        self.graphs[STREAMING] = replace(graph, tasks=(replace(task, attempts=(*task.attempts[:-1], attempt)),))
 
     async def jobs(self) -> tuple[JobDetails, ...]:
         await asyncio.to_thread(self.answers.wait)
@@ -225,10 +257,13 @@ class MadeUpCluster:
         return _checkpoints() if job_id == STREAMING else CheckpointStatsSnapshot()
 
     async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
-        raise AssertionError("no page may ask for that")
+        self.triggered.append((job_id, trigger))
+        return OperationStatus(trigger.trigger_id, self.operation_state)
 
     async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
-        raise AssertionError("no page may ask for that")
+        failed = self.operation_state is OperationState.FAILED
+        words = f"no room {HOSTILE}" if failed else ""
+        return OperationStatus(trigger_id, self.operation_state, 11, "" if failed else "/savepoints/new", words)
 
     async def dispose_savepoint(self, path: str) -> bool:
         raise AssertionError("no page may ask for that")
@@ -273,8 +308,23 @@ class MadeUpCluster:
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         if name not in ("taskexecutor", "spark"):
             raise NoSuchLogError(f"there is no log {name!r}")
-        line = f"2026-11-21 18:46:01,123 INFO {name} a slot was given to job {RUNNING} {HOSTILE}\n"
-        return (line * 200).encode()
+        return self.component_log.encode()
+
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        self.profiled.append((resource_id, attempt_id))
+        deep = tuple(f"step_{number} (spark/task.py)" for number in range(6))
+        stacks = (
+            FoldedStack(("MainThread", "run (spark/task.py)", *deep), 60),
+            FoldedStack(("MainThread", "run (spark/task.py)", HOSTILE), 30),
+            FoldedStack(("beats", "wait (lib/threading.py)"), 100),
+        )
+        return StackProfile(4121, samples, interval_ms, stacks)
+
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        whole = await self.task_manager_log(resource_id, name)
+        return LogChunk(whole[offset:], len(whole))
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         return ThreadDump(1, (ThreadInfo("MainThread", '  File "a.py", line 3, in wait'), ThreadInfo("beats", "  …")))
@@ -292,6 +342,26 @@ class MadeUpCluster:
             ProcessView("worker-2", "worker", 0, "", is_stopped=True),
         )
         return ClusterStatus("made-up", "0.1.0", _SYSTEM, _now() - 90_000, processes)
+
+    async def process_actors(self) -> dict[str, ProcessActors | None]:
+        self.messages += 500
+        leads = ActorInfo("/user/dispatcher", "Dispatcher", True, self.messages, 3, 2, 1795233261917, _now() - 90_000)
+        own = ActorInfo("/system/diagnostics", "Diagnostics", True, 12, 0, 0)
+        worker = ActorInfo("/user/tm-1", HOSTILE, True, 77, 0, 0)
+        return {
+            "dispatcher": ProcessActors(4101, 4, 5, (own, leads)),
+            "resourcemanager": None,
+            "tm-1": ProcessActors(4121, 2, 0, (own, worker)),
+        }
+
+    async def log_levels(self) -> dict[str, dict[str, str] | None]:
+        return {"dispatcher": dict(self.levels), "resourcemanager": None}
+
+    async def set_log_level(self, process: str | None, logger: str, level: str) -> list[LogLevelChange]:
+        if logger not in self.levels:
+            raise LogLevelError(f"no logger {logger!r} is in process 4101; runtime.rest is")
+        was, self.levels[logger] = self.levels[logger], level
+        return [LogLevelChange(process or "dispatcher", logger, level, was)]
 
     def leaders(self) -> list[LeaderInformation]:
         return [LeaderInformation(DISPATCHER, f"{_SYSTEM}/user/dispatcher", 1795233261917, "s")]

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import RecipientUnreachable
+from runtime.checkpoint.messages import OperationState, SnapshotType
 from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import ExecutionAttemptID
 from runtime.jobmaster.execution_state import JobStatus
-from tests.browser.made_up_cluster import FAILED, RUNNING, TRACEBACK
+from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, TRACEBACK
 from tests.browser.stage import TOKEN
 
 if TYPE_CHECKING:
@@ -165,6 +166,36 @@ def test_a_job_is_cancelled_after_a_question(visitor: Visitor) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.get_by_role("button", name="Cancelling")).to_be_disabled()
     assert cluster.cancelled == [RUNNING]
+
+
+def test_savepoints_are_made_and_it_is_said_what_became_of_them(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go(f"#/jobs/{STREAMING}/checkpoints")
+    page.get_by_role("button", name="Make a savepoint").press("Enter")
+    expect(page.get_by_role("status")).to_have_text("The savepoint is being made…")
+    expect(page.get_by_role("button", name="Take a checkpoint")).to_be_disabled()
+    cluster.operation_state = OperationState.COMPLETED
+    expect(page.get_by_role("status")).to_have_text("The savepoint: /savepoints/new")
+    cluster.operation_state = OperationState.FAILED
+    page.get_by_role("button", name="Stop with a savepoint").click()
+    assert len(cluster.triggered) == 1  # nothing is stopped before the question is answered
+    page.get_by_role("dialog").get_by_role("button", name="Stop with a savepoint").click()
+    expect(page.get_by_role("status")).to_contain_text(f"failed: CheckpointException: no room {HOSTILE}")
+    cluster.operation_state = OperationState.COMPLETED
+    page.get_by_role("button", name="Take a checkpoint").click()
+    expect(page.get_by_role("status")).to_have_text("The checkpoint: number 11")
+    assert [(job, trigger.type) for job, trigger in cluster.triggered] == [
+        (STREAMING, SnapshotType.SAVEPOINT),
+        (STREAMING, SnapshotType.SAVEPOINT_SUSPEND),
+        (STREAMING, SnapshotType.CHECKPOINT),
+    ]
+    assert len({trigger.trigger_id for _, trigger in cluster.triggered}) == 3
+    page.get_by_role("link", name="Begin a job from it").click()
+    expect(page.get_by_label("Savepoint to begin from")).to_have_value("/savepoints/savepoint-222222-aa")
+    assert visitor.problems == []
+    visitor.go(f"#/jobs/{RUNNING}/checkpoints")
+    expect(page.get_by_text("This job has no checkpoints.")).to_be_visible()
+    expect(page.get_by_role("button", name="Make a savepoint")).to_have_count(0)  # it has no streaming query
 
 
 def test_a_failed_job_shows_the_users_own_traceback(visitor: Visitor) -> None:

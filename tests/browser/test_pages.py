@@ -21,6 +21,8 @@ PAGES = {
     "#/jobs": "Jobs",
     JOB: "count-flights",
     f"#/jobs/{STREAMING}": HOSTILE,
+    f"#/jobs/{STREAMING}/streaming": HOSTILE,
+    f"{JOB}/streaming": "count-flights",
     f"#/jobs/{FAILED}": "nightly-report",
     f"{JOB}/timeline": "count-flights",
     f"#/jobs/{FAILED}/exceptions": "nightly-report",
@@ -36,12 +38,17 @@ PAGES = {
     "#/taskmanagers/tm-1/logs/spark": "tm-1",
     "#/taskmanagers/tm-1/stdout": "tm-1",
     "#/taskmanagers/tm-1/thread-dump": "tm-1",
+    "#/taskmanagers/tm-1/profile": "tm-1",
+    f"#/taskmanagers/tm-1/profile/{'1' * 32}": "tm-1",
     "#/masters": "Masters",
     "#/masters/logs": "Masters",
     "#/masters/logs/master.log": "Masters",
+    "#/masters/log-levels": "Masters",
     "#/masters/configuration": "Masters",
     "#/masters/thread-dump": "Masters",
+    "#/actors": "Actors",
     "#/submit": "Submit",
+    "#/submit/%2Fsavepoints%2Fone": "Submit",
 }
 
 
@@ -62,7 +69,18 @@ def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Vis
 
 
 @pytest.mark.parametrize(
-    "address", ["#/", "#/jobs", JOB, f"#/jobs/{FAILED}/exceptions", "#/taskmanagers/tm-1", "#/submit"]
+    "address",
+    [
+        "#/",
+        "#/jobs",
+        JOB,
+        f"#/jobs/{STREAMING}/streaming",
+        f"#/jobs/{FAILED}/exceptions",
+        "#/taskmanagers/tm-1",
+        "#/masters/log-levels",
+        "#/actors",
+        "#/submit",
+    ],
 )
 def test_the_keyboard_reaches_every_control_and_shows_where_it_is(visitor: Visitor, address: str) -> None:
     visitor.go(address)
@@ -70,7 +88,7 @@ def test_the_keyboard_reaches_every_control_and_shows_where_it_is(visitor: Visit
     controls = page.evaluate(
         """() => {
             const found = [...document.querySelectorAll(
-                'a[href], button, input, textarea, summary, [tabindex="0"]'
+                'a[href], button, input, select, textarea, summary, [tabindex="0"]'
             )].filter((node) => node.getClientRects().length && !node.disabled);
             found.forEach((node, i) => (node.testNumber = i));
             return found.length;
@@ -118,6 +136,8 @@ def test_a_graph_tells_states_and_progress_in_words(visitor: Visitor) -> None:
     assert graph.locator(".edge").count() == 5
     visitor.go(f"#/jobs/{STREAMING}")
     expect(visitor.page.get_by_role("region", name="Streaming queries")).to_contain_text("41")
+    expect(visitor.page.get_by_role("link", name=re.compile("^main: .*back pressure HIGH$"))).to_be_visible()
+    expect(visitor.page.get_by_role("list", name="Back pressure")).to_contain_text("back pressure LOW")
 
 
 def test_checkpoints_and_savepoints_are_listed_with_what_became_of_them(visitor: Visitor) -> None:

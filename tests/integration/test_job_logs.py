@@ -16,6 +16,7 @@ from runtime.ids import JobID
 from runtime.job_logs import logs_owner
 from tests.cluster_harness import Cluster, await_value, paths_below
 from tests.job_files import FAILING, write_job
+from tests.rest_client import RestClient
 
 # Says that it runs, in its log and in a file; waits for the gate; and what it says then is the last of its log.
 TALKING = """\
@@ -190,3 +191,54 @@ def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable
     gone = cluster.run("job", "logs", job_id, check=False)
     assert gone.returncode == 1
     assert "no job" in gone.stderr
+
+
+def test_a_failure_is_found_in_one_command_and_its_lines_by_its_id(cluster: Cluster, tmp_path: Path) -> None:
+    job_id = cluster.submit(write_job(tmp_path, FAILING, "failing.py"))
+    cluster.await_status(job_id, "FAILED")
+    found = cluster.run("job", "exceptions")  # of the job that failed last
+    assert found.stdout.startswith("Traceback (most recent call last):")
+    assert "ZeroDivisionError" in found.stdout
+    assert job_id in found.stderr
+    attempt = cluster.job(job_id)["tasks"][0]["attempts"][0]["attempt_id"]
+    logs = cluster.directory / "log"
+    lines = (logs / "taskmanager-0.log").read_text().splitlines()
+    assert any(f" component=taskmanager-0 job={job_id} attempt={attempt} - " in line for line in lines)
+    (own,) = logs.glob(f"jobmaster-{job_id}.log")
+    starts = [line for line in own.read_text().splitlines() if f"job={job_id}" in line]
+    assert any(f"component=jobmaster-{job_id} epoch=" in line for line in starts)
+    for secret in ("secret", "rest-token"):
+        hidden = (cluster.directory / secret).read_text().strip()
+        assert not any(hidden in path.read_text(errors="replace") for path in logs.iterdir() if path.is_file())
+
+
+def test_log_levels_are_changed_while_the_cluster_runs(cluster: Cluster) -> None:
+    log = cluster.directory / "log" / "dispatcher.log"
+    changed = cluster.run("log-level", "dispatcher", "debug")
+    assert changed.stdout == "dispatcher: root is DEBUG, it was INFO\n"
+    assert cluster.json("log-level", "dispatcher") == {"dispatcher": cluster.json("log-level")["dispatcher"]}
+    assert cluster.json("log-level")["dispatcher"]["root"] == "DEBUG"
+    assert "the log level of root is DEBUG, it was INFO" in log.read_text()
+    everywhere = cluster.json("log-level", "actors.rpc", "ERROR")
+    assert {"master", "dispatcher", "taskmanager-0"} <= {change["process"] for change in everywhere}
+    assert {(change["was"], change["error"]) for change in everywhere} == {("INHERITED", "")}
+    client = RestClient.of(cluster)
+    answer = client.ask("PATCH", "/log-levels?process=taskmanager-0&logger=actors.rpc&level=INHERITED")
+    assert answer.json["changes"][0]["was"] == "ERROR"
+    levels = {process["name"]: process["levels"] for process in client.get("/log-levels")["processes"]}
+    assert "actors.rpc" not in levels["taskmanager-0"]
+    assert levels["dispatcher"]["actors.rpc"] == "ERROR"
+    for command in (("log-level", "actors.rpc", "INHERITED"), ("log-level", "dispatcher", "INFO")):
+        cluster.run(*command)
+    own = "/taskmanagers/taskmanager-0/logs/taskexecutor"
+    whole = client.ask("GET", f"{own}?offset=0").body
+    assert b"the log level of actors.rpc is ERROR, it was INHERITED" in whole
+    assert client.ask("GET", f"{own}?offset={len(whole) - 1}").body.startswith(b"\n")
+    unknown = cluster.run("log-level", "no.such.logger", "DEBUG", check=False)
+    assert unknown.returncode == 1
+    assert "error: no logger 'no.such.logger'" in unknown.stderr
+    processes = {process["name"]: process for process in client.get("/actors")["processes"]}
+    (dispatcher,) = [one for one in processes["dispatcher"]["actors"] if one["path"] == "/user/dispatcher"]
+    assert dispatcher["kind"] == "Dispatcher"
+    assert dispatcher["messages"] > 0
+    assert processes["taskmanager-0"]["answers"]

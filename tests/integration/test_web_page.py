@@ -30,6 +30,11 @@ def test_a_log_is_read_on_while_it_is_written_and_when_it_is_kept(cluster: Clust
     path = f"/jobs/{job_id}/logs/{await_value(stdout)['attempt-id']}/stdout"
     first = await_value(lambda: rest.ask("GET", path).body)
     assert first == b"the beginning\n"
+    attempt = next(log["attempt-id"] for log in rest.get(f"/jobs/{job_id}/logs")["logs"])
+    profiles = "/taskmanagers/taskmanager-0/flamegraph?samples=5&interval=1"
+    task, executor = rest.get(f"{profiles}&attempt={attempt}"), rest.get(profiles)
+    assert "talking.py" in str(task["root"])
+    assert executor["pid"] == cluster.pid_of("tm:taskmanager-0") != task["pid"]
     assert rest.ask("GET", f"{path}?offset={len(first)}") == Reply(200, b"")
     gate.touch()
     cluster.await_status(job_id, "FINISHED")

@@ -43,7 +43,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.fixture(scope="module")
 def store() -> MetricStore:
     """All metrics of all components."""
-    service = cast("Any", SimpleNamespace(statistics=lambda: RpcStatistics(1, 2, 3, 4)))
+    service = cast("Any", SimpleNamespace(statistics=lambda: RpcStatistics(1, 2, 3, 4, 5)))
     blob_server = cast("Any", SimpleNamespace(statistics=lambda: BlobServerStats(*range(10))))
     job_master = MetricRegistry()
     add_process_metrics(job_master.group(MetricScope(ScopeCategory.JOB, component="jobmaster", job_id="1")), service)

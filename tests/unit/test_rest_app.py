@@ -13,23 +13,30 @@ from typing import Any
 import pytest
 
 from actors.errors import RecipientUnreachable
+from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus
+from runtime.checkpoint.savepoint import write_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.diagnostics import LogInfo, ThreadDump, ThreadInfo
 from runtime.gateways.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
     NoSuchLogError,
+    NoSuchTaskError,
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
+from runtime.gateways.processes import LogLevelChange, UnknownProcessError
 from runtime.ha.model import DISPATCHER, LeaderInformation
-from runtime.ids import InstanceID, JobID, ResourceID, TriggerID
-from runtime.jobgraph.job_graph import JobGraph
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID, TriggerID
+from runtime.job_logs import LogChunk
+from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobgraph.json_form import to_json
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.jobmaster.execution_state import JobStatus
@@ -41,6 +48,8 @@ from runtime.rest.app import RestApplication
 from runtime.rest.backend import JobFile
 from runtime.rest.routing import Rest
 from runtime.rest.snapshots import Snapshots
+from runtime.stack_samples import FoldedStack, StackProfile
+from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_messages import FIGURES, ID, READ, REGISTRATION, graph
 
@@ -63,6 +72,7 @@ class MadeUpCluster:
         self.savepoints: set[str] = set()
         self.failure: Exception | None = None
         self.asked = 0
+        self.levels = {"root": "INFO"}
 
     def _fail(self) -> None:
         self.asked += 1
@@ -140,6 +150,17 @@ class MadeUpCluster:
             raise NoSuchLogError(f"no log {name!r}")
         return b"a log"
 
+    async def task_manager_profile(
+        self, resource_id: ResourceID, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None
+    ) -> StackProfile:
+        await self.task_manager(resource_id)
+        if attempt_id not in (None, "1" * 32):
+            raise NoSuchTaskError(f"no process of attempt {attempt_id}")
+        return StackProfile(7, samples, interval_ms, (FoldedStack(("main", "run (a.py)"), samples),))
+
+    async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
+        return LogChunk((await self.task_manager_log(resource_id, name))[offset:], 5)
+
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         await self.task_manager(resource_id)
         return ThreadDump(1, (ThreadInfo("main", "at x"),))
@@ -150,6 +171,24 @@ class MadeUpCluster:
     async def metrics(self) -> MetricStore:
         self._fail()
         return MetricStore([*METRICS, *job_metrics(self.running, 5000)])
+
+    async def process_actors(self) -> dict[str, ProcessActors | None]:
+        self._fail()
+        actors = (ActorInfo("/user/dispatcher", "Dispatcher", True, 41, 2, 1),)
+        return {"dispatcher": ProcessActors(7, 3, 5, actors), "master": None}
+
+    async def log_levels(self) -> dict[str, dict[str, str] | None]:
+        self._fail()
+        return {"dispatcher": dict(self.levels), "master": None}
+
+    async def set_log_level(self, process: str | None, logger: str, level: str) -> list[LogLevelChange]:
+        self._fail()
+        if process not in (None, "dispatcher"):
+            raise UnknownProcessError(f"no process {process!r} can be asked; there are dispatcher")
+        if logger not in self.levels:
+            raise LogLevelError(f"no logger {logger!r}")
+        was, self.levels[logger] = self.levels[logger], level
+        return [LogLevelChange("dispatcher", logger, level, was)]
 
     async def status(self) -> ClusterStatus:
         self._fail()
@@ -256,13 +295,44 @@ async def test_every_route_answers_as_it_is_described(site: Site) -> None:
         if route.path in ("/scripts", "/graphs"):
             continue
         for prefix in ("", "/v1"):
-            answer = await site.ask(route.method, prefix + filled(route.path), [bodies.get(route.path, b"")])
+            query = "?level=DEBUG" if route.path == "/log-levels" else ""
+            answer = await site.ask(route.method, prefix + filled(route.path) + query, [bodies.get(route.path, b"")])
             where = f"{route.method} {prefix}{route.path}"
             assert answer.status == route.status, f"{where}: {answer.status} {answer.body!r}"
             assert answer.headers["content-type"].startswith(route.media.partition(";")[0]), where
             assert answer.headers["x-content-type-options"] == "nosniff", where
             if route.media.startswith("application/json"):
                 assert isinstance(answer.json, dict | list), where
+
+
+async def test_a_profile_is_a_flame_graph_in_flinks_form(site: Site) -> None:
+    path = "/taskmanagers/tm-0/flamegraph"
+    told = (await site.ask("GET", f"{path}?samples=5&interval=2")).json
+    assert (told["pid"], told["samples"], told["interval"]) == (7, 5, 2)
+    run = {"name": "run (a.py)", "value": 5, "children": []}
+    assert told["root"] == {
+        "name": "all threads",
+        "value": 5,
+        "children": [{"name": "main", "value": 5, "children": [run]}],
+    }
+    for query, status in (("attempt=" + "1" * 32, 200), ("attempt=" + "2" * 32, 404), ("attempt=x", 400)):
+        assert (await site.ask("GET", f"{path}?{query}")).status == status
+    for query in ("samples=1000&interval=1000", "samples=-1", "interval=x"):
+        assert (await site.ask("GET", f"{path}?{query}")).status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "whole"),
+    [("/jobmanager/logs/master.log", b"a line\n"), ("/taskmanagers/tm-0/logs/taskexecutor", b"a log")],
+)
+async def test_a_log_is_read_on_from_where_one_was(site: Site, path: str, whole: bytes) -> None:
+    size = str(len(whole))
+    for offset, wanted in ((0, whole), (2, whole[2:]), (len(whole), b""), (999_999_999, b"")):
+        answer = await site.ask("GET", f"{path}?offset={offset}")
+        assert (answer.status, answer.body, answer.headers["x-log-size"]) == (200, wanted, size)
+    assert (await site.ask("GET", path)).body == whole
+    for offset in ("-1", "x", ""):
+        assert (await site.ask("GET", f"{path}?offset={offset}")).status == 400
 
 
 async def test_every_route_needs_the_token(site: Site) -> None:
@@ -313,6 +383,10 @@ async def test_the_document_describes_the_routes_and_nothing_else(site: Site) ->
         ("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/0/attempts/9", 404),
         ("PATCH", f"/jobs/{ID}?mode=stop", 400),
         ("PATCH", f"/jobs/{UNKNOWN}?mode=cancel", 404),
+        ("PATCH", "/log-levels", 400),
+        ("PATCH", "/log-levels?level=LOUD", 400),
+        ("PATCH", "/log-levels?level=DEBUG&process=nobody", 400),
+        ("PATCH", "/log-levels?level=DEBUG&logger=no.such", 400),
         ("PATCH", f"/jobs/{'2' * 32}?mode=cancel", 409),
         ("POST", "/jobs", 400),
         ("POST", "/jars/upload", 400),
@@ -450,6 +524,27 @@ async def test_a_script_is_submitted_with_its_files(site: Site) -> None:
     assert not any(file.path.exists() for file, _ in files)
 
 
+async def test_a_script_begins_from_a_savepoint(site: Site, tmp_path: Path) -> None:
+    live = StreamingFiles(tmp_path / "live", "rocksdb", (("default",),))
+    live.run(2)
+    snapshot = take_snapshot(live.query, tmp_path / "chk" / "counts")
+    found = write_savepoint(tmp_path / "savepoints", SavepointJob("0" * 32, "flights"), [snapshot])
+    script = ("script", b"print(1)\n", "count.py")
+    body = form(script, ("savepoint", found.path.encode(), None), ("allow-non-restored-state", b"true", None))
+    assert (await site.ask("POST", "/scripts", body, FORM)).status == 202
+    ((submitted, _),) = site.cluster.submitted
+    assert submitted.savepoint == SavepointRestoreSettings(found.path, True)
+    for where, said in (
+        (str(tmp_path / "chk"), "no savepoint"),
+        ("../x", "absolute"),
+        (str(tmp_path / "runtime"), "own"),
+    ):
+        answer = await site.ask("POST", "/scripts", form(script, ("savepoint", where.encode(), None)), FORM)
+        assert answer.status == 400
+        assert said in answer.error
+    assert len(site.cluster.submitted) == 1
+
+
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
@@ -467,6 +562,7 @@ async def test_a_script_is_submitted_with_its_files(site: Site) -> None:
         ([("script", b"1", "a.py"), ("job-id", b"x", None)], "JobID"),
         ([("script", b"1", "a.py"), ("priority", b"high", None)], "priority"),
         ([("script", b"1", "a.py"), ("name", b"a\nb", None)], "name"),
+        ([("script", b"1", "a.py"), ("allow-non-restored-state", b"maybe", None)], "true or false"),
         ([("script", b"1", "a.py"), ("parallelism", b"2", None)], "no field"),
         ([("script", b"1", "a.py"), *[("py-file", b"1", f"m{number}.py") for number in range(100)]], "form"),
         ([("script", b"1", "a.py"), ("arg", b"x" * 70000, None)], "form"),

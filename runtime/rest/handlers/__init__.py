@@ -9,6 +9,7 @@ from runtime.rest.handlers import (
     job_logs,
     jobs,
     metrics,
+    processes,
     savepoints,
     submission,
     task_managers,
@@ -19,6 +20,7 @@ from runtime.rest.routing import RestRoute
 ROUTES: tuple[RestRoute, ...] = (
     *metrics.ROUTES,
     *cluster.ROUTES,
+    *processes.ROUTES,
     *jobs.ROUTES,
     *job_logs.ROUTES,
     *vertices.ROUTES,

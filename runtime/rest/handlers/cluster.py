@@ -13,7 +13,19 @@ from conf.options import RestOptions
 from runtime.rest.log_files import MAIN_LOG, STDOUT, OpenLog, list_logs
 from runtime.rest.messages import cluster as messages
 from runtime.rest.messages import forms
-from runtime.rest.routing import JSON, TEXT, Rest, RestRoute, answer, to_json
+from runtime.rest.routing import (
+    JSON,
+    LOG_SIZE,
+    MOST_OFFSET,
+    OFFSET,
+    TEXT,
+    Parameter,
+    Rest,
+    RestRoute,
+    answer,
+    number_of,
+    to_json,
+)
 from runtime.threads import thread_stacks
 
 
@@ -59,7 +71,8 @@ async def get_logs(rest: Rest, request: Request) -> Response:
 
 
 async def get_log_file(rest: Rest, request: Request) -> Response:
-    return await _send_log(rest, request.path_params["filename"])
+    offset = number_of(request, OFFSET, 0, MOST_OFFSET)
+    return await _send_log(rest, request.path_params["filename"], offset)
 
 
 async def get_log(rest: Rest, request: Request) -> Response:
@@ -70,8 +83,8 @@ async def get_stdout(rest: Rest, request: Request) -> Response:
     return await _send_log(rest, STDOUT)
 
 
-async def _send_log(rest: Rest, name: str) -> Response:
-    log = await asyncio.to_thread(OpenLog, rest.log_dir, name)
+async def _send_log(rest: Rest, name: str, offset: int = 0) -> Response:
+    log = await asyncio.to_thread(OpenLog, rest.log_dir, name, offset)
 
     async def pieces() -> AsyncIterator[bytes]:
         try:
@@ -80,7 +93,7 @@ async def _send_log(rest: Rest, name: str) -> Response:
         finally:
             log.close()
 
-    return StreamingResponse(pieces(), media_type=TEXT)
+    return StreamingResponse(pieces(), media_type=TEXT, headers={LOG_SIZE: str(log.size)})
 
 
 async def get_no_profiles(rest: Rest, request: Request) -> Response:
@@ -121,7 +134,14 @@ ROUTES = (
         "GET", "/jobmanager/environment", get_environment, "What the web endpoint runs on", result=forms.ENVIRONMENT
     ),
     RestRoute("GET", "/jobmanager/logs", get_logs, "The logs of this machine's control plane", result=forms.LOGS),
-    RestRoute("GET", "/jobmanager/logs/{filename}", get_log_file, "One of these logs", media=TEXT),
+    RestRoute(
+        "GET",
+        "/jobmanager/logs/{filename}",
+        get_log_file,
+        "One of these logs; the header X-Log-Size says how long it is",
+        media=TEXT,
+        query=(Parameter(OFFSET, "the byte from which on it is wanted"),),
+    ),
     RestRoute("GET", "/jobmanager/log", get_log, "The log of the first master", media=TEXT),
     RestRoute("GET", "/jobmanager/stdout", get_stdout, "What the masters printed", media=TEXT),
     RestRoute(

@@ -17,20 +17,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.options import RestOptions
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID
-from runtime.jobgraph.job_graph import JobGraph, JobKind
+from runtime.jobgraph.job_graph import JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.json_form import MAX_BYTES, from_json
 from runtime.rest.backend import JobFile
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as messages
 from runtime.rest.messages import forms
 from runtime.rest.routing import BODY_TIMEOUT_S, MULTIPART, Rest, RestRoute, answer, now_ms
+from runtime.rest.savepoint_paths import directory_of
 from runtime.rest.uploads import FILE, LIBRARIES, LIBRARY_FIELDS, form_of, kept_files, kind_of_file, only_file
 
 HOW_TO_SUBMIT = (
     "this cluster runs PySpark, not Flink jobs: submit a script with `understudy job run FILE` or POST /v1/scripts"
 )
-_TEXTS = ("name", "arg", "job-id", "priority")
+_TEXTS = ("name", "arg", "job-id", "priority", "savepoint", "allow-non-restored-state")
 _TEXT = {"type": "string"}
 _SCRIPT = {
     "type": "object",
@@ -80,7 +83,8 @@ async def submit_script(rest: Rest, request: Request) -> Response:
                     f"{files[0].name} is a pipeline, which its own user's process builds: `understudy job run`, "
                     "or POST /v1/graphs",
                 )
-            return await _submit(rest, _graph(form, files[0]), files)
+            graph = replace(_graph(form, files[0]), savepoint=await _restore_settings(rest, form))
+            return await _submit(rest, graph, files)
 
 
 async def submit_graph(rest: Rest, request: Request) -> Response:
@@ -102,6 +106,21 @@ async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Resp
     finally:
         rest.snapshots.forget()
     return answer({"jobid": job_id, "jobUrl": f"/v1/jobs/{job_id}"}, 202)
+
+
+async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSettings | None:
+    """What the job begins from; read before anything is submitted. Raises RestError of status 400."""
+    given, allows = form.get("savepoint"), form.get("allow-non-restored-state", "false")
+    if allows not in ("true", "false"):
+        raise RestError(400, "allow-non-restored-state must be true or false")
+    if not isinstance(given, str) or not given:
+        return None
+    path = await asyncio.to_thread(directory_of, rest.configuration, given)
+    try:
+        await asyncio.to_thread(read_savepoint, path)
+    except SavepointError as error:
+        raise RestError(400, str(error)) from None
+    return SavepointRestoreSettings(str(path), allows == "true")
 
 
 def _graph(form: FormData, script: JobFile) -> JobGraph:

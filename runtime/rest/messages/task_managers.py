@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
 from runtime.rest.messages.common import Json
+from runtime.stack_samples import FlameNode, StackProfile, flame_graph
 
 _MB = 1 << 20
 _LOCAL = re.compile(r"local\[(\d+)")
@@ -133,3 +134,19 @@ def _metrics(registration: TaskExecutorRegistration, metrics: TaskManagerMetrics
         **dict.fromkeys(zeros, 0),
         "garbageCollectors": [],
     }
+
+
+def profile(found: StackProfile, at_ms: int) -> Json:
+    """GET /taskmanagers/:taskmanagerid/flamegraph, in the form of Flink's `JobVertexFlameGraph`."""
+    return {
+        "endTimestamp": at_ms,
+        "pid": found.pid,
+        "samples": found.samples,
+        "interval": found.interval_ms,
+        "root": _flame_node(flame_graph(found)),
+    }
+
+
+def _flame_node(node: FlameNode) -> Json:
+    children = sorted(node.children.values(), key=lambda child: -child.value)
+    return {"name": node.name, "value": node.value, "children": [_flame_node(child) for child in children]}

@@ -62,7 +62,7 @@ function patch(live, fresh) {
 }
 
 // What is open, chosen or typed belongs to the user, not to the next rendering.
-const USERS_OWN = { DETAILS: ["open"], DIALOG: ["open"], INPUT: ["value", "checked"] };
+const USERS_OWN = { DETAILS: ["open"], DIALOG: ["open"], INPUT: ["value", "checked"], OPTION: ["selected"] };
 
 function patchAttributes(live, fresh) {
   const own = USERS_OWN[live.nodeName] ?? [];

@@ -131,13 +131,23 @@ export function progressOf(spark) {
   return spark?.tasks > 0 ? `${spark["tasks-completed"]} of ${plural(spark.tasks, "Spark task")}` : "";
 }
 
+const LEVELS = ["ok", "low", "high"];
+
+/** The back pressure of a vertex: the worst level of its streaming queries; empty where none is known. */
+export function pressureOf(spark) {
+  const known = (spark?.queries ?? []).map((query) => LEVELS.indexOf(query["backpressure-level"]));
+  return LEVELS[Math.max(-1, ...known)] ?? "";
+}
+
 function box(node, vertex, spark, place, href) {
   const { x, y, width } = place;
   const steps = describe(node.description ?? "");
   const done = progressOf(spark);
   const isWide = width > 190;
   const short = isWide ? done : done.replace(/ Spark tasks?$/, "");
-  const what = short || (steps.length > 1 ? plural(steps.length, "step") : (steps[0] ?? ""));
+  const level = pressureOf(spark);
+  const pressed = level && `back pressure ${level.toUpperCase()}`;
+  const what = pressed || short || (steps.length > 1 ? plural(steps.length, "step") : (steps[0] ?? ""));
   const lasts = vertex.duration > 0 ? duration(vertex.duration) : "";
   const kind = tone(vertex.status);
   const inner = width - 28;
@@ -149,10 +159,11 @@ function box(node, vertex, spark, place, href) {
       href,
       key: node.id,
       class: "node",
-      "aria-label": [`${vertex.name}: ${vertex.status}`, lasts, done].filter(Boolean).join(", "),
+      "aria-label": [`${vertex.name}: ${vertex.status}`, lasts, done, pressed].filter(Boolean).join(", "),
     },
     s("title", {}, `${vertex.name}\n${steps.join("\n")}`),
-    s("rect", { class: "box", x, y, width, height: HEIGHT, rx: 8 }),
+    s("rect", { class: `box ${level && `box-${level}`}`, x, y, width, height: HEIGHT, rx: 8 }),
+    level && s("rect", { class: `pressure-${level}`, x, y: y + 12, width: 5, height: HEIGHT - 24, rx: 2.5 }),
     s("rect", { class: `fill-${kind}`, x: x + 14, y: y + 17, width: 8, height: 8, rx: 4 }),
     s("text", { class: `node-state text-${kind}`, x: x + 28, y: y + 25 }, vertex.status),
     s("text", { class: "node-time", x: x + width - 14, y: y + 25, "text-anchor": "end" }, isWide && lasts),

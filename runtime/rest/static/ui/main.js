@@ -5,6 +5,7 @@ import { h, render } from "./dom.js";
 import { duration, time } from "./format.js";
 import { Connection } from "./live.js";
 import { notice } from "./parts.js";
+import * as actors from "./pages/actors.js";
 import * as job from "./pages/job.js";
 import * as jobs from "./pages/jobs.js";
 import * as login from "./pages/login.js";
@@ -20,6 +21,7 @@ const NAV = [
   ["Jobs", "#/jobs"],
   ["Executors", "#/taskmanagers"],
   ["Masters", "#/masters"],
+  ["Actors", "#/actors"],
   ["Submit", "#/submit"],
 ];
 // A page has title(parameters, data), load(parameters) and view(data, parameters, shell).
@@ -31,7 +33,8 @@ const ROUTES = [
   [/^\/taskmanagers$/, taskExecutors, []],
   [/^\/taskmanagers\/([^/]+)(?:\/([^/]+))?(?:\/([^/]+))?$/, taskExecutor, ["id", "tab", "file"]],
   [/^\/masters(?:\/([^/]+))?(?:\/([^/]+))?$/, masters, ["tab", "file"]],
-  [/^\/submit$/, submit, []],
+  [/^\/actors$/, actors, []],
+  [/^\/submit(?:\/([^/]+))?$/, submit, ["savepoint"]],
 ];
 
 const PATIENCE_MS = 3000;

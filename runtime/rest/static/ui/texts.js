@@ -1,6 +1,6 @@
 // Long texts: logs, tracebacks, threads.
 
-import { ApiError, getText } from "./api.js";
+import { ApiError, getText, request } from "./api.js";
 import { h } from "./dom.js";
 import { bytes } from "./format.js";
 import { card, empty, moment, table } from "./parts.js";
@@ -11,13 +11,47 @@ export function verbatim(label, text, { log = false } = {}) {
   return h("pre", { class: kind, "data-follow": log, tabindex: "0", role: "region", "aria-label": label }, text);
 }
 
-const SHOWN_BYTES = 400_000;
+const SHOWN = 400_000;
+const BEYOND = 999_999_999; // no log is so long: the answer is empty, and says how long it is
 
-/** A log's text; null where there is none. Of a long one the end is kept. */
+let open = null; // the log that is looked at: {path, offset, text, decoder}
+
+/** A log's text as it is now; null where there is none. It is read on from where the last reading ended. */
+export async function followLog(path) {
+  try {
+    if (open?.path !== path) open = await atEnd(path);
+    const mine = open;
+    const { piece, size } = await readFrom(path, mine.offset);
+    if (size < mine.offset) {
+      open = await atEnd(path); // it was put aside and begun anew
+      return followLog(path);
+    }
+    mine.offset += piece.length;
+    mine.text = (mine.text + mine.decoder.decode(piece, { stream: true })).slice(-SHOWN);
+    return mine.text;
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 404) return null;
+    throw error;
+  }
+}
+
+async function atEnd(path) {
+  const { size } = await readFrom(path, BEYOND);
+  const offset = Math.max(0, size - SHOWN);
+  const text = offset > 0 ? `… (the end of ${bytes(size)})\n` : "";
+  return { path, offset, text, decoder: new TextDecoder() };
+}
+
+async function readFrom(path, offset) {
+  const response = await request(`${path}?offset=${offset}`);
+  const size = Number(response.headers.get("X-Log-Size"));
+  return { piece: new Uint8Array(await response.arrayBuffer()), size };
+}
+
+/** A text that is asked for as a whole; null where there is none. */
 export async function loadLog(path) {
   try {
-    const text = await getText(path);
-    return text.length > SHOWN_BYTES ? `… (the end of ${bytes(text.length)})\n${text.slice(-SHOWN_BYTES)}` : text;
+    return await getText(path);
   } catch (error) {
     if (error instanceof ApiError && error.status === 404) return null;
     throw error;

@@ -4,17 +4,20 @@ import { at, getJson, request } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
 import { badge, facts, heading, isOver, lasting, moment, tabs, trail } from "../parts.js";
+import { remember } from "../query_history.js";
 import { jobHref } from "./job_tables.js";
 import * as checkpoints from "./job_checkpoints.js";
 import * as configuration from "./job_configuration.js";
 import * as exceptions from "./job_exceptions.js";
 import * as graph from "./job_graph.js";
 import * as logs from "./job_logs.js";
+import * as streaming from "./job_streaming.js";
 import * as times from "./job_timeline.js";
 
 // Each has load(job, parameters) and view(data, job, parameters).
 const PARTS = [
   ["", "Graph", graph],
+  ["streaming", "Streaming", streaming],
   ["timeline", "Timeline", times],
   ["exceptions", "Exceptions", exceptions],
   ["logs", "Logs", logs],
@@ -28,6 +31,7 @@ function partOf(tab) {
 
 export async function load(parameters) {
   const job = await getJson(`jobs/${at(parameters.job)}`);
+  remember(job);
   return { job, part: await partOf(parameters.tab)[2].load(job, parameters) };
 }
 
@@ -55,6 +59,7 @@ export function view({ job, part }, parameters, shell) {
   shell.tellStates([job]);
   const [name, , page] = partOf(parameters.tab);
   const ended = job["end-time"] > 0;
+  const isStreaming = job["job-type"] === "STREAMING";
   return [
     trail(["Jobs", "#/jobs"], [job.name || job.jid]),
     heading(job.name || job.jid, badge(job.state), !isOver(job.state) && cancelButton(job, shell)),
@@ -65,8 +70,8 @@ export function view({ job, part }, parameters, shell) {
       ended && ["Ended", moment(job["end-time"])],
       ["Duration", lasting(job["start-time"], job["end-time"], job.now - Date.now())],
     ]),
-    tabs("Parts of the job", PARTS, jobHref(job.jid), name),
+    tabs("Parts of the job", PARTS.filter(([part]) => part !== "streaming" || isStreaming || name === part), jobHref(job.jid), name),
     // A key of its own: nothing of one part is taken over by another.
-    h("div", { class: "part", key: `part ${name}` }, page.view(part, job, parameters)),
+    h("div", { class: "part", key: `part ${name}` }, page.view(part, job, parameters, shell)),
   ];
 }

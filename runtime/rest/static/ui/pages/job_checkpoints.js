@@ -1,19 +1,29 @@
 // Checkpoints and savepoints.
 
 import { at, getOptional } from "../api.js";
+import { h } from "../dom.js";
 import { bytes, count, duration } from "../format.js";
 import { badge, card, empty, facts, moment, table } from "../parts.js";
+import { actions, follow } from "./checkpoint_actions.js";
 
 export async function load(job) {
+  await follow(job.jid);
   return getOptional(`jobs/${at(job.jid)}/checkpoints`);
 }
 
-export function view(statistics) {
+/** A link from a savepoint to where a job begins from it. */
+function restore(one) {
+  if (!one.is_savepoint || one.status !== "COMPLETED") return "–";
+  return h("a", { href: `#/submit/${at(one.external_path)}` }, "Begin a job from it");
+}
+
+export function view(statistics, job, _parameters, shell) {
   if (!statistics || (statistics.counts.total === 0 && statistics.counts.restored === 0)) {
-    return empty("This job has no checkpoints.");
+    return [actions(job, shell), empty("This job has no checkpoints.")];
   }
   const { counts, history, latest } = statistics;
   return [
+    actions(job, shell),
     facts([
       ["Completed", count(counts.completed)],
       ["In progress", count(counts.in_progress)],
@@ -29,10 +39,11 @@ export function view(statistics) {
           { title: "Number", kind: "number", cell: (c) => c.id },
           { title: "Kind", cell: (c) => (c.is_savepoint ? "savepoint" : "checkpoint") },
           { title: "State", cell: (c) => badge(c.status) },
-          { title: "Triggered", cell: (c) => moment(c.trigger_timestamp) },
-          { title: "Duration", kind: "number", cell: (c) => duration(c.end_to_end_duration) },
+          { title: "Triggered", kind: "wide", cell: (c) => moment(c.trigger_timestamp) },
+          { title: "Duration", kind: "number wide", cell: (c) => duration(c.end_to_end_duration) },
           { title: "Size", kind: "number", cell: (c) => bytes(c.state_size) },
           { title: "Path", kind: "wide mono wrap", cell: (c) => c.external_path ?? c.failure_message ?? "–" },
+          { title: "Restore", cell: restore },
         ],
         history,
         { key: (c) => c.id, none: "None is remembered." },

@@ -3,8 +3,9 @@
 import { getJson, at } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
-import { jobGraph, progressOf } from "../graph.js";
+import { jobGraph, pressureOf, progressOf } from "../graph.js";
 import { badge, card, empty, gauge, lasting, notice, table } from "../parts.js";
+import { pressure } from "./job_streaming.js";
 import { jobHref } from "./job_tables.js";
 
 export async function load(job) {
@@ -39,13 +40,27 @@ function queries(job) {
           { title: "Last batch", kind: "number", cell: (query) => (query.batch < 0 ? "none yet" : count(query.batch)) },
           { title: "Rows/s in", kind: "number", cell: (query) => rate(query["input-rows-per-second"]) },
           { title: "Rows/s done", kind: "number", cell: (query) => rate(query["processed-rows-per-second"]) },
-          { title: "Back pressure", cell: (query) => query["backpressure-level"]?.toUpperCase() ?? "not known" },
+          { title: "Back pressure", cell: pressure },
           { title: "Task", kind: "wide name", cell: (query) => query.task },
           { title: "Id", kind: "wide mono", cell: (query) => query.id },
         ],
         rows,
         { key: (query) => query["run-id"] },
       ),
+      h("p", {}, h("a", { href: jobHref(job.jid, "streaming") }, "Their figures over time")),
+    )
+  );
+}
+
+/** What the colours of back pressure mean, where there are any. */
+function legend(job) {
+  const levels = job.vertices.map((v) => pressureOf(job.spark?.[v.id])).filter(Boolean);
+  return (
+    levels.length > 0 &&
+    h(
+      "ul",
+      { class: "legend small", key: "legend", "aria-label": "Back pressure" },
+      ["ok", "low", "high"].map((level) => h("li", {}, h("span", { class: `swatch pressure-${level}` }), `back pressure ${level.toUpperCase()}`)),
     )
   );
 }
@@ -74,6 +89,7 @@ export function view(failure, job) {
             { class: "graph-scroller", key: "graph", tabindex: "0", role: "region", "aria-label": "Job graph" },
             jobGraph(job, href),
           ),
+          legend(job),
           card(
             "Tasks",
             table(

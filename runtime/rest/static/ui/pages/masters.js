@@ -3,40 +3,66 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
-import { card, configuration, facts, heading, moment, table, tabs } from "../parts.js";
-import { loadLog, logList, logText, threadDump } from "../texts.js";
+import { card, configuration, facts, heading, lasting, moment, table, tabs } from "../parts.js";
+import { followLog, logList, logText, threadDump } from "../texts.js";
+import * as levels from "./log_levels.js";
 
 const PARTS = [
   ["", "Processes"],
   ["logs", "Logs"],
+  ["log-levels", "Log levels"],
   ["configuration", "Configuration"],
   ["thread-dump", "Thread dump"],
 ];
 
 export async function load({ tab, file }) {
-  if (tab === "logs") return file ? loadLog(`jobmanager/logs/${at(file)}`) : (await getJson("jobmanager/logs")).logs;
+  if (tab === "logs") return file ? followLog(`jobmanager/logs/${at(file)}`) : (await getJson("jobmanager/logs")).logs;
+  if (tab === "log-levels") return levels.load();
   if (tab === "configuration") return getJson("jobmanager/config");
   if (tab === "thread-dump") return getOptional("jobmanager/thread-dump");
-  const [cluster, config, environment] = await Promise.all(
-    ["processes", "config", "jobmanager/environment"].map((path) => getJson(path)),
-  );
-  return { cluster, config, environment };
+  const [cluster, config, environment, actors] = await Promise.all([
+    ...["processes", "config", "jobmanager/environment"].map((path) => getJson(path)),
+    getOptional("actors"),
+  ]);
+  return { cluster, config, environment, leaders: leadersOf(actors) };
 }
 
-function leadership(process) {
+/** What each process says itself of its leadership, by its name: {epoch, since}. */
+function leadersOf(actors) {
+  const found = new Map();
+  for (const process of actors?.processes ?? []) {
+    const leader = process.actors.find((actor) => actor.epoch > 0);
+    if (leader) found.set(process.name, { epoch: leader.epoch, since: leader["leads-since"] });
+  }
+  return found;
+}
+
+function leadership(process, leaders) {
   if (process.stopped) return h("span", { class: "badge" }, "stopped");
-  if (!process.leadership) return "–";
-  const epoch = process.epoch > 0 && h("span", { class: "small muted" }, ` epoch ${process.epoch}`);
-  const kind = process.leadership === "leader" ? "badge tone-good" : "badge";
-  return [h("span", { class: kind }, process.leadership), epoch];
+  const own = leaders.get(process.name);
+  const kind = process.leadership || (own ? "leader" : "");
+  if (!kind) return "–";
+  const epoch = process.epoch > 0 ? process.epoch : (own?.epoch ?? 0);
+  return [
+    h("span", { class: kind === "leader" ? "badge tone-good" : "badge" }, kind),
+    epoch > 0 && h("span", { class: "small muted" }, ` epoch ${epoch}`),
+  ];
 }
 
-function processTable(processes) {
+function processTable(processes, leaders) {
   return table(
     "Processes",
     [
-      { title: "Process", cell: (process) => process.name },
-      { title: "Leadership", cell: leadership },
+      { title: "Process", kind: "name", cell: (process) => process.name },
+      { title: "Leadership", cell: (process) => leadership(process, leaders) },
+      {
+        title: "Leads since",
+        kind: "wide",
+        cell: (process) => {
+          const since = leaders.get(process.name)?.since;
+          return since > 0 ? [moment(since), h("span", { class: "small muted" }, " ", lasting(since, -1))] : "–";
+        },
+      },
       { title: "Pid", kind: "number wide", cell: (process) => (process.pid > 0 ? process.pid : "–") },
       { title: "Restarts", kind: "number wide", cell: (process) => count(process.restarts) },
       { title: "Address", kind: "wide mono wrap", cell: (process) => process.url || process.address || "–" },
@@ -46,9 +72,9 @@ function processTable(processes) {
   );
 }
 
-function state({ cluster, config, environment }) {
+function state({ cluster, config, environment, leaders }) {
   return [
-    card("Processes", processTable(cluster.processes)),
+    card("Processes", processTable(cluster.processes, leaders)),
     card(
       "Cluster",
       facts([
@@ -64,10 +90,11 @@ function state({ cluster, config, environment }) {
   ];
 }
 
-export function view(data, { tab, file }) {
+export function view(data, { tab, file }, shell) {
   const base = "#/masters";
   const shown = {
     logs: () => (file ? [h("h2", {}, file), logText(file, data)] : logList(data, (name) => `${base}/logs/${at(name)}`)),
+    "log-levels": () => levels.view(data, shell),
     configuration: () => card("", configuration(data)),
     "thread-dump": () => card("", threadDump(data)),
   };

@@ -38,6 +38,13 @@ const FIELDS = [
     "input",
     { type: "file", accept: ".txt" },
   ],
+  [
+    "savepoint",
+    "Savepoint to begin from",
+    "Its directory on the cluster's machine; each streaming query goes on from the state under its name.",
+    "input",
+    { type: "text", maxlength: 4096, spellcheck: "false" },
+  ],
 ];
 const COMMAND = "understudy job run [--py-files FILE] [--package WHEEL] SCRIPT [-- ARGUMENT ...]";
 
@@ -49,11 +56,13 @@ export function formOf(form) {
   for (const file of form.elements.requirements.files) sent.append("requirements", file);
   const name = form.elements.name.value.trim();
   if (name) sent.append("name", name);
+  const savepoint = form.elements.savepoint.value.trim();
+  if (savepoint) sent.append("savepoint", savepoint);
   for (const line of form.elements.arg.value.split("\n")) if (line.trim()) sent.append("arg", line);
   return sent;
 }
 
-export function view(_data, _parameters, shell) {
+export function view(_data, { savepoint }, shell) {
   const go = async (event) => {
     event.preventDefault();
     busy = true;
@@ -80,7 +89,9 @@ export function view(_data, _parameters, shell) {
     h(
       "form",
       { class: "card form", key: "form", on: { submit: go } },
-      FIELDS.map((each) => field(...each)),
+      FIELDS.map(([id, label, help, tag, attributes]) =>
+        field(id, label, help, tag, id === "savepoint" ? { ...attributes, value: savepoint } : attributes),
+      ),
       h("p", { class: "problem wrap", role: "alert" }, problem),
       h(
         "div",

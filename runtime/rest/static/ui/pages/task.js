@@ -10,7 +10,11 @@ const ATTEMPTS = 20; // of which the page tells at most; they are counted from 1
 
 export async function load({ job: jobId, task }) {
   const path = `jobs/${at(jobId)}/vertices/${at(task)}`;
-  const [job, vertex] = await Promise.all([getJson(`jobs/${at(jobId)}`), getJson(path)]);
+  const [job, vertex, logs] = await Promise.all([
+    getJson(`jobs/${at(jobId)}`),
+    getJson(path),
+    getOptional(`jobs/${at(jobId)}/logs`), // which knows the ids of attempts
+  ]);
   const attempts = await Promise.all(
     vertex.subtasks.flatMap((subtask) => {
       const first = Math.max(subtask.attempt - ATTEMPTS + 1, 0);
@@ -19,7 +23,16 @@ export async function load({ job: jobId, task }) {
       return [subtask, ...past];
     }),
   );
-  return { job, vertex, attempts: attempts.filter(Boolean) };
+  const ids = new Map();
+  for (const log of logs?.logs ?? []) if (log.task === vertex.name) ids.set(log.attempt, log["attempt-id"]);
+  return { job, vertex, attempts: attempts.filter(Boolean).map((attempt) => ({ ...attempt, id: ids.get(attempt.attempt) })) };
+}
+
+/** A link to the profile of an attempt that runs. */
+function profileOf(attempt) {
+  const { id, "taskmanager-id": executor } = attempt;
+  if (attempt.status !== "RUNNING" || !executor || executor.startsWith("(") || !id) return "–";
+  return h("a", { href: `#/taskmanagers/${at(executor, "profile", id)}` }, "Profile");
 }
 
 export function view({ job, vertex, attempts }) {
@@ -57,6 +70,7 @@ export function view({ job, vertex, attempts }) {
                 : "none",
           },
           { title: "Started", kind: "wide", cell: (a) => moment(a["start-time"]) },
+          { title: "Profile", kind: "wide", cell: profileOf },
           { title: "Duration", kind: "number", cell: (a) => lasting(a["start-time"], a["end-time"], ahead) },
         ],
         attempts,

@@ -4,21 +4,23 @@ import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
 import { card, facts, gauge, heading, lasting, table, tabs, trail } from "../parts.js";
-import { loadLog, logList, logText, threadDump } from "../texts.js";
+import { followLog, loadLog, logList, logText, threadDump } from "../texts.js";
 import { jobHref } from "./job_tables.js";
+import * as profile from "./profile.js";
 
 const PARTS = [
   ["", "State"],
   ["logs", "Logs"],
   ["stdout", "Stdout"],
   ["thread-dump", "Thread dump"],
+  ["profile", "Profile"],
 ];
 
 export async function load({ id, tab, file }) {
   const path = `taskmanagers/${at(id)}`;
   const executor = await getJson(path);
   let part = null;
-  if (tab === "logs") part = file ? await loadLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
+  if (tab === "logs") part = file ? await followLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
   else if (tab === "stdout") part = await loadLog(`${path}/stdout`);
   else if (tab === "thread-dump") part = await getOptional(`${path}/thread-dump`);
   return { executor, part };
@@ -66,16 +68,17 @@ function state(executor) {
   ];
 }
 
-export function view({ executor, part }, { id, tab, file }) {
+export function view({ executor, part }, { id, tab, file }, shell) {
   const base = `#/taskmanagers/${at(id)}`;
   const shown = {
     logs: () => (file ? logText(file, part) : logList(part, (name) => `${base}/logs/${at(name)}`)),
     stdout: () => logText("Standard output", part),
     "thread-dump": () => card("", threadDump(part)),
+    profile: () => profile.view(id, file, shell),
   };
   const steps = [["Task executors", "#/taskmanagers"], [id, file && base]];
   return [
-    trail(...steps, ...(file ? [["Logs", `${base}/logs`], [file]] : [])),
+    trail(...steps, ...(file ? [tab === "profile" ? ["Profile", `${base}/profile`] : ["Logs", `${base}/logs`], [file]] : [])),
     heading(id),
     tabs("Parts of the task executor", PARTS, base, tab),
     h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(executor)),

@@ -1,0 +1,76 @@
+// Checkpoints and savepoints that are asked for here: triggered once, then asked after until it is known what became of it.
+
+import { ApiError, at, getJson, request } from "../api.js";
+import { confirm } from "../dialog.js";
+import { h } from "../dom.js";
+import { isOver } from "../parts.js";
+
+// By job: {kind, what, id, ended, words, bad}. The id is chosen here, so that asking again is asking once.
+const asked = new Map();
+
+function triggerId() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Ask what became of what was asked for last; to be called whenever the job is asked for. */
+export async function follow(jobId) {
+  const mine = asked.get(jobId);
+  if (!mine?.id || mine.ended) return;
+  try {
+    const { status, operation } = await getJson(`jobs/${at(jobId, mine.kind, mine.id)}`);
+    if (status.id !== "COMPLETED") return;
+    const failure = operation["failure-cause"];
+    Object.assign(mine, { ended: true, bad: Boolean(failure) });
+    if (failure) mine.words = `${mine.what} failed: ${failure["stack-trace"]}`;
+    else mine.words = `${mine.what}: ${operation.location ?? `number ${operation.checkpointId}`}`;
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status === 503) return; // nobody knows at present
+    Object.assign(mine, { ended: true, bad: true, words: error.message });
+  }
+}
+
+async function trigger(job, path, kind, what, shell) {
+  const mine = { kind, what, ended: false, bad: false, words: `${what} is being made…` };
+  const id = triggerId();
+  try {
+    await request(`jobs/${at(job.jid)}/${path}`, {
+      method: "POST",
+      body: JSON.stringify({ triggerId: id }),
+      headers: { "Content-Type": "application/json" },
+    });
+  } catch (error) {
+    asked.set(job.jid, { ...mine, ended: true, bad: true, words: error.message });
+    shell.redraw();
+    throw error;
+  }
+  asked.set(job.jid, { ...mine, id });
+  shell.announce(mine.words);
+  shell.refresh();
+}
+
+/** The buttons of a running streaming job, and what became of the last one's wish. */
+export function actions(job, shell) {
+  const mine = asked.get(job.jid);
+  const said = mine && h("p", { class: mine.bad ? "problem wrap" : "wrap", role: "status" }, mine.words);
+  if (isOver(job.state) || job["job-type"] !== "STREAMING") return said ? [said] : [];
+  const busy = Boolean(mine && !mine.ended) || job.state !== "RUNNING";
+  const button = (text, kind, act) => h("button", { type: "button", class: kind, disabled: busy, on: { click: act } }, text);
+  const stop = () =>
+    confirm({
+      title: "Stop this job?",
+      text: `The queries of “${job.name}” are stopped between two batches, a savepoint is made of them, and the job finishes. Where the savepoint fails the job goes on.`,
+      verb: "Stop with a savepoint",
+      act: () => trigger(job, "stop", "savepoints", "The savepoint of the stop", shell),
+    });
+  const plainly = (...wish) => () => trigger(job, ...wish, shell).catch(() => {}); // what went wrong is said below
+  return [
+    h(
+      "div",
+      { class: "buttons", key: "actions" },
+      button("Take a checkpoint", "", plainly("checkpoints", "checkpoints", "The checkpoint")),
+      button("Make a savepoint", "", plainly("savepoints", "savepoints", "The savepoint")),
+      button("Stop with a savepoint", "danger", stop),
+    ),
+    said,
+  ];
+}

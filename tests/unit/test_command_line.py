@@ -1,0 +1,160 @@
+"""The command line as such: exit statuses, examples, JSON everywhere, completion, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from runtime.cluster import commands
+from runtime.cluster.__main__ import INTERRUPTED, cli
+from runtime.cluster.completion import SHELLS
+from runtime.cluster.examples import EXAMPLES
+from runtime.cluster.running import ExitStatus, waiting
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHOUT_JSON = {"demo", "completion"}
+
+
+def leaves(group: click.Group, words: str = "") -> dict[str, click.Command]:
+    """All commands that do something, by their words."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        path = f"{words} {name}".strip()
+        found |= leaves(command, path) if isinstance(command, click.Group) else {path: command}
+    return found
+
+
+def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, as a shell runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "runtime.cluster", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), ExitStatus.WRONG_USAGE, "Usage:"),
+        (("--help",), ExitStatus.DONE, "Exit status: 0"),
+        (("--version",), ExitStatus.DONE, "understudy"),
+        (("nonsense",), ExitStatus.WRONG_USAGE, "No such command"),
+        (("start", "--nonsense"), ExitStatus.WRONG_USAGE, "No such option"),
+        (("job", "info"), ExitStatus.WRONG_USAGE, "Missing argument"),
+        (("job", "info", "not-an-id"), ExitStatus.FAILED, "remedy:"),
+        (("log-level", "dispatcher", "LOUD"), ExitStatus.FAILED, "remedy: give one of DEBUG"),
+        (("savepoint", "verify", "/nowhere/at/all"), ExitStatus.FAILED, "/nowhere/at/all"),
+        (("status", "-D", "no.such.option=1"), ExitStatus.FAILED, "error:"),
+    ],
+)
+def test_exit_statuses_are_those_of_the_table(
+    words: tuple[str, ...], status: ExitStatus, said: str, tmp_path: Path
+) -> None:
+    done = run(*words, HOME=str(tmp_path))
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    if words:  # what a group without a command says is click's own business
+        assert done.returncode == status
+
+
+def test_no_cluster_is_an_error_and_json_prints_none(tmp_path: Path) -> None:
+    done = run("status", "--json", "-D", f"cluster.runtime-dir={tmp_path / 'none'}")
+    assert (done.returncode, done.stdout) == (ExitStatus.FAILED, "")
+    assert re.fullmatch(r"error: .*\nremedy: .*\n", done.stderr)
+
+
+def test_the_table_of_exit_statuses_is_whole() -> None:
+    table = (ROOT / "docs" / "command-line.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+    assert [int(row) for row in rows] == [status.value for status in ExitStatus]
+    assert ExitStatus.INTERRUPTED == INTERRUPTED
+
+
+@pytest.mark.parametrize("words", sorted(EXAMPLES.keys() - WITHOUT_JSON))
+def test_every_command_has_json(words: str) -> None:
+    assert any("--json" in parameter.opts for parameter in leaves(cli)[words].params)
+
+
+@pytest.mark.parametrize("words", sorted(EXAMPLES))
+def test_examples_are_shown_and_right(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("helpers.py", "requirements.txt", "job.py"):
+        (tmp_path / name).touch()
+    shown = CliRunner().invoke(cli, [*words.split(), "--help"], terminal_width=200).output
+    for line in EXAMPLES[words]:
+        assert f"  {line}\n" in shown
+        (given,) = re.findall(r"understudy ([^>#)]*)", line)
+        arguments = shlex.split(given)
+        assert arguments[: len(words.split())] == words.split()
+        leaves(cli)[words].make_context(words, arguments[len(words.split()) :]).close()
+
+
+def test_what_is_interrupted_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    with pytest.raises(SystemExit) as ended, waiting("a long time", "the rest goes on", out):
+        raise KeyboardInterrupt
+    assert ended.value.code == ExitStatus.INTERRUPTED
+    assert out.getvalue() == "interrupted: the rest goes on\n"  # no sign of life in a pipe
+
+    def interrupted(**settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "job_list", interrupted)
+    done = CliRunner().invoke(cli, ["job", "list"])
+    assert (done.exit_code, done.stderr) == (ExitStatus.INTERRUPTED, "interrupted\n")
+
+
+def completed(words: str, *, home: Path) -> list[str]:
+    """What the shell is told that could stand where the line ends."""
+    parts = words.split(" ")
+    done = run(_UNDERSTUDY_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(parts) - 1), HOME=str(home))
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_commands_options_and_keys_are_completed(tmp_path: Path) -> None:
+    assert completed("understudy sta", home=tmp_path) == ["start", "status"]
+    assert "exceptions" in completed("understudy job ", home=tmp_path)
+    assert completed("understudy job stop --dr", home=tmp_path) == ["--drain"]
+    assert "env.log.format=" in completed("understudy start -D env.log.", home=tmp_path)
+    assert completed("understudy job info ", home=tmp_path) == []  # no cluster runs there
+    assert completed("understudy completion ", home=tmp_path) == list(SHELLS)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_takes_its_script(tmp_path: Path) -> None:
+    program = tmp_path / "understudy"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m runtime.cluster "$@"\n')
+    program.chmod(0o755)
+    asked = (
+        "source <(understudy completion bash) && COMP_WORDS=(understudy job ex) COMP_CWORD=2 && "
+        '_understudy_completion understudy && echo "${COMPREPLY[@]}"'
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=False, env=environ, cwd=ROOT)
+    assert done.stdout.split() == ["exceptions", "explain"], done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_has_a_script(shell: str) -> None:
+    assert "_UNDERSTUDY_COMPLETE" in CliRunner().invoke(cli, ["completion", shell]).output
+
+
+def test_what_is_json_is_nothing_else(tmp_path: Path) -> None:
+    done = run("doctor", "--json", "-D", f"cluster.runtime-dir={tmp_path}", "-D", "rest.port=0")
+    json.loads(done.stdout)
