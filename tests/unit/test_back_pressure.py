@@ -128,7 +128,7 @@ def test_a_level_is_never_better_than_its_figures(batches: list[tuple[int, int, 
             assert found.level is not OK or found.busy < 0.5
     last = [took for number, took, _ in batches if number > 0][-WINDOW:]
     if last and found is not None and found.busy is not None:
-        assert min(last) <= found.busy * INTERVAL <= max(last)
+        assert min(last) <= round(found.busy * INTERVAL, 6) <= max(last)  # a ratio of floats: 1.001 * 1000 < 1001
 
 
 @given(st.none() | st.floats(0, 1000))
