@@ -9,12 +9,14 @@ import sys
 import threading
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.messages import SnapshotType
 from runtime.checkpoint.statistics import (
@@ -24,11 +26,15 @@ from runtime.checkpoint.statistics import (
     CheckpointStatsStatus,
 )
 from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
+from runtime.environment.errors import ClusterNotRunning
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.messages import ClusterOverview
+from runtime.ha.errors import HaError, RedisAuthenticationError, RedisUnreachableError
+from runtime.ha.model import LeaderInformation
 from runtime.ids import JobID
 from runtime.job_logs import FUNCTION_RESULT
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
+from runtime.notebook import Cluster, connecting
 from runtime.notebook.errors import NotebookError
 from runtime.notebook.gateways import synchronous
 from runtime.notebook.html import checkpoints_html, cluster_html, job_html, jobs_html
@@ -261,3 +267,85 @@ def test_the_kernel_imports_nothing_that_is_the_clusters_own() -> None:
     code = f"import sys, runtime.notebook; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+# ------------------------------------------------------------------ connecting
+
+
+async def test_redis_is_asked_who_leads_also_while_a_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("0" * 64)
+    secret.chmod(0o600)
+    configuration = Configuration.from_dict({"security.secret-file": str(secret), "high-availability.lease": "0.1s"})
+    leaders: list[LeaderInformation | HaError | None] = [
+        None,
+        LeaderInformation("dispatcher", "akka.tcp://understudy@127.0.0.1:1/user/dispatcher", 1, "a"),
+        RedisUnreachableError("redis", "it is being replaced"),
+        LeaderInformation("dispatcher", "akka.tcp://understudy@127.0.0.1:2/user/dispatcher", 2, "b"),
+    ]
+
+    async def leader(_: Configuration) -> LeaderInformation | None:
+        found = leaders.pop(0)
+        if isinstance(found, HaError):
+            raise found
+        return found
+
+    monkeypatch.setattr(connecting, "_leader", leader)
+    monkeypatch.setattr(connecting, "_masters_of", lambda _, leader: (leader.address,))
+    client = connecting._by_redis(configuration)
+    assert client.system.port == 1
+    assert client._find_masters() == ()
+    assert list(client._find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
+    leaders += [None] * 100
+    with pytest.raises(ClusterNotRunning, match="Redis knows no leader of the cluster 'default'"):
+        connecting._by_redis(configuration)
+    leaders[:] = [RedisAuthenticationError("redis")]
+    with pytest.raises(RedisAuthenticationError):
+        connecting._by_redis(configuration)
+
+
+@pytest.mark.parametrize("address", ["akka.tcp://u@h:1", "akka.tcp://u@h:1/", "akka.tcp://u@h:1/user/dispatcher"])
+def test_an_address_may_be_that_of_a_master_alone(address: str) -> None:
+    assert connecting._any_path(address) == "akka.tcp://u@h:1/user/dispatcher"
+
+
+# ----------------------------------------------------------------------- magic
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--nonsense", "No such option"),
+        ("--name 'a", "No closing quotation"),
+        ("--cluster other", "other is no cluster"),
+    ],
+)
+def test_wrong_usage_of_the_magic_is_said(line: str, message: str) -> None:
+    from IPython.core.error import UsageError
+
+    from runtime.notebook.magic import run_magic
+
+    shell: Any = SimpleNamespace(user_ns={"other": 3})
+    with pytest.raises(UsageError, match=message):
+        run_magic(shell, line, "print(1)")
+
+
+def test_the_magic_runs_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    from runtime.notebook.magic import run_magic
+
+    jobs: list[tuple[str, tuple[str, ...], str]] = []
+
+    class _Jobs(Cluster):
+        def __init__(self) -> None:
+            pass
+
+        def submit(self, work: Any, *args: Any, **kwargs: Any) -> Any:
+            jobs.append((Path(work).read_text(), args, kwargs["name"]))
+            return SimpleNamespace(progress=lambda: None, logs=lambda name: f"its {name}\n", result=lambda: None)
+
+    shell: Any = SimpleNamespace(user_ns={"cluster": _Jobs()})
+    assert run_magic(shell, "--name greet --into job -- a 'b c'", "print(1)") is None
+    assert jobs == [("print(1)", ("a", "b c"), "greet")]
+    assert capsys.readouterr().out == "its stdout\n"
+    assert run_magic(shell, "--detach", "print(2)").logs("x") == "its x\n"
+    assert shell.user_ns["job"] is not None
