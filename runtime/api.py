@@ -211,6 +211,11 @@ class Pipeline:
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {', '.join(vertex.name for vertex in self._vertices.values()) or 'empty'}>"
 
+    @property
+    def functions(self) -> tuple[VertexFunction, ...]:
+        """The functions of its vertices, in the order in which they were added."""
+        return tuple(self._functions.values())
+
     def source(
         self,
         name: str,

@@ -31,8 +31,10 @@ from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskLog, T
 from runtime.gateways.processes import process_addresses
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import KeptLog, logs_owner
+from runtime.job_logs import FUNCTION_RESULT, KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
+from runtime.jobgraph.errors import InvalidFunctionError
+from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
@@ -80,7 +82,7 @@ class ClusterClient(CheckpointClient):
         self._inline_limit = inline_limit
         self._tls = None if rpc is None else rpc.tls
         self._actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, self._blob_location))
-        self._dispatcher: DispatcherGateway | None = None
+        self._gateways: dict[str, RpcGateway] = {}
         self._highest: dict[str, FencingToken] = {}
 
     @property
@@ -96,6 +98,10 @@ class ClusterClient(CheckpointClient):
             except (RecipientUnreachable, UnknownActor, AskTimeout):
                 self._systems = [*self._systems[1:], self._systems[0]]
         return self._gateway(name, gateway_type)
+
+    def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
+        """A typed gateway to the actor at any address, of another system too if it has the same secret."""
+        return self._actors.lookup(address, gateway_type)
 
     def _gateway(self, name: str, gateway_type: type[G]) -> G:
         listing = self._actors.find(self.system.with_path(f"/user/{name}"))
@@ -118,14 +124,25 @@ class ClusterClient(CheckpointClient):
         self._systems += [system for system in found if (system.host, system.port) not in known]
 
     def _ask(self, question: Callable[[DispatcherGateway], T]) -> T:
+        return self.call("dispatcher", DispatcherGateway, question)
+
+    def call(self, name: str, gateway_type: type[G], question: Callable[[G], T]) -> T:
+        """Ask the actor ``/user/<name>``, whoever leads, and look it up again while it does not answer.
+
+        Args:
+            name: of the actor.
+            gateway_type: its gateway.
+            question: what is asked of it; asked again when the reply is lost, so it is to be idempotent.
+        """
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
-                if self._dispatcher is None:
-                    self._dispatcher = self.lookup("dispatcher", DispatcherGateway)
-                answer = question(self._dispatcher)
+                gateway = self._gateways.get(name)
+                if not isinstance(gateway, gateway_type):
+                    gateway = self._gateways[name] = self.lookup(name, gateway_type)
+                answer = question(gateway)
             except _PASSING as error:
-                self._dispatcher = None
+                self._gateways.pop(name, None)
                 if time.monotonic() > deadline:
                     raise ActorError(f"the cluster at {self.system} does not answer: {error}") from error
                 self._add_masters(self._find_masters())
@@ -157,6 +174,13 @@ class ClusterClient(CheckpointClient):
             BlobError: a file cannot be uploaded.
             JobGraphError, JobSubmissionError: the cluster does not accept the job.
         """
+        if main.stem != TYPED_IN and any(
+            (vertex.function or "").startswith(f"{TYPED_IN}:") for vertex in graph.vertices
+        ):
+            raise InvalidFunctionError(
+                f"functions of job {graph.name!r} were typed into a prompt or notebook, so {main.name} does not have "
+                "them: submit the Pipeline with runtime.notebook, or put them into a file"
+            )
         files = [(main, ArtifactRole.MAIN)]
         files += [(path, ArtifactRole.PY_FILE) for path in py_files]
         files += libraries
@@ -225,7 +249,17 @@ class ClusterClient(CheckpointClient):
         """
         logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id).result(60.0))
         with self._blobs() as blobs:
-            return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs]
+            return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name != FUNCTION_RESULT]
+
+    def function_result(self, job_id: JobID) -> bytes | None:
+        """What a job that runs a function returned, pickled; None where it returned nothing that is kept.
+
+        Raises:
+            JobNotFoundError: no such job is running or remembered.
+        """
+        attempts = [attempt for task in self.job(job_id).tasks for attempt in task.attempts]
+        kept = [log for attempt in attempts for log in attempt.logs if log.name == FUNCTION_RESULT]
+        return self.kept_log(job_id, kept[-1]) if kept else None
 
     def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
         """What is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""

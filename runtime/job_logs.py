@@ -19,7 +19,13 @@ from pathlib import Path
 from runtime.ids import JobID
 
 TASK_LOGS = ("stdout", "stderr")
-"""The files of an attempt that are its logs; no other file of it is ever served."""
+"""The files of an attempt that are its logs; no other file of it is ever served, but the next one."""
+
+FUNCTION_RESULT = ".function-result"
+"""The file with what a function returned that runs as a job (`runtime.spark.function_task`); kept as logs are."""
+
+FUNCTION_RESULT_MAX_SIZE = 64 * 1024 * 1024
+"""Most bytes of it."""
 
 CHUNK = 256 * 1024
 """Most bytes of one `LogChunk`."""
@@ -33,7 +39,8 @@ class KeptLog:
     """A log of an attempt that is over, kept until its job is forgotten.
 
     Args:
-        name: ``stdout``, ``stderr``; ``taskexecutor`` and ``spark``: what these logged while the attempt ran.
+        name: ``stdout``, ``stderr``; ``taskexecutor`` and ``spark``: what these logged while the attempt ran;
+            `FUNCTION_RESULT`.
         size: bytes that were written.
         kept: bytes of the blob: fewer, and with a line that says so in their middle, where the log was too long.
         blob_key: text of the permanent blob's key; empty for an empty log. The blob is `logs_owner`'s.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
@@ -23,6 +22,7 @@ from runtime.dispatcher.checkpoints import DispatcherCheckpoints
 from runtime.dispatcher.job_blobs import JobBlobs
 from runtime.dispatcher.job_logs import is_whole, merged_logs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
+from runtime.dispatcher.masters import DispatcherMasters
 from runtime.dispatcher.metrics import DispatcherMetrics, MetricAddresses
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.dispatcher.running_job import RunningJob
@@ -48,7 +48,7 @@ from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.errors import JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
@@ -59,7 +59,14 @@ EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
 
 
-class Dispatcher(DispatcherCheckpoints, DispatcherBackPressure, MetricAddresses, LeaderEndpoint, DispatcherGateway):
+class Dispatcher(
+    DispatcherCheckpoints,
+    DispatcherBackPressure,
+    DispatcherMasters,
+    MetricAddresses,
+    LeaderEndpoint,
+    DispatcherGateway,
+):
     """The front desk. Its JobMasters are the master's children, so they outlive it.
 
     Args:
@@ -348,24 +355,6 @@ class Dispatcher(DispatcherCheckpoints, DispatcherBackPressure, MetricAddresses,
     @rpc
     async def request_task_managers(self) -> list[TaskManagerView]:
         return await (await self._resource_manager.get()).request_task_managers()
-
-    @rpc
-    async def shut_down_cluster(self) -> None:
-        status = await self._master.request_status()
-        manager = self._resource_manager.gateway
-        if manager is not None:
-            try:
-                await manager.deregister_application(ApplicationStatus.UNKNOWN, "the cluster is being shut down")
-            except ActorError as error:
-                self.log.info("the ResourceManager was not told of the end of the cluster: %s", error)
-        own = ActorAddress.parse(status.address)
-        for system in map(ActorAddress.parse, status.masters):
-            if (system.host, system.port) != (own.host, own.port):
-                try:
-                    await self.service.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster()
-                except ActorError as error:
-                    self.log.info("the master at %s was not told to stop, it may be gone: %s", system, error)
-        await self._master.shut_down_cluster()
 
 
 def _now_ms() -> int:

@@ -136,6 +136,10 @@ class DispatcherGateway(FencedRpcGateway):
         """Where the metrics of the registered TaskExecutors are asked for."""
         raise NotImplementedError
 
+    def request_masters(self) -> Ask[list[str]]:
+        """Addresses of the systems of the cluster's living masters: where all else is looked up."""
+        raise NotImplementedError
+
     def shut_down_cluster(self) -> Ask[None]:
         """Begin to stop the cluster, all its masters; the reply comes before it is stopped. Idempotent."""
         raise NotImplementedError

@@ -22,7 +22,7 @@ from runtime.ha.job_graph_store import DefaultJobGraphStore, JobGraphStore
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
 from runtime.ha.latch_reader import LatchReader
-from runtime.ha.model import LeaderTerm
+from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
 from runtime.ha.running_jobs import DefaultRunningJobsRegistry, RunningJobsRegistry
 from runtime.ha.standalone_client import (
@@ -220,6 +220,10 @@ class RedisHaServices(LatchedHaServices):
             RedisUnreachableError, RedisAuthenticationError, RedisRequirementError: each with the remedy.
         """
         return await self._data.check()
+
+    async def current_leader(self, component: str) -> LeaderInformation | None:
+        """Who leads at this moment; None while nobody does. Raises `HaError`."""
+        return await self._latch_reader.leader(component)
 
     def latch(self, component: str) -> RedisLeaderLatch:
         return RedisLeaderLatch(self._latches, self._keys, component, self._timing.lease)

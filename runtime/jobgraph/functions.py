@@ -10,11 +10,15 @@ from typing import Any
 
 from runtime.jobgraph.errors import InvalidFunctionError
 
+TYPED_IN = "typed_in"
+"""In place of the module's name, where a function is of no file."""
+
 
 def function_reference(function: Callable[..., Any], vertex_name: str, inputs: int) -> str:
     """``module:name`` of a vertex's function, once it is certain that a task process can find and call it.
 
-    A function of the main file that runs as ``__main__`` is referred to by the file's own module name.
+    A function of the main file that runs as ``__main__`` is referred to by the file's own module name, one that was
+    typed into a prompt or notebook by `TYPED_IN`: `runtime.notebook` makes a file of that name for it.
 
     Raises:
         InvalidFunctionError: it is a lambda, nested, a method, an object, a coroutine, or does not take
@@ -45,13 +49,11 @@ def function_reference(function: Callable[..., Any], vertex_name: str, inputs: i
             f"{where} is not what {function.__module__}.{function.__qualname__} stands for: "
             f"{remedy}, under a name of its own"
         )
-    return f"{_module_name(function, where)}:{function.__qualname__}"
+    return f"{_module_name(function)}:{function.__qualname__}"
 
 
-def _module_name(function: Callable[..., Any], where: str) -> str:
+def _module_name(function: Callable[..., Any]) -> str:
     if function.__module__ != "__main__":
         return str(function.__module__)
     file = function.__globals__.get("__file__")
-    if not file:
-        raise InvalidFunctionError(f"{where} was typed into a prompt or notebook: put it into a file, and import that")
-    return Path(file).stem
+    return Path(file).stem if file else TYPED_IN

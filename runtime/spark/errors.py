@@ -87,6 +87,10 @@ class VertexFunctionError(TaskError):
     """A vertex refers to a function that its job file does not define."""
 
 
+class FunctionTaskError(TaskError):
+    """A function cannot be run as a job, or what it returns cannot travel."""
+
+
 class TaskCancelled(KeyboardInterrupt):
     """Raised inside the user's code when its task is cancelled.
 

@@ -14,7 +14,16 @@ from runtime.gateways.diagnostics import ComponentLog
 from runtime.gateways.errors import NoSuchLogError
 from runtime.gateways.messages import TaskLog
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import TASK_LOGS, KeptLog, LogChunk, bounded, logs_owner, read_chunk
+from runtime.job_logs import (
+    FUNCTION_RESULT,
+    FUNCTION_RESULT_MAX_SIZE,
+    TASK_LOGS,
+    KeptLog,
+    LogChunk,
+    bounded,
+    logs_owner,
+    read_chunk,
+)
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 
 TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # what a client takes at once has an end too
@@ -67,7 +76,11 @@ class AttemptDirectories:
         directory = self._root / job_id / attempt_id
         if not directory.exists():
             return []
-        return [keep_log(name, directory / name, job_id, blobs, max_size) for name in TASK_LOGS]
+        kept = [keep_log(name, directory / name, job_id, blobs, max_size) for name in TASK_LOGS]
+        result = directory / FUNCTION_RESULT
+        if result.is_file() and not result.is_symlink() and result.stat().st_size <= FUNCTION_RESULT_MAX_SIZE:
+            kept.append(keep_log(FUNCTION_RESULT, result, job_id, blobs, FUNCTION_RESULT_MAX_SIZE))
+        return kept
 
     def read(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
         """A piece of a log; raises NoSuchLogError for a name that is no log's, or a negative offset."""

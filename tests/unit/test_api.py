@@ -179,10 +179,22 @@ def test_a_function_of_the_main_file_is_found_by_the_files_name(tmp_path: Any) -
     assert done.stdout == "my_job:work\n"
 
 
-def test_a_function_that_was_typed_in_is_refused() -> None:
-    code = "from runtime.api import Pipeline\ndef f(ctx): pass\nPipeline('job').sink('w', f)"
+def test_a_function_that_was_typed_in_is_submitted_by_a_notebook_only() -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from runtime.api import Pipeline\n"
+        "from runtime.client import ClusterClient\n"
+        "def f(ctx): pass\n"
+        "p = Pipeline('job')\n"
+        "p.sink('w', f)\n"
+        "graph = p.to_job_graph()\n"
+        "print(graph.vertices[0].function)\n"
+        "with ClusterClient('akka.tcp://understudy@127.0.0.1:1/user/dispatcher', b'0' * 32) as client:\n"
+        "    client.submit(graph, Path('job.py'))\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "typed into a prompt or notebook" in done.stderr
+    assert done.stdout == "typed_in:f\n"
+    assert "typed into a prompt or notebook, so job.py does not have them" in done.stderr
 
 
 def test_importing_the_api_does_not_import_pyspark() -> None:

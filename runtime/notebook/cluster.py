@@ -1,0 +1,198 @@
+"""A cluster as a notebook has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from actors.address import ActorAddress
+from actors.rpc.gateway import RpcGateway
+from runtime.api import Pipeline
+from runtime.client import ClusterClient
+from runtime.cluster.views import view_of_details, view_of_task_manager
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.messages import ClusterOverview
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.ids import JobID
+from runtime.notebook.gateways import synchronous
+from runtime.notebook.html import cluster_html, jobs_html
+from runtime.notebook.job import Job
+from runtime.notebook.submission import Submission, submit
+
+G = TypeVar("G", bound=RpcGateway)
+
+SHOWN_JOBS = 10
+
+
+class Cluster:
+    """A handle of a cluster; made by `runtime.notebook.connect`. A context manager, or call `close`.
+
+    Args:
+        client: speaks to it; closed with this.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+
+    @property
+    def address(self) -> str:
+        """Address of the Dispatcher at the master that is spoken to."""
+        return str(self.client.system.with_path("/user/dispatcher"))
+
+    # --------------------------------------------------------------------- jobs
+
+    def submit(
+        self,
+        work: Callable[..., Any] | Pipeline | str | PathLike[str],
+        *args: Any,
+        name: str | None = None,
+        py_files: Iterable[str | Path] = (),
+        packages: Iterable[str | Path] = (),
+        requirements: Iterable[str | Path] = (),
+        archives: Iterable[str | Path] = (),
+        jars: Iterable[str | Path] = (),
+        priority: int = 0,
+        from_savepoint: str | Path | None = None,
+        allow_non_restored_state: bool = False,
+        settings: Mapping[str, str] | None = None,
+        job_id: str | None = None,
+        **kwargs: Any,
+    ) -> Job:
+        """Submit a job; returns when the cluster has it.
+
+        Args:
+            work: a function, whose return value is the job's result; a `runtime.api.Pipeline`; or the path of a PySpark
+                script or pipeline file. A function's parameter ``spark`` is given the task's session.
+            args: arguments of the function, or the command line of the file.
+            name: of the job; by default the function's, the pipeline's or the file's.
+            py_files: modules and archives that its code imports.
+            packages: wheels and source distributions to install for it.
+            requirements: requirements files to install for it.
+            archives: packed virtual environments, or archives of modules.
+            jars: for its Spark session.
+            priority: slots go to jobs of a higher one first.
+            from_savepoint: directory of the savepoint that its streaming queries begin from.
+            allow_non_restored_state: begin although some of that state is nobody's.
+            settings: its own ``restart-strategy.*`` and ``execution.checkpointing.*``.
+            job_id: 32 hexadecimal digits; submitting twice with one id is submitting once.
+            kwargs: keyword arguments of the function.
+
+        Raises:
+            FunctionTaskError: the function or its arguments cannot be pickled.
+            JobFileError, JobGraphError, JobSubmissionError: the job is not valid, or not accepted.
+            OSError: a file cannot be read.
+        """
+        submission = Submission(
+            name=name,
+            py_files=tuple(map(Path, py_files)),
+            packages=tuple(map(Path, packages)),
+            requirements=tuple(map(Path, requirements)),
+            archives=tuple(map(Path, archives)),
+            jars=tuple(map(Path, jars)),
+            priority=priority,
+            from_savepoint=None if from_savepoint is None else Path(from_savepoint),
+            allow_non_restored_state=allow_non_restored_state,
+            settings=dict(settings or {}),
+            job_id=None if job_id is None else JobID(job_id),
+        )
+        graph, returns = submit(self.client, work, args, kwargs, submission)
+        return Job(self.client, graph.job_id, graph=graph, returns=returns)
+
+    def job(self, job_id: str) -> Job:
+        """A handle of a job that was submitted before, by whomever; raises `JobNotFoundError`."""
+        wanted = JobID(job_id)
+        self.client.status_of(wanted)
+        return Job(self.client, wanted)
+
+    def jobs(self) -> Jobs:
+        """Running and finished jobs, the newest first."""
+        return Jobs(Job(self.client, details.job_id, details=details) for details in self.client.list_jobs())
+
+    # ------------------------------------------------------------------- actors
+
+    @property
+    def dispatcher(self) -> Any:
+        """The Dispatcher that leads: every method of `DispatcherGateway`, returning the answer itself."""
+        return self._following("dispatcher", DispatcherGateway)
+
+    @property
+    def resource_manager(self) -> Any:
+        """The ResourceManager that leads: every method of `ResourceManagerGateway`, returning the answer itself."""
+        return self._following("resourcemanager", ResourceManagerGateway)
+
+    def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any:
+        """An actor by its name in the cluster, or by its address; its methods return the answers themselves.
+
+        Args:
+            name: ``dispatcher``, or ``akka.tcp://<system>@<host>:<port>/user/<name>``.
+            gateway_type: the interface that it is called by.
+
+        Raises:
+            UnknownActor, RecipientUnreachable: there is no such actor, or nobody listens there.
+        """
+        if "://" not in name:
+            return self._following(name, gateway_type)
+        address = ActorAddress.parse(name)
+        self.client.lookup_address(address, gateway_type)  # says now that there is none
+        call = lambda question: question(self.client.lookup_address(address, gateway_type))  # noqa: E731
+        return synchronous(gateway_type, f"{gateway_type.__name__} of {address}", call)
+
+    def lookup(self, name: str, gateway_type: type[G]) -> G:
+        """The gateway itself, whose asks return an `Ask`: to be awaited, or for many asks at once."""
+        if "://" in name:
+            return self.client.lookup_address(name, gateway_type)
+        return self.client.lookup(name, gateway_type)
+
+    def _following(self, name: str, gateway_type: type[RpcGateway]) -> Any:
+        call = lambda question: self.client.call(name, gateway_type, question)  # noqa: E731
+        return synchronous(
+            gateway_type, f"{gateway_type.__name__} of {self.client.system.with_path(f'/user/{name}')}", call
+        )
+
+    # -------------------------------------------------------------------- shown
+
+    def overview(self) -> ClusterOverview:
+        """Counts of TaskExecutors, slots and jobs."""
+        return self.client.overview()
+
+    def close(self) -> None:
+        """Close the connections; the cluster and its jobs go on."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Cluster at {self.address}>"  # asks nobody: a debugger may show it
+
+    def _repr_html_(self) -> str:
+        workers = [view_of_task_manager(view) for view in self.client.task_managers()]
+        jobs = [view_of_details(details) for details in self.client.list_jobs()]
+        return cluster_html(self.address, self.client.overview(), workers, jobs[:SHOWN_JOBS])
+
+
+class Jobs(Sequence[Job]):
+    """Handles of jobs, shown as a table."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._jobs = tuple(jobs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._jobs[index]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self._jobs)) or "no jobs"
+
+    def _repr_html_(self) -> str:
+        return jobs_html([view_of_details(job.details) for job in self._jobs if job.details is not None])

@@ -1,0 +1,127 @@
+"""``%%understudy``: the code of a cell as a job. Loaded by ``%load_ext runtime.notebook``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from actors.errors import ActorError
+from blob.errors import BlobError
+from conf.errors import ConfigurationError
+from runtime.cluster.render import print_error
+from runtime.environment.errors import ClusterError
+from runtime.gateways.errors import GatewayError
+from runtime.ha.errors import HaError
+from runtime.jobgraph.errors import JobGraphError
+from runtime.notebook.cluster import Cluster
+from runtime.notebook.connecting import connect
+from runtime.spark.errors import SparkVehicleError, TaskError
+
+MAGIC = "understudy"
+CLUSTER = "cluster"
+SHOWN = (
+    ActorError,
+    BlobError,
+    ClusterError,
+    ConfigurationError,
+    GatewayError,
+    HaError,
+    JobGraphError,
+    SparkVehicleError,
+    TaskError,
+)
+"""Errors that say all there is to say: they are shown as one line with the remedy, below the user's own traceback."""
+
+
+def install(shell: InteractiveShell) -> None:
+    """Add the magic to a shell, and show errors in one line."""
+
+    def understudy(line: str, cell: str | None = None) -> Any:
+        return run_magic(shell, line, cell)
+
+    understudy.__doc__ = run_magic.__doc__
+    shell.register_magic_function(understudy, "line_cell", MAGIC)  # type: ignore[no-untyped-call, arg-type, unused-ignore]
+    shell.set_custom_exc(SHOWN, _show_error)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def uninstall(shell: InteractiveShell) -> None:
+    """Take both away again."""
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop(MAGIC, None)
+    shell.set_custom_exc((), None)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def run_magic(shell: InteractiveShell, line: str, cell: str | None) -> Any:
+    """Run a cell as a job: ``%%understudy [--name NAME] [--cluster VARIABLE] [--into VARIABLE] [--detach] [-- ARGS]``
+
+    The cell is a PySpark script, or has a function ``pipeline(argv)``. Its progress is shown, then what it prints. The
+    cluster is the one in the variable ``cluster``; where there is no such variable, the one of this machine is put
+    there. ``--into`` names a variable for the job's handle; ``--detach`` does not wait for its end. What the cell
+    defines is defined in the job, not in the notebook.
+
+    ``%understudy`` alone shows the cluster.
+    """
+    try:
+        options = _command.make_context(MAGIC, shlex.split(line)).params
+    except click.exceptions.Exit:
+        return None  # --help
+    except (click.UsageError, ValueError) as error:
+        raise UsageError(f"%%understudy: {error}") from None
+    cluster = _cluster(shell, options["cluster"])
+    if cell is None:
+        return cluster
+    with tempfile.TemporaryDirectory(prefix="understudy-cell-") as scratch:
+        main = Path(scratch) / "cell.py"
+        main.write_text(cell, "utf-8")
+        job = cluster.submit(main, *options["args"], name=options["name"])
+    if options["into"]:
+        shell.user_ns[options["into"]] = job
+    if options["detach"]:
+        return None if options["into"] else job
+    job.progress()
+    sys.stdout.write(job.logs("stdout"))
+    job.result()
+    return None
+
+
+@click.command()
+@click.option("--name")
+@click.option("--cluster", default=CLUSTER)
+@click.option("--into", default="")
+@click.option("--detach", is_flag=True)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def _command(**_options: object) -> None:
+    """The options of the magic; only parsed."""
+
+
+def _cluster(shell: InteractiveShell, variable: str) -> Cluster:
+    found = shell.user_ns.get(variable)
+    if isinstance(found, Cluster):
+        return found
+    if found is not None or variable != CLUSTER:
+        raise UsageError(f"%%understudy: the variable {variable} is no cluster: {variable} = connect(...) makes it one")
+    cluster = connect()
+    shell.user_ns[variable] = cluster
+    return cluster
+
+
+def _show_error(
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    tb_offset: int | None = None,
+) -> list[str]:
+    details = str(getattr(error, "details", "")).rstrip()
+    if details:
+        sys.stderr.write(details + "\n")
+    print_error(error)
+    return [f"{kind.__name__}: {error}"]

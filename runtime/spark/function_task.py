@@ -1,0 +1,134 @@
+"""Functions that were typed into a prompt or notebook, as the code of a job: both ends of their way.
+
+The client pickles a function by value into the job's main file; only the task process unpickles it. What the function
+returns goes the other way, in the file `FUNCTION_RESULT` of the attempt.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import os
+import pickle
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.job_logs import FUNCTION_RESULT, FUNCTION_RESULT_MAX_SIZE
+from runtime.spark.errors import FunctionTaskError
+
+SPARK_PARAMETER = "spark"
+"""A parameter of this name is given the task's session, unless the caller gives it something."""
+
+_FUNCTION = '''\
+# Made by runtime.notebook: runs the function {name} as a job.
+from runtime.spark.function_task import run_function
+
+run_function("""\\
+{pickled}""")
+'''
+
+_FUNCTIONS = '''\
+# Made by runtime.notebook: the functions of a pipeline.
+from runtime.spark.function_task import load_functions
+
+globals().update(load_functions("""\\
+{pickled}"""))
+'''
+
+
+def function_file(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The text of a script that calls a function; raises `FunctionTaskError` where it cannot be pickled."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return _FUNCTION.format(name=ascii(name), pickled=_pickled((function, args, dict(kwargs)), f"the function {name}"))
+
+
+def functions_file(functions: Mapping[str, Callable[..., Any]]) -> str:
+    """The text of a module that has these functions; raises `FunctionTaskError` where they cannot be pickled."""
+    return _FUNCTIONS.format(pickled=_pickled(dict(functions), "the pipeline"))
+
+
+def run_function(pickled: str) -> None:
+    """In a task process: call the function, and leave what it returns in `FUNCTION_RESULT`.
+
+    Raises:
+        FunctionTaskError: it cannot be unpickled here, or what it returns cannot travel.
+    """
+    target = Path.cwd() / FUNCTION_RESULT  # the function may change the directory
+    function, args, kwargs = _unpickled(pickled)
+    returned = function(*args, **_with_spark(function, args, kwargs))
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if (type(returned).__module__ or "").startswith("pyspark.sql"):
+        raise FunctionTaskError(
+            f"{name} returned a Spark {type(returned).__name__}, which lives in the cluster: return its toPandas() or "
+            "collect(), or write it and return where it is"
+        )
+    data = _dumps(returned, f"what {name} returned")
+    if len(data) > FUNCTION_RESULT_MAX_SIZE:
+        raise FunctionTaskError(
+            f"what {name} returned has {len(data):,} bytes, and may have {FUNCTION_RESULT_MAX_SIZE:,}: write it, and "
+            "return where it is"
+        )
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(data)
+
+
+def load_functions(pickled: str) -> dict[str, Callable[..., Any]]:
+    """In a task process: the functions of `functions_file`; raises `FunctionTaskError`."""
+    functions: dict[str, Callable[..., Any]] = _unpickled(pickled)
+    return functions
+
+
+def load_result(data: bytes) -> Any:
+    """In the client: what the function returned. What a job writes is trusted as its function is."""
+    return pickle.loads(data)  # noqa: S301  # of the caller's own function, over an authenticated connection
+
+
+def _with_spark(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        signature = inspect.signature(function)
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # the call itself says what does not fit
+        return kwargs
+    if SPARK_PARAMETER not in signature.parameters or SPARK_PARAMETER in given:
+        return kwargs
+    from pyspark.sql import SparkSession
+
+    return {**kwargs, SPARK_PARAMETER: SparkSession.builder.getOrCreate()}
+
+
+def _pickled(value: Any, what: str) -> str:
+    data = pickle.dumps((sys.version_info[:2], _dumps(value, what)))
+    return "\n".join(textwrap.wrap(base64.b64encode(data).decode(), 100)) + "\n"
+
+
+def _dumps(value: Any, what: str) -> bytes:
+    import pyspark.cloudpickle
+
+    try:
+        data: bytes = pyspark.cloudpickle.dumps(value)  # type: ignore[no-untyped-call, unused-ignore]
+    except Exception as error:  # whatever the values' own pickling raises
+        raise FunctionTaskError(
+            f"{what} cannot be pickled: {type(error).__name__}: {error}; a Spark session, an open file or a lock "
+            "cannot travel: make it inside the function"
+        ) from error
+    return data
+
+
+def _unpickled(pickled: str) -> Any:
+    version, data = pickle.loads(base64.b64decode(pickled))  # noqa: S301  # the job's own code, in its own process
+    if version != sys.version_info[:2]:
+        theirs, ours = (".".join(map(str, pair)) for pair in (version, sys.version_info[:2]))
+        raise FunctionTaskError(
+            f"the function was pickled by Python {theirs} and the cluster runs Python {ours}: run both with the same, "
+            "or submit a file"
+        )
+    try:
+        return pickle.loads(data)  # noqa: S301
+    except ImportError as error:
+        raise FunctionTaskError(
+            f"the function needs a module that the job does not have: {error}; give it with py_files=, packages= or "
+            "requirements="
+        ) from error
