@@ -39,6 +39,16 @@ def stop_job(
     _show(status, f"savepoint of job {job_id}", as_json)
 
 
+def roll_back(client: ClusterClient, job_id: JobID, target: str, new_query_id: bool, as_json: bool) -> None:
+    """`understudy job rollback`."""
+    place = Path(target) if "/" in target or Path(target).is_dir() else target
+    status = client.roll_back(job_id, place, new_query_id=new_query_id)
+    if as_json:
+        print_json(to_plain(status))
+    else:
+        print_line(f"job {job_id} goes back to {status.path}: its tasks restart", sys.stderr)
+
+
 def _show(status: OperationStatus, what: str, as_json: bool) -> None:
     """The directory to standard output, what is to be known beside it to standard error."""
     if as_json:
