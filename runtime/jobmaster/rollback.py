@@ -108,7 +108,7 @@ class JobRollbacks:
             take_files(path, list_files(path), pinned)
         except OSError as error:
             raise SnapshotError(f"{path} cannot be kept for going back to it: {error}") from error
-        if is_checkpoint(path):
+        if is_checkpoint(pinned):
             open_checkpoint(pinned)  # it may have been subsumed a moment ago, and be on its way out
         return pinned
 
