@@ -73,6 +73,24 @@ class CheckpointClient(ABC):
                 return status, job_status
             time.sleep(POLL_S)
 
+    def roll_back(
+        self, job_id: JobID, target: str | Path, *, new_query_id: bool = False, trigger_id: TriggerID | None = None
+    ) -> OperationStatus:
+        """Restart a running job from one of its checkpoints or savepoints.
+
+        Args:
+            job_id: the job.
+            target: a checkpoint's number or ``chk-<number>``, or the directory of a savepoint.
+            new_query_id: whether the queries get new ids, so that sinks that remember batches take them again.
+            trigger_id: of the wish; the same again is the same rollback. None for a new one.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            CheckpointError: the job cannot go back there, and goes on as before.
+        """
+        wanted, path = trigger_id or TriggerID.random(), str(target.resolve()) if isinstance(target, Path) else target
+        return self._ask(lambda dispatcher: dispatcher.roll_back(job_id, wanted, path, new_query_id).result())
+
     def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
         """The figures of a job's checkpoints; raises `JobNotFoundError`."""
         return self._ask(lambda dispatcher: dispatcher.request_checkpoint_statistics(job_id).result())

@@ -97,6 +97,11 @@ class CheckpointCoordinator:
         return frozenset(posixpath.basename(self._checkpoint_directory(number)) for number in done)
 
     @property
+    def last_number(self) -> int:
+        """The highest number of all checkpoints that were triggered, as far as is known; 0 for none."""
+        return max((*self._outcomes, *self._pending), default=0)
+
+    @property
     def pending(self) -> tuple[PendingCheckpoint, ...]:
         """The checkpoints under way."""
         return tuple(self._pending.values())

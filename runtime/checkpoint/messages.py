@@ -194,9 +194,13 @@ class JobManagerTaskRestore:
             for a checkpoint of the job's own. A savepoint is put back once, whatever lies at the location of the query;
             a checkpoint of its own only where what lies there is behind it, or broken.
         allow_non_restored_state: whether a query may begin without state although there is some that nobody claims.
+        rollback: the wish to go back there, of a job that has gone back; its queries are put back once for each wish.
+        new_query_id: whether queries get new ids as they are put back.
     """
 
     checkpoint_id: int
     queries: tuple[QuerySnapshot, ...]
     savepoint: str = ""
     allow_non_restored_state: bool = False
+    rollback: str = ""
+    new_query_id: bool = False

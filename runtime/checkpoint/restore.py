@@ -81,7 +81,7 @@ def restore_snapshot(
     workspace = _workspace_of(location)
     try:
         if sink is not None and snapshot.sink is not None:
-            _check_output(snapshot, Path(snapshot.sink), sink)
+            check_sink(snapshot, Path(snapshot.sink), sink)
         journal = _Journal(snapshot.batch_id, str(sink) if keeps_log else None)
         make_private(workspace / "location")
         _write(workspace, journal)
@@ -161,8 +161,17 @@ def _log_of(snapshot: QuerySnapshot) -> tuple[str, ...]:
     return sink_files(list_names(Path(snapshot.path) / SINK), snapshot.batch_id)
 
 
-def _check_output(snapshot: QuerySnapshot, old: Path, new: Path) -> None:
-    """See that the sink still has what the log of a snapshot names: Spark passes over missing files in silence."""
+def check_sink(snapshot: QuerySnapshot, old: Path, new: Path) -> None:
+    """See that the sink still has what the log of a snapshot names: Spark passes over missing files in silence.
+
+    Args:
+        snapshot: that is to be restored.
+        old: directory of its file sink.
+        new: directory of the file sink from then on.
+
+    Raises:
+        SnapshotLostError: files are gone.
+    """
     log = Path(snapshot.path) / SINK
     try:
         named = files_in_log((log / name).read_bytes() for name in _log_of(snapshot) if not name.endswith(".crc"))

@@ -75,14 +75,18 @@ class TaskRestore:
             )
 
     def _restore_savepoint(self, query: QueryLocation, state: QuerySnapshot, savepoint: str) -> str:
+        restore = self._restore
+        wish, new_query_id = ("", False) if restore is None else (restore.rollback, restore.new_query_id)
         mark = self._directory / "restored" / f"{directory_name(query.name)}.json"
-        if mark.exists():
+        if mark.exists() and json.loads(mark.read_bytes()).get("rollback", "") == wish:
             return ""
-        _put_back(query, state, copy=True)  # the savepoint is the user's
+        _put_back(query, state, copy=True, new_query_id=new_query_id)  # the savepoint is the user's
         make_private(mark.parent)
-        write_private(mark, json.dumps({"savepoint": savepoint, "batch_id": state.batch_id}).encode())
+        done = {"savepoint": savepoint, "batch_id": state.batch_id, "rollback": wish}
+        write_private(mark, json.dumps(done).encode())
         return f"query {query.name} begins from batch {state.batch_id} of {savepoint}"
 
 
-def _put_back(query: QueryLocation, state: QuerySnapshot, *, copy: bool = False) -> None:
-    restore_snapshot(state, Path(query.location), None if query.sink is None else Path(query.sink), copy=copy)
+def _put_back(query: QueryLocation, state: QuerySnapshot, *, copy: bool = False, new_query_id: bool = False) -> None:
+    sink = None if query.sink is None else Path(query.sink)
+    restore_snapshot(state, Path(query.location), sink, new_query_id=new_query_id, copy=copy)

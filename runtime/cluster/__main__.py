@@ -281,6 +281,28 @@ def job_savepoint(**settings: object) -> None:
     commands.job_savepoint(**settings)  # type: ignore[arg-type]
 
 
+@job.command(name="rollback")
+@configured
+@click.option(
+    "--to", "target", required=True, help="A checkpoint that is kept (chk-N), or the directory of a savepoint."
+)
+@click.option(
+    "--new-query-id",
+    is_flag=True,
+    help="Give the queries new ids, so that sinks that remember batches by query and number take them again.",
+)
+@json_option
+@click.argument("job_id")
+def job_rollback(**settings: object) -> None:
+    """Restart a job from where its queries stood in one of its own checkpoints or savepoints.
+
+    What they have written to file sinks since then is taken back. Where that is not possible the job goes on as it is.
+    """
+    from runtime.cluster import commands
+
+    commands.job_rollback(**settings)  # type: ignore[arg-type]
+
+
 @job.command(name="stop")
 @configured
 @click.option(

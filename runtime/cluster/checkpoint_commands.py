@@ -49,6 +49,17 @@ def _goes_on(what: str, job_id: JobID) -> str:
     return f"the {what} goes on; `python -m runtime.cluster job info {job_id}` shows what became of it"
 
 
+def roll_back(client: ClusterClient, job_id: JobID, target: str, new_query_id: bool, as_json: bool) -> None:
+    """`understudy job rollback`."""
+    place = Path(target) if "/" in target or Path(target).is_dir() else target
+    with waiting(f"rolling job {job_id} back", _goes_on("rollback", job_id)):
+        status = client.roll_back(job_id, place, new_query_id=new_query_id)
+    if as_json:
+        print_json(to_plain(status))
+    else:
+        print_line(f"job {job_id} goes back to {status.path}: its tasks restart", sys.stderr)
+
+
 def _show(status: OperationStatus, what: str, as_json: bool) -> None:
     """The directory to standard output, what is to be known beside it to standard error."""
     if as_json:

@@ -14,7 +14,13 @@ from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions
 from runtime.client import ClusterClient
-from runtime.cluster.checkpoint_commands import print_checkpoints, stop_job, take_checkpoint, take_savepoint
+from runtime.cluster.checkpoint_commands import (
+    print_checkpoints,
+    roll_back,
+    stop_job,
+    take_checkpoint,
+    take_savepoint,
+)
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
 from runtime.cluster.progress import job_progress
 from runtime.cluster.render import (
@@ -346,6 +352,13 @@ def job_savepoint(configuration: Configuration, job_id: str, directory: str | No
     wanted = job_id_of(job_id)
     with readable_errors(), connect(configuration) as client:
         take_savepoint(client, wanted, directory, as_json)
+
+
+def job_rollback(configuration: Configuration, job_id: str, target: str, new_query_id: bool, as_json: bool) -> None:
+    """`understudy job rollback`."""
+    wanted = _job_id(job_id)
+    with _readable_errors(), connect(configuration) as client:
+        roll_back(client, wanted, target, new_query_id, as_json)
 
 
 def job_stop(configuration: Configuration, job_id: str, directory: str | None, drain: bool, as_json: bool) -> None:

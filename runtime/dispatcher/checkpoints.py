@@ -49,6 +49,10 @@ class DispatcherCheckpoints(RpcEndpoint):
         return known or await self._running(job_id).gateway.stop_with_savepoint(trigger_id, target_directory, drain)
 
     @rpc
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        return await self._running(job_id).gateway.roll_back(trigger_id, target, new_query_id)
+
+    @rpc
     async def get_triggered_savepoint_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         known = await self._ended_with(job_id, trigger_id)
         if known is None and await self._ended(job_id) is not None:

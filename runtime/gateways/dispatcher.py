@@ -87,6 +87,25 @@ class DispatcherGateway(FencedRpcGateway):
         """Stop a job's queries, make a savepoint, and let the job finish; as `trigger_savepoint`."""
         raise NotImplementedError
 
+    def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> Ask[OperationStatus]:
+        """Restart a job's tasks from where its queries stood in one of its checkpoints or savepoints.
+
+        The answer comes when that is written down; the tasks restart after it. Idempotent by trigger id, for as long as
+        the job goes back nowhere else.
+
+        Args:
+            job_id: the job.
+            trigger_id: of the wish.
+            target: ``chk-<number>`` or the number of a checkpoint that is kept, or the directory of a savepoint.
+            new_query_id: whether the queries get new ids, so that sinks that remember batches take them again.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            JobNotReachableError: its JobMaster does not answer at present; ask again.
+            CheckpointError: the job cannot go back there, and goes on as before.
+        """
+        raise NotImplementedError
+
     def get_triggered_savepoint_status(self, job_id: JobID, trigger_id: TriggerID) -> Ask[OperationStatus]:
         """What became of one of the three above.
 

@@ -82,6 +82,10 @@ class JobMasterGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> Ask[OperationStatus]:
+        """Go back to one of the job's checkpoints or savepoints; see `DispatcherGateway.roll_back`."""
+        raise NotImplementedError
+
     def request_operation_status(self, trigger_id: TriggerID) -> Ask[OperationStatus]:
         """What became of a trigger; raises `UnknownOperationError`."""
         raise NotImplementedError

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.execution_state import Instant, JobStatus
+from runtime.jobmaster.rollback import JobRollbacks, Rollback
 from runtime.jobmaster.savepoints import SavepointWriter
 
 RETRY_S = 0.5
@@ -99,6 +101,7 @@ class JobCheckpoints:
         self._store: CompletedCheckpointStore = factory.completed_checkpoint_store(job.job_id, retained)
         self._counter: CheckpointIDCounter = factory.checkpoint_id_counter(job.job_id)
         self._savepoints = SavepointWriter(job, configuration)
+        self._rollbacks = JobRollbacks(job.job_id, self._directory)
         self._initial: JobManagerTaskRestore | None = None
         self._storing = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
@@ -106,8 +109,11 @@ class JobCheckpoints:
 
     # --------------------------------------------------------------- the beginning and the end
 
-    async def recover(self) -> str:
+    async def recover(self, rollback: Rollback | None = None) -> str:
         """Find what former JobMasters have stored, and what the job begins from; raises HaError.
+
+        Args:
+            rollback: the last one, as it was written down.
 
         Returns:
             why the savepoint that the job is to begin from cannot be used; empty if it can, or there is none.
@@ -123,6 +129,12 @@ class JobCheckpoints:
         if self._job.savepoint is not None and not completed:
             try:
                 self._initial = await self._endpoint.run_blocking(self._savepoints.read, self._job.savepoint)
+            except (CheckpointError, OSError) as error:
+                return str(error)
+        if rollback is not None:
+            try:
+                latest_id = completed[-1].checkpoint_id if completed else 0
+                await self._endpoint.run_blocking(self._rollbacks.take_up, rollback, latest_id)
             except (CheckpointError, OSError) as error:
                 return str(error)
         return ""
@@ -182,6 +194,10 @@ class JobCheckpoints:
         """What a task that is about to be deployed is given to begin with."""
         self._coordinator.stop_undone()
         latest = self._coordinator.latest
+        rolled_back = self._rollbacks.restore(task_key, latest)
+        if rolled_back is not None and self._rollbacks.last is not None:
+            self._coordinator.restored(rolled_back.checkpoint_id, self._rollbacks.last.shown, self._now())
+            return rolled_back
         if latest is None:
             if self._initial is not None:
                 self._coordinator.restored(self._initial.checkpoint_id, self._initial.savepoint, self._now())
@@ -191,6 +207,21 @@ class JobCheckpoints:
             return None
         self._coordinator.restored(latest.checkpoint_id, latest.path, self._now())
         return JobManagerTaskRestore(latest.checkpoint_id, own[0].queries)
+
+    @property
+    def rollback(self) -> Rollback | None:
+        """The last rollback, which a successor has to know."""
+        return self._rollbacks.last
+
+    async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> None:
+        """Decide that the job goes back; the caller has it written down, and the tasks restarted.
+
+        See `JobRollbacks.prepare`, also for what it raises.
+        """
+        async with self._storing:  # or what it goes back to might be subsumed meanwhile
+            prepared = await self._endpoint.run_blocking(self._rollbacks.prepare, trigger_id, target, new_query_id)
+            decided = replace(prepared, after=self._coordinator.last_number)
+            await self._endpoint.run_blocking(self._rollbacks.take_up, decided)
 
     def operation(self, trigger_id: TriggerID) -> OperationStatus:
         """What became of a trigger; raises `UnknownOperationError`."""

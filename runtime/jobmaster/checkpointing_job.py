@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import rpc, rpc_sync
+from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.messages import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
     CheckpointTrigger,
     DeclineCheckpoint,
+    OperationState,
     OperationStatus,
     SnapshotType,
 )
@@ -15,7 +17,8 @@ from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.errors import JobNotReachableError
 from runtime.ids import TriggerID
 from runtime.jobmaster.checkpointing import JobCheckpoints
-from runtime.jobmaster.job_execution import JobExecution
+from runtime.jobmaster.job_execution import JobExecution, current_instant
+from runtime.jobmaster.scheduler import ACTIVE
 
 
 class CheckpointingJob(JobExecution):
@@ -56,6 +59,22 @@ class CheckpointingJob(JobExecution):
         status = await self._require_checkpoints().trigger(trigger)
         self._advance_checkpoints()
         return status
+
+    @rpc
+    async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        checkpoints = self._require_checkpoints()
+        if checkpoints.rollback is None or checkpoints.rollback.trigger_id != trigger_id:
+            await checkpoints.roll_back(trigger_id, target, new_query_id)
+            graph = self._require_graph()
+            if graph.status not in ACTIVE:
+                raise CheckpointError(f"job {self._job_id} is {graph.status.value}: it goes back nowhere")
+            self.log.warning("job %s goes back to %s", self._job_id, target)
+            instructions = graph.restart_all(current_instant())
+            self._advance_checkpoints()  # none is begun with what runs now
+            await self._written()
+            self._do(instructions)
+        await self._written()
+        return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
 
     @rpc_sync
     def request_operation_status(self, trigger_id: TriggerID) -> OperationStatus:

@@ -30,6 +30,7 @@ from runtime.jobmaster.execution_state import (
     Instant,
     JobStatus,
 )
+from runtime.jobmaster.failover import region_to_restart
 from runtime.jobmaster.instructions import CancelTask, DeployTask, Instruction, JobReachedTerminal, ReleaseSlot
 from runtime.jobmaster.scheduler import ACTIVE, Scheduler
 from runtime.jobmaster.slot_pool import AllocatedSlot
@@ -72,6 +73,13 @@ class ExecutionGraph(Scheduler):
             return []
         self._record_failure(error)
         return self._begin_to_fail(error, at) + self._settle(at)
+
+    def restart_all(self, at: Instant) -> list[Instruction]:
+        """Run all tasks again that have not finished, which is no failure; ignored where nothing may be restarted."""
+        if self._status not in ACTIVE:
+            return []
+        unfinished = {key for key, task in self._tasks.items() if not task.is_finished}
+        return self._restart(region_to_restart(self._tasks, unfinished), at) + self._settle(at)
 
     def suspend(self, at: Instant) -> list[Instruction]:
         """This JobMaster no longer leads the job: its tasks run on, another JobMaster takes them over."""

@@ -152,7 +152,8 @@ class JobExecution(LeaderEndpoint):
         self._checkpoints = JobCheckpoints(
             self, job, term, self._ha, configuration, self._task_managers, current_instant, self._checkpoints_fail
         )
-        self._cannot_begin = await self._checkpoints.recover() or self._cannot_begin
+        rollback = None if saved is None else saved.rollback
+        self._cannot_begin = await self._checkpoints.recover(rollback) or self._cannot_begin
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()
@@ -188,7 +189,8 @@ class JobExecution(LeaderEndpoint):
         return saved
 
     def _encoded_execution(self) -> bytes:
-        return encode(self._require_graph().snapshot(current_instant()))
+        saved = self._require_graph().snapshot(current_instant())
+        return encode(saved if self._checkpoints is None else replace(saved, rollback=self._checkpoints.rollback))
 
     # ------------------------------------------------------------- instructions
 

@@ -117,7 +117,9 @@ class Scheduler(ExecutionGraphState):
         keys = {task.chain.key for task in failed}
         if cause.lost_result in self._task_of:
             keys.add(self._task_of[cause.lost_result].chain.key)
-        region = region_to_restart(self._tasks, keys)
+        return self._restart(region_to_restart(self._tasks, keys), at)
+
+    def _restart(self, region: set[JobVertexID], at: Instant) -> list[Instruction]:
         instructions: list[Instruction] = []
         for key in region:
             task = self._tasks[key]

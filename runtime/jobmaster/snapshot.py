@@ -17,6 +17,7 @@ from runtime.jobmaster.descriptor import ResultPartitionInfo
 from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
 from runtime.jobmaster.restart_strategy import RestartStrategyState
+from runtime.jobmaster.rollback import Rollback
 from runtime.jobmaster.slot_pool import AllocatedSlot
 
 FORMAT_VERSION = 1
@@ -63,6 +64,7 @@ class ExecutionGraphSnapshot:
         tasks: all of them.
         format_version: of this form.
         failure_counts: how many failures of each kind there were, by the kind's name.
+        rollback: where the job has gone back to last.
     """
 
     job_id: JobID
@@ -76,6 +78,7 @@ class ExecutionGraphSnapshot:
     tasks: tuple[TaskSnapshot, ...]
     format_version: int = FORMAT_VERSION
     failure_counts: dict[str, int] = field(default_factory=dict)
+    rollback: Rollback | None = None
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:

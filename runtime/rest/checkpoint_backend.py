@@ -23,6 +23,9 @@ class CheckpointBackend(Protocol):
     async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
         """Have a checkpoint or savepoint made. Idempotent by trigger id."""
 
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        """Have a job go back. Idempotent by trigger id; raises `CheckpointError` where it cannot."""
+
     async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         """What became of that; raises `UnknownOperationError`."""
 
@@ -51,6 +54,11 @@ class ClusterCheckpoints(ABC):
             return dispatcher.trigger_checkpoint(job_id, wanted)
 
         return await self._ask_dispatcher(ask)
+
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        return await self._ask_dispatcher(
+            lambda dispatcher: dispatcher.roll_back(job_id, trigger_id, target, new_query_id)
+        )
 
     async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         return await self._ask_dispatcher(

@@ -70,7 +70,10 @@ class TaskCheckpoints:
         self._queries: dict[str, QueryLocation] = {}
         is_savepoint = restore is not None and bool(restore.savepoint)
         self._previous = {} if restore is None or is_savepoint else {query.name: query for query in restore.queries}
-        self._expected = frozenset(self._previous)
+        # After a rollback no checkpoint may be complete before all queries have gone back.
+        is_rollback = restore is not None and bool(restore.rollback)
+        expected = restore.queries if restore is not None and (is_rollback or not is_savepoint) else ()
+        self._expected = frozenset(query.name for query in expected)
         self._taken: dict[int, tuple[QuerySnapshot, ...]] = {}
         self._runs: dict[int, asyncio.Task[None]] = {}
         self._stop: asyncio.Task[None] | None = None

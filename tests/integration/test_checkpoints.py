@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.messages import OperationState
@@ -136,6 +137,32 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
         again = client.trigger_savepoint(JobID(job_id), tmp_path / "savepoints", trigger)
     assert (again.state, again.path) == (OperationState.COMPLETED, first.path)
     assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [first.path]
+
+    # Back to it while the job runs, and then to a checkpoint: what came after is done once more. What is none of the
+    # job's own changes nothing.
+    source.write(3)
+    await_checkpoints(cluster, job_id)
+    refused = cluster.run("job", "rollback", "--to", "chk-999999", job_id, check=False)
+    assert (refused.returncode, "chk-999999 is no savepoint" in refused.stderr) == (1, True)
+    number = attempts(cluster, job_id)
+    cluster.run("job", "rollback", "--to", first.path, "--new-query-id", job_id)
+    restored = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("external_path")  # noqa: E731
+    await_value(lambda: restored() == first.path, timeout=120)
+    assert attempts(cluster, job_id) > number
+    await_checkpoints(cluster, job_id)
+
+    def back_to_the_latest() -> bool:
+        with cluster.client() as client:
+            latest = client.checkpoint_statistics(JobID(job_id)).latest_completed
+            try:
+                client.roll_back(JobID(job_id), f"chk-{latest.id}" if latest else "none")
+            except CheckpointError:
+                return False  # it was subsumed meanwhile
+            return True
+
+    await_value(back_to_the_latest, timeout=120)
+    await_value(lambda: Path(restored() or "").name.startswith("chk-"), timeout=120)
+    await_checkpoints(cluster, job_id)
 
     # Stopped with a savepoint, and begun again from it by another job, at a location of that job's own.
     source.write(3)

@@ -725,3 +725,23 @@ def test_a_successor_releases_what_its_predecessor_did_not_come_to() -> None:
     successor = Driver("a=b", "b=c")
     successor.graph.restore(decode(encode(d.graph.snapshot(d.at())), ExecutionGraphSnapshot), successor.at())
     assert released(successor.graph.resume(successor.at())) == (f"/results/{vid('a')}/attempt-0",)
+
+
+def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
+    d = Driver("a=b", "b-c")
+    d.start()
+    d.run("a")
+    d.report("a", S.FINISHED)
+    d.run("b -> c")
+    first = d.attempt("b -> c")
+    instructions = d.graph.restart_all(d.at())
+    assert only(CancelTask, instructions).attempt_id == first
+    restart = only(ScheduleRestart, instructions)
+    assert restart.task_names == ("b -> c",)
+    d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    d.note(d.graph.task_state_reported(TaskExecutionState(first, S.CANCELED), d.at()))
+    assert d.assign("b -> c").attempt_number == 1
+    archive = d.graph.archive()
+    assert (archive.status, archive.failure_history, archive.restarts) == (JobStatus.RUNNING, (), 1)
+    d.note(d.graph.cancel(d.at()))
+    assert d.graph.restart_all(d.at()) == [], "a job that is being cancelled goes nowhere else"

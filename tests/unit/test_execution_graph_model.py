@@ -258,10 +258,15 @@ class JobMachine(RuleBasedStateMachine):
         error = ErrorInfo(FailureKind.USER_CODE, "ValueError", "x") if state == "FAILED" else None
         self.report(attempt_id, ExecutionState(state), error)
 
-    @precondition(lambda self: any(descriptor.blocking_inputs for descriptor in self.running.values()))
+    def readers(self) -> list[ExecutionAttemptID]:
+        """Who reads a result and would say that it is lost; one that is being cancelled ends, whatever it has met."""
+        reads = [attempt for attempt, descriptor in self.running.items() if descriptor.blocking_inputs]
+        return [attempt for attempt in reads if attempt not in self.canceling]
+
+    @precondition(lambda self: self.readers())
     @rule(data=st.data())
     def result_is_lost(self, data: st.DataObject) -> None:
-        readers = [attempt for attempt, descriptor in self.running.items() if descriptor.blocking_inputs]
+        readers = self.readers()
         attempt_id = data.draw(st.sampled_from(readers))
         vertex, path = data.draw(st.sampled_from(sorted(self.running[attempt_id].blocking_inputs.items())))
         self.results.discard(path)
@@ -285,6 +290,12 @@ class JobMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
         self.do(self.graph.restart_due(data.draw(st.sampled_from(self.restarts)), self.at()))
+
+    @rule()
+    def all_restart(self) -> None:
+        instructions = self.graph.restart_all(self.at())
+        self.write_down()
+        self.do(instructions)
 
     @rule(executor=st.sampled_from(["tm-1", "tm-2"]))
     def executor_dies(self, executor: str) -> None:

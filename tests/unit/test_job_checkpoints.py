@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -378,3 +379,66 @@ async def test_a_retained_checkpoint_that_is_not_whole_is_refused(job: Job) -> N
     (directory / "_metadata").write_text("{}")
     with pytest.raises(SnapshotLostError, match="is damaged"):
         read_state(directory)
+
+
+async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: Job, tmp_path: Path) -> None:
+    checkpoints = await job.lead(**{"execution.checkpointing.num-retained": "1"})
+    await until(checkpoints, wish())
+    await checkpoints.roll_back(TriggerID("a" * 32), "1", False)
+    for leader in (checkpoints, None):
+        if leader is None:  # whoever leads next
+            leader = await job.lead()
+            assert await leader.recover(checkpoints.rollback) == ""
+        restore = leader.restore(TASK.key)
+        assert restore is not None
+        assert (restore.checkpoint_id, restore.rollback, restore.new_query_id) == (1, "a" * 32, False)
+        assert [(query.name, query.batch_id) for query in restore.queries] == [("counts", 1)]
+        job.manager.checkpoints = checkpoints
+
+    job.files.run(2)
+    await until(checkpoints, wish())
+    assert job.kept() == ["chk-2"], "what it has gone back to is subsumed"
+    again = checkpoints.restore(TASK.key)
+    assert again is not None
+    assert (again.checkpoint_id, again.rollback) == (2, "")
+
+    made = await until(checkpoints, wish(SnapshotType.SAVEPOINT, tmp_path / "kept"))
+    await checkpoints.roll_back(TriggerID("b" * 32), made.path, True)
+    restore = checkpoints.restore(TASK.key)
+    assert restore is not None
+    assert (restore.checkpoint_id, restore.new_query_id, restore.queries[0].batch_id) == (0, True, 3)
+    restored = checkpoints.statistics().latest_restored
+    assert restored is not None
+    assert (restored.external_path, restored.is_savepoint) == (made.path, True)
+    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'b' * 12}"], "one is kept"
+
+    # Disposed of, it is still there for whoever leads next; and is not needed once a checkpoint stands for itself.
+    shutil.rmtree(made.path)
+    later = await job.lead()
+    assert await later.recover(checkpoints.rollback) == ""
+    assert later.restore(TASK.key) == restore
+    job.manager.checkpoints = checkpoints
+    job.files.run(1)
+    await until(checkpoints, wish())
+    shutil.rmtree(restore.savepoint)
+    last = await job.lead()
+    assert await last.recover(checkpoints.rollback) == ""
+    latest = last.restore(TASK.key)
+    assert latest is not None
+    assert (latest.checkpoint_id, latest.rollback, last.rollback) == (4, "", checkpoints.rollback)
+
+
+async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: Path) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, wish())
+    made = await until(checkpoints, wish(SnapshotType.SAVEPOINT, tmp_path / "kept"))
+    for target, why in (("chk-7", "is no savepoint"), (str(tmp_path), "is no savepoint")):
+        with pytest.raises(SavepointError, match=why):
+            await checkpoints.roll_back(TriggerID.random(), target, False)
+    next(path for path in job.files.sink.glob("part-*")).unlink()
+    with pytest.raises(SnapshotLostError, match="its file sink has lost"):
+        await checkpoints.roll_back(TriggerID.random(), "chk-1", False)
+    job.graph, job.keeper = JobGraph.for_script("other"), Keeper()
+    with pytest.raises(SavepointError, match="is of job"):
+        await (await job.lead()).roll_back(TriggerID.random(), made.path, False)
+    assert checkpoints.rollback is None

@@ -68,6 +68,7 @@ class MadeUpCluster:
         self.submitted: list[tuple[JobGraph, list[tuple[JobFile, bytes]]]] = []
         self.stopped = False
         self.triggered: list[tuple[JobID, CheckpointTrigger]] = []
+        self.rolled_back: list[tuple[TriggerID, str, bool]] = []
         self.operations: dict[TriggerID, OperationStatus] = {}
         self.savepoints: set[str] = set()
         self.failure: Exception | None = None
@@ -107,6 +108,13 @@ class MadeUpCluster:
         self.triggered.append((job_id, trigger))
         begun = OperationStatus(trigger.trigger_id, OperationState.IN_PROGRESS)
         return self.operations.setdefault(trigger.trigger_id, begun)
+
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        await self.job(job_id)
+        if target == "chk-7":
+            raise SavepointError("chk-7 is no savepoint")
+        self.rolled_back.append((trigger_id, target, new_query_id))
+        return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
 
     async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         await self.job(job_id)
@@ -289,7 +297,10 @@ def filled(path: str) -> str:
 
 
 async def test_every_route_answers_as_it_is_described(site: Site) -> None:
-    bodies = {"/savepoint-disposal": b'{"savepoint-path": "/data/savepoint-1", "triggerId": "%s"}' % (b"a" * 32)}
+    bodies = {
+        "/savepoint-disposal": b'{"savepoint-path": "/data/savepoint-1", "triggerId": "%s"}' % (b"a" * 32),
+        "/jobs/{jobid}/rollback": b'{"target": "chk-3"}',
+    }
     site.cluster.operations[TriggerID("a" * 32)] = OperationStatus(TriggerID("a" * 32), OperationState.IN_PROGRESS)
     for route in site.app.routes:
         if route.path in ("/scripts", "/graphs"):

@@ -31,12 +31,13 @@ class Recorder:
 
 
 async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, wanted = Recorder(*"abcdef"), TriggerID("2" * 32)
+    recorder, wanted = Recorder(*"abcdefg"), TriggerID("2" * 32)
     backend = backend_of(monkeypatch, cast("Any", recorder), 60.0)
     for kind in SnapshotType:
         await backend.trigger(ID, CheckpointTrigger(wanted, kind, "/data"))
     await backend.operation(ID, wanted)
     await backend.checkpoints(ID)
+    await backend.roll_back(ID, wanted, "chk-3", True)
     assert recorder.asked == [
         ("trigger_checkpoint", ID, wanted),
         ("trigger_savepoint", ID, wanted, "/data"),
@@ -44,6 +45,7 @@ async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytes
         ("stop_with_savepoint", ID, wanted, "/data", True),
         ("get_triggered_savepoint_status", ID, wanted),
         ("request_checkpoint_statistics", ID),
+        ("roll_back", ID, wanted, "chk-3", True),
     ]
 
 

@@ -93,6 +93,19 @@ async def test_what_was_under_way_is_asked_for_again_after_a_failover(site: Site
     assert (await site.ask("GET", f"/jobs/{ID}/savepoints/{WANTED}")).status == 404
 
 
+async def test_a_job_goes_back(site: Site, tmp_path: Path) -> None:
+    target = f"/jobs/{ID}/rollback"
+    for given, meant in (("chk-3", "chk-3"), ("12", "12"), (f"file://{tmp_path}/s", f"{tmp_path}/s")):
+        answer = await post(site, target, {"target": given, "newQueryId": True, "triggerId": WANTED})
+        assert (answer.status, answer.json) == (200, {"request-id": WANTED, "location": meant})
+        assert site.cluster.rolled_back.pop() == (WANTED, meant, True)
+    assert (await post(site, target, {"target": "3"})).status == 200
+    assert site.cluster.rolled_back.pop()[2] is False
+    for body, status in (({}, 400), ({"target": "elsewhere"}, 400), ({"target": ""}, 400), ({"target": "chk-7"}, 409)):
+        assert (await post(site, target, body)).status == status, body
+    assert (await post(site, f"/jobs/{'9' * 32}/rollback", {"target": "3"})).status == 404
+
+
 async def test_what_was_asked_for_elsewhere_is_told_too(site: Site) -> None:
     ended(site, path="/data/savepoint-1")
     assert (await site.ask("GET", f"/jobs/{ID}/savepoints/{WANTED}")).json["operation"]["location"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.snapshot import inspect_location, take_snapshot
 from runtime.checkpoint.task_restore import TaskRestore
-from tests.streaming_files import StreamingFiles
+from tests.streaming_files import StreamingFiles, start
 
 
 @pytest.fixture
@@ -65,6 +66,24 @@ def test_a_savepoint_is_put_back_once_even_over_newer_files(files: StreamingFile
     again = TaskRestore(tmp_path / "task", begun_from)
     assert again.prepare(files.query) == "", "the second attempt goes on from where the first one was"
     assert inspect_location(files.query) == 4
+
+
+def test_a_rollback_is_put_back_once_for_each_wish(files: StreamingFiles, tmp_path: Path) -> None:
+    first = snapshot(files)
+    begun_from = JobManagerTaskRestore(0, (first,), "/savepoints/one")
+    TaskRestore(tmp_path / "task", begun_from).prepare(files.query)
+    for wish in ("a" * 32, "b" * 32):
+        files.next_batch = start(files.location, files.sink) + 1
+        files.run(2)
+        back = replace(begun_from, rollback=wish)
+        assert "begins from batch 2" in TaskRestore(tmp_path / "task", back).prepare(files.query)
+        assert start(files.location, files.sink) == 2
+        files.next_batch = 3
+        files.run(1)
+        assert TaskRestore(tmp_path / "task", back).prepare(files.query) == "", "an attempt after it goes on"
+    renamed = replace(begun_from, rollback="c" * 32, new_query_id=True)
+    TaskRestore(tmp_path / "task", renamed).prepare(files.query)
+    assert json.loads((files.location / "metadata").read_text())["id"] != files.query_id
 
 
 def test_what_was_restored_shares_no_file_with_the_savepoint(files: StreamingFiles, tmp_path: Path) -> None:

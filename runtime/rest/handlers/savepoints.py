@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,8 @@ def _form(**properties: Mapping[str, Any]) -> dict[str, Any]:
 _SAVEPOINT = _form(target_directory=_PATH, cancel_job=_FLAG, formatType=_FORMAT)
 _STOP = _form(targetDirectory=_PATH, drain=_FLAG, formatType=_FORMAT)
 _CHECKPOINT = _form(checkpointType={"type": ["string", "null"], "enum": ["CONFIGURED", "FULL", "INCREMENTAL", None]})
+_ROLLBACK = {**_form(target={**_PATH, "type": "string", "minLength": 1}, newQueryId=_FLAG), "required": ["target"]}
+_NUMBER = re.compile(r"(chk-)?[0-9]{1,18}")
 _DISPOSAL = {**_form(savepoint_path={**_PATH, "type": "string", "minLength": 1}), "required": ["savepoint-path"]}
 
 
@@ -130,6 +133,19 @@ async def get_checkpoint(rest: Rest, request: Request) -> Response:
     return answer(messages.triggered_checkpoint(status))
 
 
+async def roll_back(rest: Rest, request: Request) -> Response:
+    """Answers when it is decided on: the job's tasks restart after that."""
+    given = await _body(request, _ROLLBACK)
+    target, trigger_id = given["target"], _trigger_id(given.get("triggerId"))
+    if not _NUMBER.fullmatch(target):
+        target = str(await asyncio.to_thread(directory_of, rest.configuration, target))
+    try:
+        await rest.backend.roll_back(job_id_of(request), trigger_id, target, bool(given.get("newQueryId")))
+    finally:
+        rest.snapshots.forget()
+    return answer({**messages.triggered(trigger_id), "location": target})
+
+
 def _unknown(job_id: JobID, trigger_id: TriggerID) -> RestError:
     return RestError(404, f"nothing of this kind was asked of job {job_id} with the trigger id {trigger_id}")
 
@@ -203,6 +219,15 @@ ROUTES = (
     ),
     RestRoute(
         "POST", f"{_JOB}/stop", stop, "Stop a job with a savepoint", 202, body=JSON, form=_STOP, result=forms.TRIGGERED
+    ),
+    RestRoute(
+        "POST",
+        f"{_JOB}/rollback",
+        roll_back,
+        "Go back to a checkpoint or savepoint",
+        body=JSON,
+        form=_ROLLBACK,
+        result={**forms.TRIGGERED, "location": str},
     ),
     RestRoute(
         "POST",
