@@ -17,14 +17,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.options import RestOptions
+from runtime.checkpoint.errors import SavepointError
+from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID
-from runtime.jobgraph.job_graph import JobGraph, JobKind
+from runtime.jobgraph.job_graph import JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.json_form import MAX_BYTES, from_json
 from runtime.rest.backend import JobFile
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as messages
 from runtime.rest.messages import forms
 from runtime.rest.routing import BODY_TIMEOUT_S, MULTIPART, Rest, RestRoute, answer, now_ms
+from runtime.rest.savepoint_paths import directory_of
 from runtime.rest.uploads import FILE, LIBRARIES, LIBRARY_FIELDS, form_of, kept_files, kind_of_file, only_file
 
 HOW_TO_SUBMIT = (
@@ -89,10 +92,23 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
     async with form_of(request, ("graph", "main", *LIBRARIES), what) as form:
         text, main = only_file(form, "graph"), only_file(form, "main")
         graph = await asyncio.to_thread(from_json, await text.read(MAX_BYTES + 1))
+        graph = replace(graph, savepoint=await _found(rest, graph.savepoint))
         with tempfile.TemporaryDirectory(prefix="us-upload-") as directory:
             files = await kept_files(form, main, Path(directory))
             await kind_of_file(files[0])
             return await _submit(rest, graph, files)
+
+
+async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
+    """What the job begins from, where it really is; raises RestError of status 400 where there is no savepoint."""
+    if settings is None:
+        return None
+    path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
+    try:
+        await asyncio.to_thread(read_savepoint, path)
+    except SavepointError as error:
+        raise RestError(400, str(error)) from None
+    return replace(settings, path=str(path))
 
 
 async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Response:
