@@ -117,4 +117,5 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 def _query_parameter(parameter: Parameter) -> dict[str, Any]:
     schema = {"type": "string", "enum": list(parameter.words)} if parameter.words else parameter.schema
-    return {"name": parameter.name, "in": "query", "description": parameter.summary, "schema": schema}
+    told = {"name": parameter.name, "in": "query", "description": parameter.summary, "schema": schema}
+    return {**told, "required": True} if parameter.required else told

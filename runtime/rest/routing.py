@@ -84,12 +84,14 @@ Handler = Callable[[Rest, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a query: its name, what it is for, and the words that it may be, or the JSON schema of it."""
+    """A parameter of a query: its name, what it is for, the words that it may be or the JSON schema of it, whether it
+    has to be there."""
 
     name: str
     summary: str
     words: tuple[str, ...] = ()
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)

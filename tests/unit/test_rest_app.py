@@ -640,6 +640,8 @@ async def test_a_job_graph_is_submitted_with_its_code(site: Site) -> None:
         ([("graph", job_graph(), "g.json"), ("main", b"def (", "a.py")], "not valid Python"),
         ([("graph", job_graph(), "g.json"), ("main", b"", "../a.py")], "plain file name"),
         ([("graph", job_graph(vertices=[]), "g.json"), ("main", b"", "a.py")], "has no vert"),
+        ([("graph", job_graph(savepoint={"path": "/nowhere"}), "g.json"), ("main", b"", "a.py")], "is no savepoint"),
+        ([("graph", job_graph(savepoint={"path": "../x"}), "g.json"), ("main", b"", "a.py")], "no absolute"),
         ([("graph", job_graph(), "g.json"), ("main", b"", "a.py"), ("name", b"x", None)], "no field 'name'"),
     ],
 )

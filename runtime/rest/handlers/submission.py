@@ -93,10 +93,23 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
     async with form_of(request, ("graph", "main", *LIBRARIES), what) as form:
         text, main = only_file(form, "graph"), only_file(form, "main")
         graph = await asyncio.to_thread(from_json, await text.read(MAX_BYTES + 1))
+        graph = replace(graph, savepoint=await _found(rest, graph.savepoint))
         with tempfile.TemporaryDirectory(prefix="us-upload-") as directory:
             files = await kept_files(form, main, Path(directory))
             await kind_of_file(files[0])
             return await _submit(rest, graph, files)
+
+
+async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
+    """What the job begins from, where it really is; raises RestError of status 400 where there is no savepoint."""
+    if settings is None:
+        return None
+    path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
+    try:
+        await asyncio.to_thread(read_savepoint, path)
+    except SavepointError as error:
+        raise RestError(400, str(error)) from None
+    return replace(settings, path=str(path))
 
 
 async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Response:
