@@ -13,7 +13,8 @@ import psutil
 from runtime.client import ClusterClient
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
-from tests.cluster_harness import Cluster, WaitingJob, await_full_task_pool, await_value, paths_below
+from runtime.spark.java import find_java
+from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_full_task_pool, await_value, paths_below
 from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job
 
 
@@ -84,6 +85,40 @@ def test_ctrl_c_cancels_an_attached_job(cluster: Cluster, tmp_path: Path) -> Non
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "CANCELED" in errors
+
+
+def test_a_cancellation_may_be_left_to_the_cluster_and_who_follows_sees_it(cluster: Cluster, tmp_path: Path) -> None:
+    waiting = WaitingJob.start(cluster, tmp_path)
+    with subprocess.Popen(
+        cluster.command("job", "logs", "-f", waiting.job_id), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as follower:
+        told = cluster.json("job", "cancel", "--no-wait", waiting.job_id)
+        assert told == {"job_id": waiting.job_id, "state": "CANCELLING"}
+        follower.communicate(timeout=120)
+    assert follower.returncode == 1  # the job that was followed did not finish
+    assert cluster.job(waiting.job_id)["status"] == "CANCELED"
+
+
+def test_ctrl_c_of_a_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    # Spark's driver, which is given a file of arguments, never starts: so the start cannot be over before the signal.
+    java.write_text(f'#!/bin/sh\ncase "$*" in *@*) exec sleep 600;; esac\nexec "{find_java(None).executable}" "$@"\n')
+    java.chmod(0o755)
+    cluster = Cluster(tmp_path / "interrupted", (f"env.java.home={tmp_path / 'java'}",))
+    with subprocess.Popen(
+        cluster.command("start"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "starting a TaskExecutor" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+    assert (process.returncode, output) == (130, ""), errors
+    assert errors.endswith("interrupted: what was started has been stopped again\n")
+    assert cluster.processes() == {}
+    assert cluster.run("stop", check=False).returncode == 1  # there is nothing to stop
 
 
 def test_submission_is_idempotent_by_job_id(cluster: Cluster, tmp_path: Path) -> None:

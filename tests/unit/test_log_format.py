@@ -18,6 +18,9 @@ from actors.process.diagnostics import INHERITED, ROOT, LogLevelError, log_level
 from actors.process.log_context import current_context, log_context, set_process_context
 from actors.process.log_format import JsonFormatter, TextFormatter, fields_of, without_secrets
 from actors.process.logs import LogConfig, configure_logging
+from conf.configuration import Configuration
+from runtime.environment.context import log_config
+from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ExecutionAttemptID, JobID
 
 JOB, ATTEMPT = JobID("a" * 32), ExecutionAttemptID("b" * 32)
@@ -145,6 +148,14 @@ def test_a_file_is_private_and_put_aside_when_it_is_full(tmp_path: Path) -> None
     assert {line["component"] for line in lines} == {"dispatcher"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
     assert all(path.stat().st_size <= 2000 for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("key", ["env.log.format", "log.format"])
+def test_the_format_is_an_option(key: str, tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    told = log_config(Configuration.from_dict({key: "json", "env.log.max": "3"}), directory, "rest")
+    assert told == LogConfig(directory.log / "rest.log", "INFO", 64 << 20, 3, as_json=True, component="rest")
+    assert not log_config(Configuration.from_dict({}), directory, "rest").as_json
 
 
 @pytest.mark.usefixtures("own_logging")
