@@ -81,10 +81,10 @@ def standalone(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
 
     try:
         log = start("master.Master")
-        url = str(await_value(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()))[0])
+        url = str(await_value(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), 120)[0])
         work = tmp_path / "work"
         log = start("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir", str(work), url)
-        await_value(lambda: "Successfully registered with master" in log.read_text())
+        await_value(lambda: "Successfully registered with master" in log.read_text(), 120)
         yield url
     finally:
         for process in started:
@@ -135,7 +135,7 @@ def test_a_killed_task_executor_is_replaced_and_a_killed_program_leaves_nothing(
         _, root, job_id, jvm = program.stdout.readline().split()
         cluster = Cluster(Path(root))
         completed = lambda: cluster.job(job_id)["checkpoints"]["counts"]["completed"]  # noqa: E731
-        await_value(completed)
+        await_value(completed, 120)
         os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
 
         def attached_again() -> bool:
@@ -152,7 +152,7 @@ def test_a_killed_task_executor_is_replaced_and_a_killed_program_leaves_nothing(
     finally:
         program.kill()
         program.wait()
-    await_value(lambda: not any(start_time(pid) for pid in processes) and not _left(tmp_path))
+    await_value(lambda: not any(start_time(pid) for pid in processes) and not _left(tmp_path), 120)
 
 
 def _left(directory: Path) -> list[str]:
