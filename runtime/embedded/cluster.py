@@ -207,11 +207,21 @@ class EmbeddedCluster:
             self._client.close()
         if self._guard is not None:
             os.close(self._guard_pipe)
-            self._guard.wait(STOP_S)
+            self._await_guard(self._guard)
         if self._offer is not None:
             self._offer.withdraw()
         if self._secret is not None and self._spark.sparkContext._jsc is not None:
             self._secret.destroy()
+
+    def _await_guard(self, guard: subprocess.Popen[bytes]) -> None:
+        try:
+            guard.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            print(  # noqa: T201
+                f"the embedded cluster in {self._directory.root} has not ended within {STOP_S:g} s: its guard, process "
+                f"{guard.pid}, goes on to end it",
+                file=sys.stderr,
+            )
 
     def _start_guard(self) -> None:
         reading, self._guard_pipe = os.pipe()
