@@ -197,7 +197,7 @@ class ClusterClient(CheckpointClient):
         return self._ask(lambda dispatcher: dispatcher.submit_job(message).result())
 
     def _upload(self, graph: JobGraph, files: Iterable[tuple[Path, ArtifactRole]]) -> MaybeOffloaded:
-        with self._blobs() as blobs:
+        with self.blobs() as blobs:
             artifacts = [
                 Artifact(path.name, role, str(blobs.put_file(path, PermanentBlobKey, graph.job_id)))
                 for path, role in files
@@ -206,7 +206,8 @@ class ClusterClient(CheckpointClient):
             return offload_if_larger(data, self._inline_limit, blobs, graph.job_id)
 
     @contextlib.contextmanager
-    def _blobs(self) -> Iterator[BlobClient]:
+    def blobs(self) -> Iterator[BlobClient]:
+        """A client of the BlobServer of the master that leads, for the time of a ``with`` statement."""
         with self._blob_client(self._blob_location()) as client:
             yield client
 
@@ -248,7 +249,7 @@ class ClusterClient(CheckpointClient):
             JobNotFoundError: no such job is running or remembered.
         """
         logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id).result(60.0))
-        with self._blobs() as blobs:
+        with self.blobs() as blobs:
             return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name != FUNCTION_RESULT]
 
     def function_result(self, job_id: JobID) -> bytes | None:
@@ -263,7 +264,7 @@ class ClusterClient(CheckpointClient):
 
     def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
         """What is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
-        with self._blobs() as blobs:
+        with self.blobs() as blobs:
             return _fetch_log(blobs, log.blob_key, job_id)
 
     def task_executor(self, resource_id: ResourceID) -> TaskExecutorGateway:

@@ -356,8 +356,8 @@ def job_savepoint(configuration: Configuration, job_id: str, directory: str | No
 
 def job_rollback(configuration: Configuration, job_id: str, target: str, new_query_id: bool, as_json: bool) -> None:
     """`understudy job rollback`."""
-    wanted = _job_id(job_id)
-    with _readable_errors(), connect(configuration) as client:
+    wanted = job_id_of(job_id)
+    with readable_errors(), connect(configuration) as client:
         roll_back(client, wanted, target, new_query_id, as_json)
 
 

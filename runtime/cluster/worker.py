@@ -25,7 +25,9 @@ from conf.options import SecurityOptions, SparkOptions
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
-from runtime.spark import SparkDriver, SparkVehicleError
+from runtime.spark import SparkDriver, SparkVehicleError, info_file
+from runtime.spark.adopted import AdoptedDriver
+from runtime.taskexecutor.program_info import ProgramInfo
 from runtime.taskexecutor.spark_options import driver_options
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class TaskManagerRunner:
         self._system = system
         self._name = f"taskmanager-{index}"
         self._directory = context.directory.taskmanager(index)
+        self._is_embedded = ProgramInfo.file(self._directory).exists()
         self._driver: SparkDriver | None = None
         self._driver_is_cold = False
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
@@ -79,7 +82,7 @@ class TaskManagerRunner:
         driver = await self._living_driver()
         spec = self._context.host_spec(
             self._name,
-            "runtime.taskexecutor.endpoint:create",
+            f"runtime.taskexecutor.{'embedded' if self._is_embedded else 'endpoint'}:create",
             directory=str(self._directory),
             driver_file=str(driver.info.file),
             warm_up=self._driver_is_cold,
@@ -98,6 +101,9 @@ class TaskManagerRunner:
             if self._driver.alive and await self._answers(self._driver):
                 return self._driver
             await self._driver.stop()
+        if self._is_embedded:  # the Spark of a program that has made this cluster beside it
+            self._driver = await AdoptedDriver.adopt(info_file(self._directory / "spark"))
+            return self._driver
         log_file = self._context.directory.log / f"{self._name}-spark.log"
         options = driver_options(self._context.configuration, self._directory / "spark", log_file)
         self._driver = driver = await SparkDriver.start(options)
@@ -116,7 +122,7 @@ class TaskManagerRunner:
     async def _build_archive(self) -> None:
         """Make the class-data-sharing archive for later starts, once this one has settled."""
         get = self._context.configuration.get
-        if self._driver is None or not get(SparkOptions.CDS_ENABLED):
+        if self._driver is None or self._is_embedded or not get(SparkOptions.CDS_ENABLED):
             return
         await asyncio.sleep(ARCHIVE_DELAY_S)
         await self._driver.archive_build(get(SparkOptions.CDS_CACHE_DIR)).run()

@@ -52,6 +52,8 @@ class SparkDriver:
     All calls are for one asyncio loop; the blocking Py4J calls run on threads of their own.
     """
 
+    _gateway_type = DriverGateway
+
     def __init__(
         self, info: DriverInfo, process: ProcessHandle, gateway: DriverGateway, pool: ThreadPoolExecutor
     ) -> None:
@@ -117,7 +119,7 @@ class SparkDriver:
             raise DriverLostError(f"the Spark driver of {found.file} is gone: {error}") from error
         pool = _new_pool()
         try:
-            gateway = await _on(pool, DriverGateway, found.gateway_port, found.gateway_secret)
+            gateway = await _on(pool, cls._gateway_type, found.gateway_port, found.gateway_secret)
             async with asyncio.timeout(10):
                 if await _on(pool, gateway.pid) != found.pid:
                     raise DriverLostError(f"another process answers at the address in {found.file}")

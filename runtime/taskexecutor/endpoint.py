@@ -156,7 +156,7 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
     async def on_start(self) -> None:
         offload_large_calls(self.service, self._configuration, self._blob_location)
         await self._driver.reset()  # what a killed predecessor's tasks left running
-        zygote = await Zygote.start(self._directory / "zygote.log")
+        zygote = await self._start_zygote()
         size = self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         self._services = create_services(
@@ -171,6 +171,9 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
         self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
         self.spawn(self._warm(zygote, pool), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
+
+    async def _start_zygote(self) -> Zygote:
+        return await Zygote.start(self._directory / "zygote.log")
 
     async def on_stop(self) -> None:
         self._stopping = True  # what ends from here on is no loss

@@ -1,0 +1,73 @@
+"""How code in Spark's executors reaches the actors and blobs of an embedded cluster."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from actors.rpc.gateway import RpcGateway
+from actors.rpc.service import RpcConfig
+from actors.rpc.tls import TlsConfig
+from blob.key import BlobKey, TransientBlobKey
+from runtime.client import ClusterClient
+from runtime.notebook.cluster import Cluster
+
+
+class SecretHolder(Protocol):
+    """A `pyspark.Broadcast` of the cluster's secret."""
+
+    @property
+    def value(self) -> bytes:
+        """The secret."""
+
+
+@dataclass(frozen=True)
+class ClusterAccess:
+    """To be used in functions that Spark runs; made by `EmbeddedCluster.access`.
+
+    It travels with the function. The secret does not: what travels is the number of a broadcast variable, which an
+    executor fetches from the driver as Spark fetches any other.
+
+    Args:
+        masters: addresses of the cluster's masters.
+        secret: see `SecretHolder`.
+        frame_size: ``rpc.frame-size`` of the cluster, in bytes.
+        tls: its certificates, at the same paths on every machine; None where TLS is off.
+    """
+
+    masters: tuple[str, ...]
+    secret: SecretHolder
+    frame_size: int
+    tls: TlsConfig | None = None
+
+    def cluster(self) -> Cluster:
+        """A handle of the cluster; one for each process, which stays open."""
+        key = os.getpid(), self.masters
+        if key not in _open:
+            rpc = RpcConfig(frame_size=self.frame_size, tls=self.tls)
+            _open[key] = Cluster(ClusterClient(self.masters, self.secret.value, rpc=rpc))
+        return _open[key]
+
+    def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any:
+        """An actor by its name in the cluster or by its address; see `runtime.notebook.Cluster.actor`."""
+        return self.cluster().actor(name, gateway_type)
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep bytes in the cluster's BlobServer until they are deleted; returns their key."""
+        with self.cluster().client.blobs() as blobs:
+            return str(blobs.put_bytes(data, TransientBlobKey))
+
+    def get_blob(self, key: str) -> bytes:
+        """What is kept under a key; raises `BlobNotFound`."""
+        with self.cluster().client.blobs() as blobs:
+            return blobs.get_bytes(BlobKey.parse(key))
+
+    def delete_blob(self, key: str) -> bool:
+        """Remove it; whether it was there."""
+        parsed = BlobKey.parse(key)
+        with self.cluster().client.blobs() as blobs:
+            return isinstance(parsed, TransientBlobKey) and blobs.delete(parsed)
+
+
+_open: dict[tuple[int, tuple[str, ...]], Cluster] = {}

@@ -1,0 +1,269 @@
+"""`EmbeddedCluster`: a cluster for one program, beside the Spark driver that the program has."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from actors.rpc.security import load_secret
+from conf.configuration import Configuration
+from conf.options import ClusterOptions, RestartStrategyOptions, RpcOptions, SecurityOptions
+from runtime.client import ClusterClient
+from runtime.cluster.session import start_cluster
+from runtime.embedded.access import ClusterAccess
+from runtime.embedded.program import ProgramControl, same_process_socket
+from runtime.environment.context import tls_config
+from runtime.environment.directory import ClusterDirectory
+from runtime.environment.errors import ClusterError
+from runtime.jobgraph.errors import JobGraphError
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.restart_config import RestartStrategyConfig
+from runtime.jobgraph.validation import check_name
+from runtime.jobmaster.defaults import default_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, create_restart_strategy
+from runtime.notebook.cluster import Cluster
+from runtime.notebook.job import Job
+from runtime.spark.adopted import OfferedDriver
+from runtime.spark.errors import DriverStartError
+from runtime.spark.process import start_time
+from runtime.spark.spec import TaskSpec
+from runtime.taskexecutor.program_info import ProgramInfo
+
+_SETTINGS = {
+    "cluster.id": "embedded",
+    "jobmanager.rpc.port": "0",
+    "rest.port": "0",
+    "taskmanager.count": "1",
+    "taskmanager.numberOfTaskSlots": "1",
+    "taskmanager.task-pool.size": "0",
+    "task.cancellation.timeout": "5s",
+}
+QUERY_RESTARTS = 3
+POLL_S = 0.05
+STOP_S = 90.0
+
+_MAIN = "# The program that embeds the cluster; it runs already.\n"
+
+
+class EmbeddedClusterError(ClusterError):
+    """The cluster cannot be embedded, or its job is not taken."""
+
+
+class EmbeddedCluster:
+    """Starts a cluster whose one job is this program; returns when the program's streaming queries are looked after.
+
+    Args:
+        spark: the program's classic session; it stays the program's.
+        settings: options of the cluster by key, over those of ``$UNDERSTUDY_CONF_DIR``. ``cluster.runtime-dir`` names
+            a directory that stays; by default it is a new one, gone with the cluster.
+
+    Attributes:
+        cluster: a handle of the cluster, as notebooks have it.
+        job: a handle of the program as a job.
+
+    Raises:
+        EmbeddedClusterError: the session is one of Spark Connect, or its driver has a cluster already.
+        ClusterError, ConfigurationError, HaError: the cluster cannot be started.
+    """
+
+    def __init__(self, spark: Any, settings: Mapping[str, object] | None = None) -> None:
+        self._spark = spark
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._attached = threading.Event()
+        self._queries: Any = None
+        self._offer: OfferedDriver | None = None
+        self._control: ProgramControl | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard_pipe = -1
+        self._secret: Any = None
+        self._client: ClusterClient | None = None
+        self._configuration, self._keep = _configuration(settings or {})
+        self._directory = ClusterDirectory(self._configuration.get(ClusterOptions.RUNTIME_DIR))
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        atexit.register(self.stop)
+
+    def _start(self) -> None:
+        self._directory.create()
+        self._start_guard()
+        worker = self._directory.taskmanager(0)
+        (worker / "spark").mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._offer = OfferedDriver(self._spark, worker / "spark", self._directory.log / "program.log")
+        except DriverStartError as error:
+            raise EmbeddedClusterError(str(error), "see docs/embedding.md") from error
+        path = same_process_socket(self._directory.socket_dir())
+        self._control = ProgramControl(path, self._run, self._cancel)
+        ProgramInfo(os.getpid(), str(path)).write(worker)
+        self._client = start_cluster(self._configuration, lambda step: None)
+        self.cluster = Cluster(self._client)
+        self.job = Job(self._client, self._submit(self._client))
+        deadline = time.monotonic() + self._configuration.get(ClusterOptions.START_TIMEOUT)
+        while not self._attached.wait(POLL_S):
+            if self.job.status.is_globally_terminal or time.monotonic() > deadline:
+                raise EmbeddedClusterError(
+                    f"the program's job is {self.job.status.value}", f"see the logs in {self._directory.log}"
+                )
+
+    def _submit(self, client: ClusterClient) -> Any:
+        name = str(self._spark.sparkContext.appName)
+        try:
+            check_name("job", name)
+        except JobGraphError:
+            name = "program"
+        # Its process is not lost when its TaskExecutor is: the next one finds it again, as often as it takes.
+        graph = JobGraph.for_script(
+            name,
+            restart_strategy=RestartStrategyConfig.fixed_delay(1_000_000, 1.0),
+            created_ms=time.time_ns() // 1_000_000,
+        )
+        with tempfile.TemporaryDirectory(prefix="understudy-program-") as scratch:
+            main = Path(scratch, "program.py")
+            main.write_text(_MAIN, "utf-8")
+            return client.submit(graph, main)
+
+    # ------------------------------------------------------------------- queries
+
+    def _run(self, spec: TaskSpec) -> None:
+        """A TaskExecutor has attached."""
+        from runtime.spark.program_queries import ProgramQueries
+
+        control, offer = self._control, self._offer
+        if control is None or offer is None or spec.streaming is None:
+            return
+        with self._lock:
+            if self._queries is None and not self._stopped:
+                self._queries = ProgramQueries(
+                    spec.streaming, control.tell_query, control.acquire_lease, self._new_policy, offer.add
+                )
+                self._queries.install()
+        control.tell("running")
+        control.tell_known()
+        self._attached.set()
+
+    def _cancel(self) -> None:
+        """The job was cancelled, or stopped with a savepoint: the queries end, the program goes on."""
+        if self._queries is not None:
+            self._queries.stopped_all()
+        if self._offer is not None:
+            self._offer.stop_queries()
+
+    def _new_policy(self) -> RestartStrategy:
+        if self._configuration.is_set(RestartStrategyOptions.TYPE):
+            return create_restart_strategy(default_restart_strategy(self._configuration))
+        return create_restart_strategy(RestartStrategyConfig.fixed_delay(QUERY_RESTARTS, 1.0))
+
+    @property
+    def directory(self) -> Path:
+        """The cluster's runtime directory: `understudy -D cluster.runtime-dir=DIRECTORY` speaks to it."""
+        return self._directory.root
+
+    def checkpoint(self) -> Path:
+        """Take a checkpoint of the program's streaming queries now; see `runtime.notebook.Job.checkpoint`."""
+        return self.job.checkpoint()
+
+    def savepoint(self, directory: str | Path | None = None) -> Path:
+        """Make a savepoint of the program's streaming queries; see `runtime.notebook.Job.savepoint`."""
+        return self.job.savepoint(directory)
+
+    # ----------------------------------------------------------------- executors
+
+    def access(self) -> ClusterAccess:
+        """What a function that Spark's executors run needs to reach actors and blobs."""
+        if self._secret is None:
+            secret = load_secret(self._configuration.get(SecurityOptions.SECRET_FILE))
+            self._secret = self._spark.sparkContext.broadcast(secret)
+        masters = tuple(self.cluster.dispatcher.request_masters())
+        frame_size = self._configuration.get(RpcOptions.FRAME_SIZE)
+        return ClusterAccess(masters, self._secret, frame_size, tls_config(self._configuration))
+
+    # ----------------------------------------------------------------------- end
+
+    def stop(self) -> None:
+        """End the cluster; Spark and the program's queries go on, as without it. May be repeated."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            if self._queries is not None:
+                self._queries.uninstall()
+        atexit.unregister(self.stop)
+        if self._control is not None:
+            self._control.close()  # before the cluster ends: its job is over, and nothing is cancelled
+        if self._client is not None:
+            self._client.close()
+        if self._guard is not None:
+            os.close(self._guard_pipe)
+            self._await_guard(self._guard)
+        if self._offer is not None:
+            self._offer.withdraw()
+        if self._secret is not None and self._spark.sparkContext._jsc is not None:
+            self._secret.destroy()
+
+    def _await_guard(self, guard: subprocess.Popen[bytes]) -> None:
+        try:
+            guard.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            print(  # noqa: T201
+                f"the embedded cluster in {self._directory.root} has not ended within {STOP_S:g} s: its guard, process "
+                f"{guard.pid}, goes on to end it",
+                file=sys.stderr,
+            )
+
+    def _start_guard(self) -> None:
+        reading, self._guard_pipe = os.pipe()
+        output = os.open(self._directory.log / "guard.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        started = start_time(os.getpid())
+        arguments = [str(self._directory.root), str(os.getpid()), str(started), str(reading)]
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-m", "runtime.embedded.guard", *arguments, "keep" if self._keep else "remove"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(reading,),
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C on the program's terminal is not meant for it
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        finally:
+            os.close(reading)
+            os.close(output)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedCluster in {self._directory.root}{' (stopped)' if self._stopped else ''}>"
+
+
+def _configuration(settings: Mapping[str, object]) -> tuple[Configuration, bool]:
+    """The cluster's, and whether its directory stays."""
+    configuration = Configuration.load()
+    ours = {key: value for key, value in _SETTINGS.items() if key not in settings}
+    configuration = configuration.overlaid({**ours, **settings}, "settings")
+    keep = ClusterOptions.RUNTIME_DIR.key in settings
+    if not keep:
+        directory = tempfile.mkdtemp(prefix="understudy-embedded-")
+        configuration = configuration.set(ClusterOptions.RUNTIME_DIR, Path(directory))
+    return configuration, keep

@@ -1,0 +1,117 @@
+"""The TaskExecutor of an embedded cluster: its one task is the program that the cluster was made by.
+
+Nothing is forked. Where another TaskExecutor has a zygote that forks a task process, this one connects to the program,
+which then speaks as a task process does (`runtime.spark.task`), and is neither killed nor waited for at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+
+from actors.receptionist import receptionist_of
+from actors.rpc.service import RpcService
+from runtime.environment.context import ComponentContext
+from runtime.ids import ResourceID
+from runtime.metrics.query_service import serve_metrics
+from runtime.spark import TaskProcess, Zygote, ZygoteError
+from runtime.spark.adopted import AdoptedDriver
+from runtime.spark.spec import PreparedSpec, TaskSpec, encode_spec
+from runtime.spark.task import EXIT_CANCELED
+from runtime.spark.wire import Message, encode
+from runtime.taskexecutor.endpoint import TaskExecutor
+from runtime.taskexecutor.program_info import ProgramInfo
+
+_LAST_WORDS = {"finished": 0, "canceled": EXIT_CANCELED, "failed": 1}
+_LOST = -9
+
+
+class AttachedProgram(TaskProcess):
+    """The program as the process of a task."""
+
+    def __init__(self, control: socket.socket, pid: int) -> None:
+        super().__init__(control)
+        self.pid = pid
+        self._status = _LOST
+
+    async def _receive(self) -> Message | None:
+        message = await super()._receive()
+        if message is None:
+            self.ended(self._status)
+        else:
+            self._status = _LAST_WORDS.get(str(message.get("type")), self._status)
+        return message
+
+    def kill(self) -> None:
+        """Let go of it: the program is its user's."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+
+
+class ProgramHost(Zygote):
+    """In the zygote's place."""
+
+    def __init__(self, program: ProgramInfo) -> None:
+        self._program = program
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program."""
+        return self._program.pid
+
+    @property
+    def alive(self) -> bool:
+        """It is for as long as this TaskExecutor is."""
+        return True
+
+    async def fork(self, spec: TaskSpec) -> TaskProcess:
+        """Give the program its task; raises `ZygoteError` where it does not take it."""
+        Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        loop = asyncio.get_running_loop()
+        control = socket.socket(socket.AF_UNIX)
+        control.setblocking(False)
+        try:
+            await loop.sock_connect(control, self._program.socket)
+            await loop.sock_sendall(control, encode({"type": "run", "spec": encode_spec(spec)}))
+        except OSError as error:
+            control.close()
+            raise ZygoteError(f"the program (process {self.pid}) takes no task: {error}") from error
+        process = AttachedProgram(control, self.pid)
+        process.spec = spec
+        return process
+
+    async def prepare(self, spec: PreparedSpec) -> TaskProcess:
+        """Refused: there is one program."""
+        raise ZygoteError("an embedded cluster has no task processes")
+
+    async def stop(self) -> None:
+        """Nothing: the program goes on."""
+
+
+class EmbeddedTaskExecutor(TaskExecutor):
+    """See the module."""
+
+    async def _start_zygote(self) -> Zygote:
+        return ProgramHost(ProgramInfo.read(self._directory))
+
+
+async def create(
+    service: RpcService, name: str, *, runtime_dir: str, system: str, directory: str, driver_file: str, warm_up: bool
+) -> TaskExecutor:
+    """Factory for the actor's host."""
+    context = ComponentContext.read(runtime_dir, system)
+    executor = EmbeddedTaskExecutor(
+        service,
+        ResourceID(name),
+        await context.ha_services(service),
+        receptionist_of(service, context.system),
+        context.configuration,
+        await AdoptedDriver.adopt(Path(driver_file)),
+        Path(directory),
+        False,
+        context.directory.log / f"{name}.log",
+    )
+    await serve_metrics(service, executor.metrics)
+    return executor

@@ -1,0 +1,161 @@
+"""A cluster embedded in a program with a Spark of its own: local, on a standalone cluster by `spark-submit`, killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
+from runtime.spark.process import start_time
+from tests.cluster_harness import ROOT, Cluster, await_value
+from tests.launcher_java import launcher_java_home
+
+SPARK_HOME = Path(pyspark.__file__).parent
+
+PROGRAM = """\
+import sys
+from pyspark.sql import SparkSession
+from runtime.embedded import EmbeddedCluster
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+cluster = EmbeddedCluster(spark, {"execution.checkpointing.interval": "1s"})
+query = (
+    spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().writeStream.queryName("numbers")
+    .format("parquet").option("path", sys.argv[1] + "/out").option("checkpointLocation", sys.argv[1] + "/location")
+    .trigger(processingTime="500 milliseconds").start()
+)
+print("ready", cluster.directory, cluster.job.id, spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+for line in sys.stdin:
+    print("savepoint", cluster.savepoint(sys.argv[1]), query.isActive, flush=True)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """That of a program whose Spark PySpark starts itself."""
+    (tmp_path / "scratch").mkdir()
+    return {
+        **os.environ,
+        "JAVA_HOME": str(launcher_java_home(tmp_path)),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "TMPDIR": str(tmp_path / "scratch"),
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+
+
+@pytest.fixture
+def standalone(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    """The URL of a Spark standalone cluster with one worker."""
+    started = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = tmp_path / f"{name}.log"
+        with log.open("w") as output:
+            command = [
+                str(SPARK_HOME / "bin" / "spark-class"),
+                f"org.apache.spark.deploy.{name}",
+                "--host",
+                "127.0.0.1",
+            ]
+            started.append(
+                subprocess.Popen(
+                    [*command, "--port", "0", "--webui-port", "0", *arguments],
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,
+                )
+            )
+        return log
+
+    try:
+        log = start("master.Master")
+        url = str(await_value(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), 120)[0])
+        work = tmp_path / "work"
+        log = start("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir", str(work), url)
+        await_value(lambda: "Successfully registered with master" in log.read_text(), 120)
+        yield url
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_spark_submit_to_a_standalone_cluster(standalone: str, environment: dict[str, str], tmp_path: Path) -> None:
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", standalone, "--executor-memory", "512m"]
+    done = subprocess.run(
+        [*command, str(ROOT / "examples" / "embedded.py"), "--directory", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "labels {'even': 5, 'odd': 5}" in lines or "labels {'odd': 5, 'even': 5}" in lines
+    assert "workers [1, 1]" in lines
+    assert "batches [(0, 10), (1, 10), (2, 10), (3, 10), (4, 10)]" in lines  # one failed once, and none is missing
+    assert "has failed and is started again: " in done.stdout  # to which spark-submit turns a driver's standard error
+    assert "job RUNNING" in lines
+    assert "spark goes on: 3" in lines
+    [savepoint] = [Path(line.split()[1]) for line in lines if line.startswith("savepoint ")]
+    assert verify_savepoint(savepoint) == []
+    assert [query.snapshot.name for query in read_savepoint(savepoint).queries] == ["numbers"]
+    assert _left(tmp_path) == []
+
+
+def test_a_killed_task_executor_is_replaced_and_a_killed_program_leaves_nothing(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    program = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        _, root, job_id, jvm = program.stdout.readline().split()
+        cluster = Cluster(Path(root))
+        completed = lambda: cluster.job(job_id)["checkpoints"]["counts"]["completed"]  # noqa: E731
+        await_value(completed, 120)
+        os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
+
+        def attached_again() -> bool:
+            attempt = cluster.job(job_id)["tasks"][0]["attempts"][-1]
+            return bool(attempt["number"] > 0 and attempt["state"] == "RUNNING" and attempt["queries"])
+
+        await_value(attached_again, 120)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        _, savepoint, is_active = program.stdout.readline().split()
+        assert is_active == "True"
+        assert verify_savepoint(Path(savepoint)) == []
+        processes = [*cluster.processes(), int(jvm)]
+    finally:
+        program.kill()
+        program.wait()
+    await_value(lambda: not any(start_time(pid) for pid in processes) and not _left(tmp_path), 120)
+
+
+def _left(directory: Path) -> list[str]:
+    """What an embedded cluster has left in the temporary directory."""
+    scratch = directory / "scratch"
+    return [path.name for path in scratch.iterdir() if path.name.startswith(("understudy-", "us-"))]

@@ -1,0 +1,254 @@
+"""The ends of an embedded cluster's wires: the program's task, its queries' restarts, the guard; without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.checkpoint.lease import LocationInUseError
+from runtime.checkpoint.model import QueryLocation
+from runtime.embedded.program import ProgramControl
+from runtime.environment.directory import CLUSTER_DIR_VARIABLE
+from runtime.jobgraph.restart_config import RestartStrategyConfig
+from runtime.jobmaster.restart_strategy import create_restart_strategy
+from runtime.spark import TaskProcess, ZygoteError
+from runtime.spark.process import start_time
+from runtime.spark.program_queries import ProgramQueries, _Run
+from runtime.spark.spec import StreamingSpec, TaskKind, TaskSpec, VertexSpec
+from runtime.taskexecutor.embedded import ProgramHost
+from runtime.taskexecutor.program_info import ProgramInfo
+from tests.cluster_harness import await_value
+
+
+class _Program:
+    """A program that takes its task."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.specs: list[TaskSpec] = []
+        self.cancelled = threading.Event()
+        self.control = ProgramControl(path, self._run, self.cancelled.set)
+        self.host = ProgramHost(ProgramInfo(os.getpid(), str(path)))
+
+    def _run(self, spec: TaskSpec) -> None:
+        self.specs.append(spec)
+        self.control.tell("running")
+        self.control.tell_known()
+
+    async def attach(self, directory: Path) -> TaskProcess:
+        process = await self.connect(directory)
+        assert await _next(process) == {"type": "running"}
+        return process
+
+    async def connect(self, directory: Path) -> TaskProcess:
+        vertex = VertexSpec("v", "program")
+        spec = TaskSpec("j", "job", "a", "program", TaskKind.SCRIPT, "program.py", str(directory / "w"), (vertex,))
+        return await self.host.fork(spec)
+
+
+async def _next(process: TaskProcess) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        async for message in process.messages():
+            return message
+    return {}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[_Program]:
+    made = _Program(tmp_path / "p.sock")
+    yield made
+    made.control.close()
+
+
+async def test_a_program_takes_its_task_and_says_when_it_needs_it_no_longer(program: _Program, tmp_path: Path) -> None:
+    process = await program.attach(tmp_path)
+    assert program.specs[0].job_id == "j"
+    assert program.path.stat().st_mode & 0o777 == 0o600
+    assert process.pid == os.getpid()
+    program.control.close()
+    assert await _next(process) == {"type": "finished", "result": {}}
+    assert await _next(process) == {}
+    assert await process.wait() == 0
+    with pytest.raises(ZygoteError, match="takes no task"):
+        await program.attach(tmp_path)
+
+
+async def test_a_cancelled_program_ends_its_queries_and_lives(program: _Program, tmp_path: Path) -> None:
+    process = await program.attach(tmp_path)
+    await process.cancel()
+    assert await _next(process) == {"type": "canceled"}
+    assert await _next(process) == {}
+    assert await process.wait() == 143
+    assert program.cancelled.is_set()
+
+
+async def test_killing_it_is_letting_go(program: _Program, tmp_path: Path) -> None:
+    process = await program.attach(tmp_path)
+    process.kill()
+    assert await _next(process) == {}
+    assert await process.wait() == -9
+    assert not program.cancelled.is_set()
+    again = await program.attach(tmp_path)  # the next attempt finds it again
+    assert len(program.specs) == 2
+    again.kill()
+
+
+async def test_a_new_task_executor_is_told_of_queries_and_answers_for_leases(program: _Program, tmp_path: Path) -> None:
+    first = await program.attach(tmp_path)
+    query = QueryLocation("counts", str(tmp_path / "location"), None)
+    asking = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, query.location))
+    asked = await _next(first)
+    assert (asked["type"], asked["location"]) == ("lease", query.location)
+    first.kill()  # before it has answered: the next one is asked
+    first.close()
+    second = await program.connect(tmp_path)
+    told = {message["type"]: message for message in (await _next(second), await _next(second))}  # by two threads
+    assert set(told) == {"running", "lease"}
+    await second.answer_lease(told["lease"]["number"], None)
+    await asking
+    program.control.tell_query(query)
+    assert await _next(second) == {"type": "query", "name": "counts", "location": query.location, "sink": None}
+    second.kill()
+    second.close()
+
+    third = await program.attach(tmp_path)
+    asked = await _next(third)
+    assert asked["type"] == "lease"
+    await third.answer_lease(asked["number"], None)
+    assert (await _next(third))["name"] == "counts"
+
+    refused = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, "/elsewhere"))
+    await third.answer_lease((await _next(third))["number"], "another job writes there")
+    with pytest.raises(LocationInUseError, match="another job writes there"):
+        await refused
+    third.kill()
+
+
+async def test_whoever_waits_for_a_lease_is_freed_at_the_end(program: _Program) -> None:
+    waiting = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, "/location"))
+    program.control.close()
+    async with asyncio.timeout(30):
+        await waiting
+
+
+# ---------------------------------------------------------------------- queries
+
+
+class _Jsq:
+    """A query in the JVM."""
+
+    def __init__(self, run_id: str, *, active: bool, failed: bool) -> None:
+        self._run_id, self._active, self._failed = run_id, active, failed
+
+    def runId(self) -> str:  # noqa: N802
+        return self._run_id
+
+    def isActive(self) -> bool:  # noqa: N802
+        return self._active
+
+    def exception(self) -> _Jsq:
+        return self
+
+    def isDefined(self) -> bool:  # noqa: N802
+        return self._failed
+
+    def get(self) -> _Jsq:
+        return self
+
+    def getMessage(self) -> str:  # noqa: N802
+        return "it broke\nat org.apache.spark"
+
+
+class _Query:
+    def __init__(self, jsq: _Jsq) -> None:
+        self._jsq = jsq
+
+
+def _managed(outcomes: list[Any], restarts: int) -> tuple[ProgramQueries, _Query]:
+    policy = create_restart_strategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
+    managed = ProgramQueries(StreamingSpec("/d", "/"), print, print, lambda: policy, print)
+    query = _Query(_Jsq("0", active=False, failed=True))
+
+    def start() -> _Query:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return _Query(outcome)
+
+    managed._runs["0"] = _Run("counts", query, start, policy)
+    return managed, query
+
+
+def test_a_failed_query_is_started_again_under_its_handle(capsys: pytest.CaptureFixture[str]) -> None:
+    fresh = _Jsq("1", active=True, failed=False)
+    managed, query = _managed([OSError("no source"), fresh], restarts=2)
+    assert managed.restart("0")
+    assert query._jsq is fresh
+    assert managed.restart("0")  # whoever else has seen it fail
+    assert managed.restart("1")
+    said = capsys.readouterr().err
+    assert "counts has failed and is started again: it broke\n" in said
+    assert "cannot be started again: OSError: no source" in said
+
+
+def test_the_strategy_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+    managed, query = _managed([_Jsq("1", active=False, failed=True)], restarts=1)
+    assert not managed.restart("0")
+    assert query._jsq.runId() == "1"
+    assert "is not started again" in capsys.readouterr().err
+
+
+def test_what_was_stopped_and_what_is_unknown_stays_so() -> None:
+    managed, query = _managed([], restarts=5)
+    query._jsq = _Jsq("0", active=False, failed=False)
+    assert not managed.restart("0")
+    assert not managed.restart("unknown")
+    managed, _ = _managed([], restarts=5)
+    managed.stopped_all()
+    assert not managed.restart("0")
+
+
+# ------------------------------------------------------------------------ guard
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["it lets go", "SIGKILL"])
+def test_the_guard_leaves_nothing(tmp_path: Path, killed: bool) -> None:
+    root = tmp_path / "cluster"
+    (root / "log").mkdir(parents=True)
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    left = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, CLUSTER_DIR_VARIABLE: str(root)},
+    )
+    program = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    for process in (left, program):
+        assert process.stdout is not None
+        process.stdout.readline()
+    reading, writing = os.pipe()
+    arguments = [str(root), str(program.pid), str(start_time(program.pid)), str(reading), "remove"]
+    guard = subprocess.Popen([sys.executable, "-m", "runtime.embedded.guard", *arguments], pass_fds=(reading,))
+    os.close(reading)
+    try:
+        if killed:
+            program.kill()
+        else:
+            os.close(writing)
+        assert guard.wait(60) == 0
+        await_value(lambda: left.poll() is not None)
+        assert not root.exists()
+    finally:
+        if killed:
+            os.close(writing)
+        for process in (left, program, guard):
+            process.kill()
+            process.wait()
