@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from runtime.rest.messages import checkpoints
 from tests.browser.flink_page import flink_page
 from tests.cluster_harness import Cluster, await_value
 from tests.flink_package import flink_dist
@@ -173,7 +172,6 @@ def test_every_page_of_flinks_own(window: Window, cluster: Cluster, jobs: dict[s
     assert seen == len(CLUSTER) + 2 * (len(JOB) + len(APPLICATION))
 
 
-@pytest.mark.skipif(not hasattr(checkpoints, "task"), reason="the parts of the tasks in a checkpoint are not told")
 def test_the_pages_of_checkpoints(window: Window, jobs: dict[str, str]) -> None:
     page, job_id = window.page, jobs["running"]
     below = f"/jobs/{job_id}/checkpoints"

@@ -29,8 +29,11 @@ CHOOSY = {
     *(label for label, route in OPERATIONS.items() if route.status >= 400),
     *(f"POST {PREFIX}{path}" for path in ("/jobs/{jobid}/savepoints", "/jobs/{jobid}/stop", "/savepoint-disposal")),
     *(f"POST {PREFIX}{path}" for path in ("/scripts", "/graphs")),
+    f"GET {PREFIX}/taskmanagers/{{taskmanagerid}}/flamegraph",
+    f"PATCH {PREFIX}/log-levels",
 }
-"""Those that refuse what no schema can tell: all of it, directories that are not allowed, files that are no Python."""
+"""Those that refuse what no schema can tell: all of it, directories that are not allowed, files that are no Python,
+samples that would take too long, loggers that there are none of."""
 
 ALWAYS = (
     "not_a_server_error",

@@ -41,7 +41,7 @@ ROUTES = (
         set_log_level,
         "Change a log level, until the processes end",
         query=(
-            Parameter("level", "the level from now on", (*LEVELS, INHERITED)),
+            Parameter("level", "the level from now on", (*LEVELS, INHERITED), required=True),
             Parameter("logger", "the name of a logger; root unless it is given"),
             Parameter("process", "the name of a process; all that have the logger unless it is given"),
         ),
