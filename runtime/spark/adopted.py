@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from .driver import SparkDriver
 from .errors import DriverCallError, DriverLostError, DriverStartError
 from .gateway import REGISTRY_KEY, TAG_PREFIX, DriverGateway
+from .handles import JvmHandles
 from .info import DriverInfo
 from .location_locks import unlock_files
 from .process import start_time
@@ -50,7 +51,8 @@ class OfferedDriver:
                 "the driver, with SparkSession.builder.master(...)"
             )
         self._jvm: Any = spark._jvm
-        self._properties = self._jvm.java.lang.System.getProperties()
+        self._handles = JvmHandles(self._jvm)
+        self._properties = self._handles.properties
         if self._properties.get(REGISTRY_KEY) is not None:
             raise DriverStartError("the driver of this session belongs to a cluster already: stop() that one first")
         secret = secrets.token_hex(32)
@@ -84,7 +86,7 @@ class OfferedDriver:
         with contextlib.suppress(Py4JError, OSError):
             self._properties.remove(REGISTRY_KEY)
             self._server.shutdown()
-            unlock_files(self._jvm)
+            unlock_files(self._handles)
 
     def _info(self, spark: Any, work_dir: Path, log_file: Path, secret: str) -> DriverInfo:
         pid = int(self._jvm.java.lang.ProcessHandle.current().pid())
