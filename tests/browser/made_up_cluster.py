@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
+from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import (
     CheckpointStats,
@@ -205,6 +206,7 @@ class MadeUpCluster:
         self.messages = 0
         self.triggered: list[tuple[JobID, CheckpointTrigger]] = []
         self.operation_state = OperationState.IN_PROGRESS
+        self.rolled_back: list[tuple[JobID, str, bool]] = []
         self.profiled: list[tuple[ResourceID, ExecutionAttemptID | None]] = []
         self.component_log = f"2026-11-21 18:46:01,123+0000 INFO  a slot was given to job {RUNNING} {HOSTILE}\n" * 200
         self.levels = {"root": "INFO", "runtime.checkpoint": "DEBUG"}
@@ -259,6 +261,12 @@ class MadeUpCluster:
     async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
         self.triggered.append((job_id, trigger))
         return OperationStatus(trigger.trigger_id, self.operation_state)
+
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        self.rolled_back.append((job_id, target, new_query_id))
+        if len(self.rolled_back) == 1:
+            raise CheckpointError(f"it counts on files that the sink has lost {HOSTILE}")
+        return OperationStatus(trigger_id, OperationState.COMPLETED, 10, target)
 
     async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         failed = self.operation_state is OperationState.FAILED

@@ -168,6 +168,24 @@ def test_a_job_is_cancelled_after_a_question(visitor: Visitor) -> None:
     assert cluster.cancelled == [RUNNING]
 
 
+def test_a_job_goes_back_to_a_checkpoint_or_says_why_not(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go(f"#/jobs/{STREAMING}/checkpoints")
+    row = page.locator("tr", has=page.get_by_role("link", name="Begin a job from it"))
+    row.get_by_role("button", name="Roll back").press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("restart from its savepoint /savepoints/savepoint-222222-aa")
+    assert cluster.rolled_back == []  # nothing happens before the question is answered
+    dialog.get_by_role("button", name="Roll back").click()
+    expect(dialog.get_by_role("alert")).to_contain_text(f"files that the sink has lost {HOSTILE}")
+    dialog.get_by_role("checkbox").check()
+    dialog.get_by_role("button", name="Roll back").click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("status")).to_contain_text("The job goes back to its savepoint")
+    target = "/savepoints/savepoint-222222-aa"
+    assert cluster.rolled_back == [(STREAMING, target, False), (STREAMING, target, True)]
+
+
 def test_savepoints_are_made_and_it_is_said_what_became_of_them(visitor: Visitor) -> None:
     page, cluster = visitor.page, visitor.stage.cluster
     visitor.go(f"#/jobs/{STREAMING}/checkpoints")

@@ -4,9 +4,10 @@ import { h, render } from "./dom.js";
 
 /**
  * A modal question. The button that changes nothing has the focus; Escape means no.
- * @param act does it; while it has not succeeded the dialog stays, with what went wrong.
+ * @param choice words beside a box that may be ticked; without it there is none.
+ * @param act does it, and is told whether the box is ticked; while it has not succeeded the dialog stays, with what went wrong.
  */
-export function confirm({ title, text, verb, act }) {
+export function confirm({ title, text, choice, verb, act }) {
   const back = document.activeElement;
   const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title" });
   const close = () => {
@@ -14,10 +15,15 @@ export function confirm({ title, text, verb, act }) {
     dialog.remove();
     if (back?.isConnected) back.focus();
   };
+  let chosen = false;
+  const choose = (event) => {
+    chosen = event.target.checked;
+  };
   const draw = (busy, error) =>
     render(dialog, [
       h("h2", { id: "dialog-title" }, title),
       h("p", {}, text),
+      choice && h("label", { class: "choice" }, h("input", { type: "checkbox", on: { change: choose } }), choice),
       h("p", { class: "problem", role: "alert" }, error),
       h(
         "div",
@@ -29,7 +35,7 @@ export function confirm({ title, text, verb, act }) {
   async function go() {
     draw(true, "");
     try {
-      await act();
+      await act(chosen);
       close();
     } catch (error) {
       draw(false, error.message);

@@ -48,6 +48,29 @@ async function trigger(job, path, kind, what, shell) {
   shell.refresh();
 }
 
+/** The question whether a job goes back to one of its checkpoints or savepoints, and the going back. */
+export function rollBack(job, checkpoint, shell) {
+  const name = checkpoint.is_savepoint ? `savepoint ${checkpoint.external_path}` : `checkpoint ${checkpoint.id}`;
+  const id = triggerId();
+  confirm({
+    title: "Roll this job back?",
+    text: `The tasks of “${job.name}” restart from its ${name}. What its queries have put out since then is taken back from file sinks, and is there twice in sinks that take what they get.`,
+    choice: "Give the queries new ids: sinks that remember the batches of a query take the repeated ones again",
+    verb: "Roll back",
+    act: async (newQueryId) => {
+      await request(`jobs/${at(job.jid)}/rollback`, {
+        method: "POST",
+        body: JSON.stringify({ triggerId: id, target: checkpoint.is_savepoint ? checkpoint.external_path : `chk-${checkpoint.id}`, newQueryId }),
+        headers: { "Content-Type": "application/json" },
+      });
+      const words = `The job goes back to its ${name}.`;
+      asked.set(job.jid, { ended: true, bad: false, words });
+      shell.announce(words);
+      shell.refresh();
+    },
+  });
+}
+
 /** The buttons of a running streaming job, and what became of the last one's wish. */
 export function actions(job, shell) {
   const mine = asked.get(job.jid);

@@ -3,18 +3,23 @@
 import { at, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, duration } from "../format.js";
-import { badge, card, empty, facts, moment, table } from "../parts.js";
-import { actions, follow } from "./checkpoint_actions.js";
+import { badge, card, empty, facts, isOver, moment, table } from "../parts.js";
+import { actions, follow, rollBack } from "./checkpoint_actions.js";
 
 export async function load(job) {
   await follow(job.jid);
   return getOptional(`jobs/${at(job.jid)}/checkpoints`);
 }
 
-/** A link from a savepoint to where a job begins from it. */
-function restore(one) {
-  if (!one.is_savepoint || one.status !== "COMPLETED") return "–";
-  return h("a", { href: `#/submit/${at(one.external_path)}` }, "Begin a job from it");
+/** What can be done with a checkpoint or savepoint that is there: another job begins from it, or its own goes back. */
+function restore(one, job, shell) {
+  const ways = [];
+  if (one.status === "COMPLETED" && !one.discarded) {
+    if (one.is_savepoint) ways.push(h("a", { href: `#/submit/${at(one.external_path)}` }, "Begin a job from it"));
+    const back = { type: "button", disabled: job.state !== "RUNNING", on: { click: () => rollBack(job, one, shell) } };
+    if (!isOver(job.state)) ways.push(h("button", back, "Roll back"));
+  }
+  return ways.length ? h("div", { class: "buttons" }, ways) : "–";
 }
 
 export function view(statistics, job, _parameters, shell) {
@@ -43,7 +48,7 @@ export function view(statistics, job, _parameters, shell) {
           { title: "Duration", kind: "number wide", cell: (c) => duration(c.end_to_end_duration) },
           { title: "Size", kind: "number", cell: (c) => bytes(c.state_size) },
           { title: "Path", kind: "wide mono wrap", cell: (c) => c.external_path ?? c.failure_message ?? "–" },
-          { title: "Restore", cell: restore },
+          { title: "Restore", cell: (c) => restore(c, job, shell) },
         ],
         history,
         { key: (c) => c.id, none: "None is remembered." },
