@@ -26,6 +26,7 @@ from conf.options.job import (
     RestartStrategyOptions,
     RestartStrategyType,
 )
+from conf.options.metrics import MetricOptions
 from conf.options.resource_manager import ResourceManagerOptions
 from conf.options.rest import RestOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
@@ -49,6 +50,7 @@ __all__ = [
     "JobStoreOptions",
     "JobStoreType",
     "LogFormat",
+    "MetricOptions",
     "ResourceManagerOptions",
     "RestOptions",
     "RestartStrategyOptions",
@@ -100,6 +102,7 @@ AREAS = (
     Area("Job store", JobStoreOptions),
     Area("Spark", SparkOptions),
     Area("REST", RestOptions),
+    Area("Metrics", MetricOptions),
     Area("Client", ClientOptions),
     Area("Security", SecurityOptions),
     Area("Environment", EnvironmentOptions),

@@ -18,6 +18,8 @@ from runtime.gateways.web_monitor import RestAddress, WebMonitorGateway
 from runtime.ha.model import REST_ENDPOINT, LeaderTerm
 from runtime.ha.services import HighAvailabilityServices
 from runtime.leadership import LeaderEndpoint
+from runtime.metrics.prometheus import exposition
+from runtime.metrics.push_gateway import PushReporter
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import ClusterBackend
@@ -60,6 +62,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         self._server: RestServer | None = None
         self._closing = asyncio.Event()
         self._where: RestAddress | None = None
+        self._reporter = PushReporter.of(context.configuration, self._metrics)
 
     async def on_start(self) -> None:
         await self._backend.start()
@@ -96,6 +99,8 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
 
     async def on_stop(self) -> None:
         self._closing.set()
+        if self._reporter is not None:
+            await self._reporter.stop(forget=True)
         if self._server is not None:
             await self._server.stop()
         await super().on_stop()
@@ -103,10 +108,17 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         await self._ha.close()
 
     async def lead(self, term: LeaderTerm) -> None:
-        """Nothing to prepare: it serves already."""
+        """It serves already; what only one may do is to send metrics."""
+        if self._reporter is not None:
+            self._reporter.start()
 
     async def step_back(self) -> None:
-        """Nothing to let go of: it goes on serving."""
+        """Another one sends metrics from now on; it goes on serving."""
+        if self._reporter is not None:
+            await self._reporter.stop()
+
+    async def _metrics(self) -> str:
+        return exposition((await self._backend.metrics()).scopes)
 
     def check_token(self, token: FencingToken | None) -> None:
         """Whoever wants the leader says so; its own master does not."""
