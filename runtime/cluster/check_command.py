@@ -59,7 +59,7 @@ def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -
     try:
         with (
             tempfile.TemporaryDirectory(prefix="understudy-check-") as scratch,
-            one_core_session(conf, None if home is None else str(home)) as spark,
+            one_core_session(conf, None if home is None else str(home), Path(scratch)) as spark,
         ):
             run = DryRun(spark, Path(scratch))
             try:

@@ -27,6 +27,7 @@ from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.snapshot import describe_query
 
 from .java import find_java
+from .launcher import launcher_home
 from .streaming_writer import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
 
 _READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
@@ -37,15 +38,18 @@ class _WaitingError(BaseException):
 
 
 @contextmanager
-def one_core_session(conf: Mapping[str, str], java_home: str | None) -> Iterator[Any]:
+def one_core_session(conf: Mapping[str, str], java_home: str | None, scratch: Path) -> Iterator[Any]:
     """A classic session of one core, which the code's own `getOrCreate` returns; for a process that ends soon after.
+
+    *scratch* is a directory that stays until then.
 
     Raises:
         SparkVehicleError: there is no usable Java.
     """
     for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
         del os.environ[name]  # what is for a Spark of the user's own
-    os.environ |= {"JAVA_HOME": find_java(java_home).home, "SPARK_LOCAL_IP": "127.0.0.1"}
+    java = launcher_home(find_java(java_home), scratch / "java")
+    os.environ |= {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]").appName("understudy-check")
@@ -63,7 +67,7 @@ class DryRun:
 
     Args:
         spark: a session, as `one_core_session` makes it.
-        scratch: an empty directory.
+        scratch: a directory for what it makes.
     """
 
     def __init__(self, spark: Any, scratch: Path) -> None:

@@ -37,7 +37,8 @@ from runtime.job_file import read_job_file
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.spark.info import DriverInfo, info_file
-from tests.launcher_java import launcher_java_home
+from runtime.spark.java import find_java
+from runtime.spark.launcher import launcher_home
 
 SCRIPT = """\
 from pyspark.sql import SparkSession
@@ -174,7 +175,11 @@ def _commands(scratch: Path, setting: list[str], job: Path, driver: DriverInfo, 
 
 def _spark_submit(scratch: Path, job: Path) -> tuple[list[str], dict[str, str]]:
     home = Path(pyspark.__file__).parent
-    environ = {**os.environ, "JAVA_HOME": str(launcher_java_home(scratch)), "PYSPARK_PYTHON": sys.executable}
+    environ = {
+        **os.environ,
+        "JAVA_HOME": str(launcher_home(find_java(), scratch / "java")),
+        "PYSPARK_PYTHON": sys.executable,
+    }
     return [str(home / "bin" / "spark-submit"), "--master", "local[*]", str(job)], environ
 
 

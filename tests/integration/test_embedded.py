@@ -14,9 +14,10 @@ import pyspark
 import pytest
 
 from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
+from runtime.spark.java import find_java
+from runtime.spark.launcher import launcher_home
 from runtime.spark.process import start_time
 from tests.cluster_harness import ROOT, Cluster, await_value
-from tests.launcher_java import launcher_java_home
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -44,7 +45,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "scratch").mkdir()
     return {
         **os.environ,
-        "JAVA_HOME": str(launcher_java_home(tmp_path)),
+        "JAVA_HOME": str(launcher_home(find_java(), tmp_path / "java")),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import duckdb
 
+from runtime.spark.java import find_java
+from runtime.spark.launcher import launcher_home
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import write_job
-from tests.launcher_java import launcher_java_home
 
 PAGE = ROOT / "docs" / "pipelines.md"
 
@@ -111,7 +112,7 @@ def test_the_pages_example_runs_on_a_cluster_and_without_one(cluster: Cluster, t
     file = write_job(tmp_path, job, "spending.py")
     write_job(tmp_path, test, "test_spending.py")
     assert cluster.run("job", "explain", str(file)).stdout == explained
-    java = str(launcher_java_home(tmp_path))
+    java = str(launcher_home(find_java(), tmp_path / "java"))
     environment = {**os.environ, "JAVA_HOME": java, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_spending.py")]
     tested = subprocess.run(
