@@ -186,61 +186,32 @@ WORKER_METRICS = {
     "garbageCollectors": [dict],
 }
 SUMMARY = {"min": int, "max": int, "avg": int, **dict.fromkeys(("p50", "p90", "p95", "p99", "p999"), (float, str))}
+_SIZES_AND_DURATION = (
+    "checkpointed_size",
+    "state_size",
+    "end_to_end_duration",
+    "alignment_buffered",
+    "processed_data",
+    "persisted_data",
+)
+CHECKPOINT_OF_TASK = {
+    "status": str,
+    **dict.fromkeys(("id", "latest_ack_timestamp", "num_subtasks", "num_acknowledged_subtasks"), int),
+    **dict.fromkeys(_SIZES_AND_DURATION, int),
+}
 CHECKPOINT = {
-    **dict.fromkeys(("className", "status", "checkpoint_type"), str),
-    **dict.fromkeys(
-        (
-            "id",
-            "trigger_timestamp",
-            "latest_ack_timestamp",
-            "checkpointed_size",
-            "state_size",
-            "end_to_end_duration",
-            "alignment_buffered",
-            "processed_data",
-            "persisted_data",
-            "num_subtasks",
-            "num_acknowledged_subtasks",
-        ),
-        int,
-    ),
+    **CHECKPOINT_OF_TASK,
+    **dict.fromkeys(("className", "checkpoint_type"), str),
+    "trigger_timestamp": int,
     "is_savepoint": bool,
     "savepointFormat": (str, type(None)),
     "tasks": dict,
 }
 CHECKPOINTS = {
     "counts": dict.fromkeys(("restored", "total", "in_progress", "completed", "failed"), int),
-    "summary": dict.fromkeys(
-        (
-            "checkpointed_size",
-            "state_size",
-            "end_to_end_duration",
-            "alignment_buffered",
-            "processed_data",
-            "persisted_data",
-        ),
-        SUMMARY,
-    ),
+    "summary": dict.fromkeys(_SIZES_AND_DURATION, SUMMARY),
     "latest": dict.fromkeys(("completed", "savepoint", "failed", "restored"), (dict, type(None))),
     "history": [CHECKPOINT],
-}
-CHECKPOINT_OF_TASK = {
-    "status": str,
-    **dict.fromkeys(
-        (
-            "id",
-            "latest_ack_timestamp",
-            "checkpointed_size",
-            "state_size",
-            "end_to_end_duration",
-            "alignment_buffered",
-            "processed_data",
-            "persisted_data",
-            "num_subtasks",
-            "num_acknowledged_subtasks",
-        ),
-        int,
-    ),
 }
 SUMMARY_OF_TASK = {
     **dict.fromkeys(("checkpointed_size", "state_size", "end_to_end_duration", "start_delay"), SUMMARY),
