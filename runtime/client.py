@@ -18,26 +18,25 @@ from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
-from blob.gateway import BlobAddress
-from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
+from blob.key import PermanentBlobKey
 from blob.offload import MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
 from runtime.checkpoint.client import CheckpointClient
-from runtime.gateways.diagnostics import ComponentLog, ThreadDump
+from runtime.gateways.diagnostics import ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
+from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerView
 from runtime.gateways.processes import process_addresses
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import FUNCTION_RESULT, KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.errors import InvalidFunctionError
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
+from runtime.log_client import LogClient
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 T = TypeVar("T")
@@ -48,7 +47,7 @@ RETRY_S = 0.1
 _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, JobNotReachableError)
 
 
-class ClusterClient(CheckpointClient):
+class ClusterClient(CheckpointClient, LogClient):
     """Speaks to one cluster.
 
     Args:
@@ -240,51 +239,12 @@ class ClusterClient(CheckpointClient):
         """Begin to cancel a job; raises `JobNotFoundError` or `JobAlreadyTerminatedError`."""
         self._ask(lambda dispatcher: dispatcher.cancel_job(job_id).result())
 
-    def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
-        """The logs of a job's attempts, oldest attempt first: while they run, and until the job is forgotten.
-
-        Of one that has ended also what its TaskExecutor (``taskexecutor``) and Spark (``spark``) logged meanwhile.
-
-        Raises:
-            JobNotFoundError: no such job is running or remembered.
-        """
-        logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id).result(60.0))
-        with self.blobs() as blobs:
-            return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name != FUNCTION_RESULT]
-
-    def function_result(self, job_id: JobID) -> bytes | None:
-        """What a job that runs a function returned, pickled; None where it returned nothing that is kept.
-
-        Raises:
-            JobNotFoundError: no such job is running or remembered.
-        """
-        attempts = [attempt for task in self.job(job_id).tasks for attempt in task.attempts]
-        kept = [log for attempt in attempts for log in attempt.logs if log.name == FUNCTION_RESULT]
-        return self.kept_log(job_id, kept[-1]) if kept else None
-
-    def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
-        """What is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
-        with self.blobs() as blobs:
-            return _fetch_log(blobs, log.blob_key, job_id)
-
     def task_executor(self, resource_id: ResourceID) -> TaskExecutorGateway:
         """The TaskExecutor of that name, to be asked itself; raises `UnknownTaskExecutorError`."""
         for view in self.task_managers():
             if view.registration.resource_id == resource_id:
                 return self._actors.gateway(ActorAddress.parse(view.registration.address), TaskExecutorGateway)
         raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered; `status` shows those that are")
-
-    def task_executor_logs(self, resource_id: ResourceID) -> list[tuple[ComponentLog, bytes]]:
-        """The log of a TaskExecutor and that of its Spark driver, or their heads and tails.
-
-        Raises:
-            UnknownTaskExecutorError: it is not registered.
-        """
-        location, gateway = self._blob_location(), self.task_executor(resource_id)
-        names = [log.name for log in gateway.request_log_list().result()]
-        logs = [gateway.request_file_upload(name, BlobAddress(*location)).result(60.0) for name in names]
-        with self._blob_client(location) as blobs:
-            return [(log, _fetch_once(blobs, TransientBlobKey(log.blob_key))) for log in logs]
 
     def thread_dump(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
         """Where the threads of a TaskExecutor are, or those of the task process of an attempt that runs there.
@@ -394,21 +354,3 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
         return [system]
     texts = [system] if isinstance(system, str) else system
     return [ActorAddress.parse(text) for text in dict.fromkeys(texts)]
-
-
-def _fetch_log(blobs: BlobClient, key: str, job_id: JobID) -> bytes:
-    if not key:
-        return b""
-    parsed = BlobKey.parse(key)
-    return (
-        _fetch_once(blobs, parsed)
-        if isinstance(parsed, TransientBlobKey)
-        else blobs.get_bytes(parsed, logs_owner(job_id))
-    )
-
-
-def _fetch_once(blobs: BlobClient, key: TransientBlobKey) -> bytes:
-    """Fetch a transient blob that was made for this client alone, and delete it."""
-    content = blobs.get_bytes(key)
-    blobs.delete(key)
-    return content

@@ -261,9 +261,9 @@ def job_info(**settings: object) -> None:
 @job_argument
 def job_checkpoint(**settings: object) -> None:
     """Take a checkpoint of a job's streaming queries now; its directory goes to standard output."""
-    from runtime.cluster import commands
+    from runtime.cluster import checkpoint_commands
 
-    commands.job_checkpoint(**settings)  # type: ignore[arg-type]
+    checkpoint_commands.job_checkpoint(**settings)  # type: ignore[arg-type]
 
 
 @job.command(name="savepoint")
@@ -276,9 +276,9 @@ def job_savepoint(**settings: object) -> None:
 
     DIRECTORY is execution.checkpointing.savepoint-dir unless it is given.
     """
-    from runtime.cluster import commands
+    from runtime.cluster import checkpoint_commands
 
-    commands.job_savepoint(**settings)  # type: ignore[arg-type]
+    checkpoint_commands.job_savepoint(**settings)  # type: ignore[arg-type]
 
 
 @job.command(name="rollback")
@@ -292,15 +292,15 @@ def job_savepoint(**settings: object) -> None:
     help="Give the queries new ids, so that sinks that remember batches by query and number take them again.",
 )
 @json_option
-@click.argument("job_id")
+@job_argument
 def job_rollback(**settings: object) -> None:
     """Restart a job from where its queries stood in one of its own checkpoints or savepoints.
 
     What they have written to file sinks since then is taken back. Where that is not possible the job goes on as it is.
     """
-    from runtime.cluster import commands
+    from runtime.cluster import checkpoint_commands
 
-    commands.job_rollback(**settings)  # type: ignore[arg-type]
+    checkpoint_commands.job_rollback(**settings)  # type: ignore[arg-type]
 
 
 @job.command(name="stop")
@@ -320,9 +320,9 @@ def job_stop(**settings: object) -> None:
     A query that commits no batch within task.cancellation.timeout is stopped by force, which is told; it does that
     batch again when it is restored. Where the savepoint fails the job goes on.
     """
-    from runtime.cluster import commands
+    from runtime.cluster import checkpoint_commands
 
-    commands.job_stop(**settings)  # type: ignore[arg-type]
+    checkpoint_commands.job_stop(**settings)  # type: ignore[arg-type]
 
 
 @job.command(name="cancel")

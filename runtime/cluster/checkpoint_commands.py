@@ -1,4 +1,4 @@
-"""The commands on a job's checkpoints: ``job checkpoint``, ``job savepoint`` and ``job stop``."""
+"""The commands on a job's checkpoints: ``job checkpoint``, ``job savepoint``, ``job stop`` and ``job rollback``."""
 
 from __future__ import annotations
 
@@ -6,58 +6,61 @@ import sys
 from pathlib import Path
 
 from actors.rpc.codec import to_plain
+from conf.configuration import Configuration
 from runtime.checkpoint.messages import OperationState, OperationStatus
 from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot
-from runtime.client import ClusterClient
+from runtime.cluster.arguments import job_id_of
 from runtime.cluster.formatting import format_duration, format_moment, format_size
 from runtime.cluster.render import print_error, print_facts, print_json, print_line
-from runtime.cluster.running import waiting
+from runtime.cluster.running import readable_errors, waiting
+from runtime.cluster.session import connect
 from runtime.ids import JobID
 
 
-def take_checkpoint(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
+def job_checkpoint(configuration: Configuration, job_id: str, as_json: bool) -> None:
     """`understudy job checkpoint`."""
-    with waiting(f"taking a checkpoint of job {job_id}", _goes_on("checkpoint", job_id)):
-        status = client.trigger_checkpoint(job_id)
-    _show(status, f"checkpoint of job {job_id}", as_json)
+    wanted = job_id_of(job_id)
+    with readable_errors(), connect(configuration) as client:
+        with waiting(f"taking a checkpoint of job {wanted}", _goes_on("checkpoint", wanted)):
+            status = client.trigger_checkpoint(wanted)
+        _show(status, f"checkpoint of job {wanted}", as_json)
 
 
-def take_savepoint(client: ClusterClient, job_id: JobID, directory: str | None, as_json: bool) -> None:
+def job_savepoint(configuration: Configuration, job_id: str, directory: str | None, as_json: bool) -> None:
     """`understudy job savepoint`."""
-    with waiting(f"making a savepoint of job {job_id}", _goes_on("savepoint", job_id)):
-        status = client.trigger_savepoint(job_id, None if directory is None else Path(directory))
-    _show(status, f"savepoint of job {job_id}", as_json)
+    wanted = job_id_of(job_id)
+    with readable_errors(), connect(configuration) as client:
+        with waiting(f"making a savepoint of job {wanted}", _goes_on("savepoint", wanted)):
+            status = client.trigger_savepoint(wanted, None if directory is None else Path(directory))
+        _show(status, f"savepoint of job {wanted}", as_json)
 
 
-def stop_job(
-    client: ClusterClient,
-    job_id: JobID,
-    directory: str | None,
-    drain: bool,
-    as_json: bool,
-) -> None:
+def job_stop(configuration: Configuration, job_id: str, directory: str | None, drain: bool, as_json: bool) -> None:
     """`understudy job stop`."""
-    target = None if directory is None else Path(directory)
-    with waiting(f"stopping job {job_id}", _goes_on("stop", job_id)):
-        status, job_status = client.stop_and_await_end(job_id, target, drain=drain)
-    if job_status is not None:
-        print_line(f"job {job_id} is {job_status.value}", sys.stderr)
-    _show(status, f"savepoint of job {job_id}", as_json)
+    wanted, target = job_id_of(job_id), None if directory is None else Path(directory)
+    with readable_errors(), connect(configuration) as client:
+        with waiting(f"stopping job {wanted}", _goes_on("stop", wanted)):
+            status, job_status = client.stop_and_await_end(wanted, target, drain=drain)
+        if job_status is not None:
+            print_line(f"job {wanted} is {job_status.value}", sys.stderr)
+        _show(status, f"savepoint of job {wanted}", as_json)
+
+
+def job_rollback(configuration: Configuration, job_id: str, target: str, new_query_id: bool, as_json: bool) -> None:
+    """`understudy job rollback`."""
+    wanted = job_id_of(job_id)
+    place = Path(target) if "/" in target or Path(target).is_dir() else target
+    with readable_errors(), connect(configuration) as client:
+        with waiting(f"rolling job {wanted} back", _goes_on("rollback", wanted)):
+            status = client.roll_back(wanted, place, new_query_id=new_query_id)
+        if as_json:
+            print_json(to_plain(status))
+        else:
+            print_line(f"job {wanted} goes back to {status.path}: its tasks restart", sys.stderr)
 
 
 def _goes_on(what: str, job_id: JobID) -> str:
     return f"the {what} goes on; `python -m runtime.cluster job info {job_id}` shows what became of it"
-
-
-def roll_back(client: ClusterClient, job_id: JobID, target: str, new_query_id: bool, as_json: bool) -> None:
-    """`understudy job rollback`."""
-    place = Path(target) if "/" in target or Path(target).is_dir() else target
-    with waiting(f"rolling job {job_id} back", _goes_on("rollback", job_id)):
-        status = client.roll_back(job_id, place, new_query_id=new_query_id)
-    if as_json:
-        print_json(to_plain(status))
-    else:
-        print_line(f"job {job_id} goes back to {status.path}: its tasks restart", sys.stderr)
 
 
 def _show(status: OperationStatus, what: str, as_json: bool) -> None:

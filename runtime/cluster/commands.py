@@ -14,13 +14,8 @@ from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions
 from runtime.client import ClusterClient
-from runtime.cluster.checkpoint_commands import (
-    print_checkpoints,
-    roll_back,
-    stop_job,
-    take_checkpoint,
-    take_savepoint,
-)
+from runtime.cluster.arguments import job_id_of
+from runtime.cluster.checkpoint_commands import print_checkpoints
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
 from runtime.cluster.progress import job_progress
 from runtime.cluster.render import (
@@ -340,34 +335,6 @@ def job_info(configuration: Configuration, job_id: str, as_json: bool) -> None:
         print_checkpoints(job.checkpoints)
 
 
-def job_checkpoint(configuration: Configuration, job_id: str, as_json: bool) -> None:
-    """`understudy job checkpoint`."""
-    wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client:
-        take_checkpoint(client, wanted, as_json)
-
-
-def job_savepoint(configuration: Configuration, job_id: str, directory: str | None, as_json: bool) -> None:
-    """`understudy job savepoint`."""
-    wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client:
-        take_savepoint(client, wanted, directory, as_json)
-
-
-def job_rollback(configuration: Configuration, job_id: str, target: str, new_query_id: bool, as_json: bool) -> None:
-    """`understudy job rollback`."""
-    wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client:
-        roll_back(client, wanted, target, new_query_id, as_json)
-
-
-def job_stop(configuration: Configuration, job_id: str, directory: str | None, drain: bool, as_json: bool) -> None:
-    """`understudy job stop`."""
-    wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client:
-        stop_job(client, wanted, directory, drain, as_json)
-
-
 def job_cancel(configuration: Configuration, job_id: str, wait: bool, as_json: bool) -> None:
     """`understudy job cancel`."""
     wanted = job_id_of(job_id)
@@ -393,10 +360,3 @@ def job_logs(configuration: Configuration, job_id: str, follow: bool, task_execu
             sys.exit(follow_logs(client, wanted, as_json))
         show = show_task_executor_logs if task_executors else show_logs
         show(client, wanted, as_json)
-
-
-def job_id_of(text: str) -> JobID:
-    try:
-        return JobID(text)
-    except ValueError as error:
-        raise ClusterError(str(error), "`python -m runtime.cluster job list` shows the ids of jobs") from error

@@ -24,8 +24,6 @@ from runtime.notebook.errors import JobFailedError, SavepointFailedError
 from runtime.notebook.html import checkpoints_html, job_html
 from runtime.spark.function_task import load_result
 
-POLL_S = 0.2
-
 
 class Job:
     """A handle of a job; made by `Cluster.submit` and `Cluster.job`. The job lives without it.
@@ -97,14 +95,13 @@ class Job:
         return load_result(data)
 
     def _await_end(self, timeout_s: float | None) -> None:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        if deadline is None:
+        if timeout_s is None:
             self._client.result(self.id)
             return
-        while not self.status.is_globally_terminal:
-            if time.monotonic() > deadline:
+        deadline = time.monotonic() + timeout_s
+        for job in self._client.watch(self.id):
+            if not job.status.is_globally_terminal and time.monotonic() > deadline:
                 raise TimeoutError(f"job {self.id} is not over after {timeout_s:g} s; it goes on")
-            time.sleep(POLL_S)
 
     def progress(self) -> None:
         """Show it until it is over: live bars in Jupyter and on a terminal, lines elsewhere.

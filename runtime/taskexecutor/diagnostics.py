@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Iterable
 
 import psutil
@@ -13,12 +14,17 @@ from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
+from conf.configuration import Configuration
+from conf.options import JobOptions
+from runtime.environment.context import blob_client
 from runtime.gateways.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.gateways.errors import NoSuchTaskError, TaskNotRespondingError
-from runtime.ids import ExecutionAttemptID
-from runtime.job_logs import LogChunk
+from runtime.gateways.messages import TaskLog
+from runtime.ids import ExecutionAttemptID, JobID
+from runtime.job_logs import KeptLog, LogChunk
 from runtime.spark import TaskProcess, ZygoteError
 from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
+from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.threads import thread_stacks
 
@@ -28,20 +34,42 @@ DUMP_LIMIT = 512 * 1024
 
 
 class TaskExecutorDiagnostics(RpcEndpoint):
-    """The part of a `TaskExecutor` that answers questions about itself and changes nothing."""
+    """The part of a `TaskExecutor` that answers questions about itself and its logs, and changes nothing that runs."""
 
+    _configuration: Configuration
+    _attempts: AttemptDirectories
     _own_logs: LogKeeper
+    _client: BlobClient | None = None
 
-    def _log_client(self) -> BlobClient:
-        raise NotImplementedError
+    @abstractmethod
+    def _new_blob_client(self) -> BlobClient:
+        """A client of the BlobServer that the ResourceManager names."""
 
-    def _client_of(self, blob_server: BlobAddress) -> BlobClient:
-        """A client of that BlobServer."""
-        raise NotImplementedError
-
+    @abstractmethod
     def _process_of(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
         """The process of an attempt that runs here."""
-        raise NotImplementedError
+
+    def _log_client(self) -> BlobClient:
+        if self._client is None:
+            self._client = self._new_blob_client()
+        return self._client
+
+    def _client_of(self, blob_server: BlobAddress) -> BlobClient:
+        return blob_client(self._configuration, blob_server, self.service.secret)
+
+    @rpc
+    async def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
+        with self._client_of(blob_server) as client:
+            return await self.run_blocking(self._attempts.upload_logs, job_id, client)
+
+    @rpc
+    async def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
+        max_size = self._configuration.get(JobOptions.LOGS_MAX_SIZE)
+        return await self.run_blocking(self._attempts.keep_logs, job_id, attempt_id, self._log_client(), max_size)
+
+    @rpc
+    async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
+        return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
 
     @rpc
     async def request_log_list(self) -> list[LogInfo]:

@@ -11,17 +11,14 @@ import contextlib
 import socket
 from pathlib import Path
 
-from actors.receptionist import receptionist_of
 from actors.rpc.service import RpcService
 from runtime.environment.context import ComponentContext
-from runtime.ids import ResourceID
-from runtime.metrics.query_service import serve_metrics
 from runtime.spark import TaskProcess, Zygote, ZygoteError
 from runtime.spark.adopted import AdoptedDriver
 from runtime.spark.spec import PreparedSpec, TaskSpec, encode_spec
 from runtime.spark.task import EXIT_CANCELED
 from runtime.spark.wire import Message, encode
-from runtime.taskexecutor.endpoint import TaskExecutor
+from runtime.taskexecutor.endpoint import TaskExecutor, build
 from runtime.taskexecutor.program_info import ProgramInfo
 
 _LAST_WORDS = {"finished": 0, "canceled": EXIT_CANCELED, "failed": 1}
@@ -102,16 +99,5 @@ async def create(
 ) -> TaskExecutor:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
-    executor = EmbeddedTaskExecutor(
-        service,
-        ResourceID(name),
-        await context.ha_services(service),
-        receptionist_of(service, context.system),
-        context.configuration,
-        await AdoptedDriver.adopt(Path(driver_file)),
-        Path(directory),
-        False,
-        context.directory.log / f"{name}.log",
-    )
-    await serve_metrics(service, executor.metrics)
-    return executor
+    driver = await AdoptedDriver.adopt(Path(driver_file))
+    return await build(EmbeddedTaskExecutor, service, name, context, driver, Path(directory), warm_up=False)

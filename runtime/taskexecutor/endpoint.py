@@ -12,11 +12,7 @@ from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
-from blob.cache import BlobCache
 from blob.client import BlobClient
-from blob.errors import BlobNotFound
-from blob.gateway import BlobAddress
-from blob.offload import resolve
 from conf.configuration import Configuration
 from conf.options import (
     HeartbeatOptions,
@@ -24,7 +20,6 @@ from conf.options import (
     SparkOptions,
     TaskManagerOptions,
 )
-from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.environment.context import (
     ComponentContext,
     blob_client,
@@ -32,22 +27,18 @@ from runtime.environment.context import (
     wait_for_process,
 )
 from runtime.gateways.diagnostics import TaskManagerMetrics
-from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
 from runtime.gateways.messages import (
     JobHeartbeat,
     LeaderAddress,
     RegistrationSuccess,
     TaskExecutorHeartbeat,
     TaskExecutorRegistration,
-    TaskLog,
 )
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
-from runtime.job_logs import KeptLog, LogChunk
-from runtime.jobmaster.deployment_message import TaskDeployment, unpack
-from runtime.jobmaster.descriptor import JobReport, TaskDeploymentDescriptor
+from runtime.jobmaster.descriptor import JobReport
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.metrics.query_service import serve_metrics
 from runtime.spark import SparkDriver, TaskProcess, Zygote, warm_up
@@ -59,8 +50,8 @@ from runtime.taskexecutor.metrics import task_executor_metrics
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 from runtime.taskexecutor.services import TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.task_calls import TaskExecutorTasks
 from runtime.taskexecutor.task_pool import TaskPool
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from runtime.taskexecutor.task_table import TaskTable
 
 LISTING_INTERVAL_S = 2.0
@@ -69,7 +60,7 @@ LAST_WORDS_S = 10.0
 FLUSH_S = 0.1
 
 
-class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
+class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGateway):
     """One worker. It stands on its own: it finds leaders by retrieval, and tells them what it really holds.
 
     Args:
@@ -132,7 +123,6 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
             lambda: None if self._services is None else self._services.pool.report(),
         )
         self._services: TaskServices | None = None
-        self._client: BlobClient | None = None
         self._stopping = False
 
     @property
@@ -349,105 +339,35 @@ class TaskExecutor(TaskExecutorDiagnostics, TaskExecutorGateway):
         self._tasks.cancel_allocation(allocation_id)
         self._resource_manager.slots_changed()
 
-    # ------------------------------------------------------------------- tasks
-
-    @rpc
-    async def submit_task(self, deployment: TaskDeployment, job_master: FencingToken) -> None:
-        services = self._require_services()
-        descriptor = await self._read(deployment, services.blobs)
-        job_id = descriptor.job_id
-        connection = self._connections.find(job_id)
-        if connection is not None and job_master < connection.token:
-            raise FencingError(
-                f"the task comes from a JobMaster that no longer leads job {job_id}", connection.token.epoch
-            )
-        if descriptor.attempt_id in self._tasks:
-            return
-        self.slots.check(job_id, descriptor.allocation_id)
-        directory = self._attempts.make(descriptor)
-        self._tasks.start(descriptor, directory, services, self._own_logs.keeper_of(descriptor))
-
-    async def _read(self, deployment: TaskDeployment, blobs: BlobCache) -> TaskDeploymentDescriptor:
-        try:
-            job = await self.run_blocking(resolve, deployment.job, blobs)
-            attempt = await self.run_blocking(resolve, deployment.attempt, blobs)
-        except BlobNotFound as error:
-            raise DeploymentNotFoundError(str(error)) from error
-        return unpack(job, attempt)
-
-    def _require_services(self) -> TaskServices:
-        if self._services is None:
-            raise ActorError("the TaskExecutor has not started")
-        return self._services
-
-    @rpc_sync
-    def cancel_task(self, attempt_id: ExecutionAttemptID) -> None:
-        self._tasks.cancel(attempt_id)
-
-    # ------------------------------------------------------------- checkpoints
-
-    @rpc_sync
-    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint, job_master: FencingToken) -> None:
-        connection = self._connections.find(job_id)
-        if connection is not None and job_master < connection.token:
-            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
-        checkpoints = self._tasks.checkpoints(trigger.attempt_id)
-        if checkpoints is None:
-            raise NoSuchTaskError(f"attempt {trigger.attempt_id} does not run here any more")
-        checkpoints.trigger(trigger)
-
-    @rpc_tell
-    def notify_checkpoint_complete(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
-        checkpoints = self._tasks.checkpoints(attempt_id)
-        if checkpoints is not None:
-            checkpoints.completed(checkpoint_id)
-
-    @rpc_tell
-    def notify_checkpoint_aborted(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
-        checkpoints = self._tasks.checkpoints(attempt_id)
-        if checkpoints is not None:
-            checkpoints.aborted(checkpoint_id)
-
-    def _log_client(self) -> BlobClient:
-        if self._client is None:
-            self._client = self._new_blob_client()
-        return self._client
-
-    def _client_of(self, blob_server: BlobAddress) -> BlobClient:
-        return blob_client(self._configuration, blob_server, self.service.secret)
-
-    @rpc
-    async def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
-        with self._client_of(blob_server) as client:
-            return await self.run_blocking(self._attempts.upload_logs, job_id, client)
-
-    @rpc
-    async def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
-        max_size = self._configuration.get(JobOptions.LOGS_MAX_SIZE)
-        return await self.run_blocking(self._attempts.keep_logs, job_id, attempt_id, self._log_client(), max_size)
-
-    @rpc
-    async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
-        return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
-
-    @rpc_sync
-    def request_task_pool(self) -> TaskPoolReport:
-        return self._require_services().pool.report()
-
 
 async def create(
     service: RpcService, name: str, *, runtime_dir: str, system: str, directory: str, driver_file: str, warm_up: bool
 ) -> TaskExecutor:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
-    executor = TaskExecutor(
+    driver = await SparkDriver.adopt(Path(driver_file))
+    return await build(TaskExecutor, service, name, context, driver, Path(directory), warm_up=warm_up)
+
+
+async def build(
+    kind: type[TaskExecutor],
+    service: RpcService,
+    name: str,
+    context: ComponentContext,
+    driver: SparkDriver,
+    directory: Path,
+    *,
+    warm_up: bool,
+) -> TaskExecutor:
+    """A TaskExecutor of a kind, whose metrics are served; the rest as in `TaskExecutor`."""
+    executor = kind(
         service,
         ResourceID(name),
         await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
-        await SparkDriver.adopt(Path(driver_file)),
-        Path(directory),
+        driver,
+        directory,
         warm_up,
         context.directory.log / f"{name}.log",
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -40,11 +39,8 @@ from runtime.spark import (
 )
 from runtime.spark.result_partition import discard_unfinished
 from runtime.spark.spec import (
-    SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
-    StreamingSpec,
-    TaskSpec,
 )
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
@@ -54,8 +50,8 @@ from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task_checkpoints import TaskCheckpoints
 from runtime.taskexecutor.task_files import TaskFiles
 from runtime.taskexecutor.task_outcome import TaskOutcome
-from runtime.taskexecutor.task_pool import private_file
-from runtime.taskexecutor.task_spec import query_location, task_spec, vertex_progress
+from runtime.taskexecutor.task_spec import query_location, vertex_progress
+from runtime.taskexecutor.task_start import TaskStarter
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +103,7 @@ class Task:
         self._scheduler_pool = ""
         self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
         self._files = TaskFiles(descriptor, directory, services.blobs)
+        self._starter = TaskStarter(descriptor, directory, services, self._release)
         self.checkpoints = TaskCheckpoints(
             descriptor.attempt_id, descriptor.task_key, descriptor.restore, responder, self._stop_queries
         )
@@ -152,7 +149,7 @@ class Task:
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
         self._enter(replace(state, logs=await self._keep_logs()))
         if self._left is not None:
-            await self._release(self._left)
+            await self._close_behind(self._left)
 
     def _kind_of(self, error: Exception) -> FailureKind:
         if not self._driver.alive:
@@ -211,7 +208,7 @@ class Task:
             self._services.own_driver(self._directory / "spark", environment.jars)
         )
         try:
-            self._tell_user(
+            self._files.tell_user(
                 f"the script brings jars ({', '.join(path.name for path in environment.jars)}): it runs on a Spark "
                 f"driver of its own, process {driver.info.pid}"
             )
@@ -222,7 +219,7 @@ class Task:
     async def _run_in(
         self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
     ) -> int:
-        process, endpoint = await self._start_process(driver, files, environment)
+        process, endpoint = await self._starter.start(driver, files, environment, self._scheduler_pool)
         try:
             self._process, self._endpoint = process, endpoint
             try:
@@ -233,7 +230,8 @@ class Task:
         except BaseException:
             await self._release(endpoint)
             raise
-        if isinstance(endpoint, ConnectEndpoint) and status == 0 and self._is_done:
+        # A session with libraries of its own has workers that read them: they end before the lease of these does.
+        if isinstance(endpoint, ConnectEndpoint) and environment is None and status == 0 and self._is_done:
             self._left = endpoint
         else:
             await self._release(endpoint)
@@ -247,55 +245,11 @@ class Task:
         """
         return self._outcome.finished and not self.cancelled and not self._has_queries
 
-    async def _start_process(
-        self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
-    ) -> tuple[TaskProcess, ClassicEndpoint | ConnectEndpoint]:
-        """A process that runs the attempt, ready before or started now, and its way into Spark."""
-        descriptor = self.descriptor
-        taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
-        if taken is not None and (process := await taken.run(self._spec(files, environment, taken.endpoint))):
-            return process, taken.endpoint
-        endpoint: ClassicEndpoint | ConnectEndpoint
-        if descriptor.kind is JobKind.SCRIPT:
-            endpoint = await driver.open_classic(descriptor.attempt_id, private_file(self._directory / "stdout"))
-        else:
-            endpoint = await driver.open_session(isolated=environment is not None)
-        try:
-            return await self._services.zygote.fork(self._spec(files, environment, endpoint)), endpoint
-        except BaseException:
-            await self._release(endpoint)
-            raise
-
-    def _spec(
-        self,
-        files: dict[ArtifactRole, list[Path]],
-        environment: PythonEnvironment | None,
-        endpoint: ClassicEndpoint | ConnectEndpoint,
-    ) -> TaskSpec:
-        conf = {SCHEDULER_POOL: self._scheduler_pool}
-        spec = task_spec(self.descriptor, self._directory, files, environment, endpoint, self._services.limits, conf)
-        return replace(spec, streaming=self._streaming())
-
-    def _streaming(self) -> StreamingSpec:
-        directory = self._services.checkpoints_dir / self.descriptor.job_id / "tasks" / self.descriptor.task_key
-        return StreamingSpec(
-            str(directory),
-            str(Path(f"/proc/{self._driver.info.pid}/cwd").readlink()),
-            self.descriptor.restore,
-            self._services.query_failure_grace_s,
-        )
-
     async def _stop_queries(self, drain: bool) -> list[str]:
         if self._endpoint is None or not self._driver.alive:
             return []
         timeout_s = self._services.cancellation_timeout_s
         return await self._driver.stop_streaming_queries(self._endpoint, drain=drain, timeout_s=timeout_s)
-
-    def _tell_user(self, text: str) -> None:
-        """A line in the standard error of the attempt, which its process goes on with."""
-        descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text + "\n")
 
     async def _release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         """End what the process may have left running in Spark.
@@ -326,12 +280,20 @@ class Task:
             driver.kill()
             await driver.wait_dead()
 
+    async def _close_behind(self, endpoint: ConnectEndpoint) -> None:
+        """Release the session of what has FINISHED: that cannot become untrue any more, whatever comes of this."""
+        try:
+            await self._release(endpoint)
+        except SparkVehicleError as error:
+            if self._driver.alive:  # else it is gone with its driver, which others tell
+                log.warning("%s has finished, but its Spark session stays open: %s", self.descriptor.task_name, error)
+
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
         watchers = [
-            asyncio.create_task(self._cancel_when_asked(process)),
+            asyncio.create_task(self._end_on(self._cancelled, process)),
+            asyncio.create_task(self._end_on(self._given_up, process)),
             asyncio.create_task(self._end_when_stopped(process)),
             asyncio.create_task(self._end_with_driver(process)),
-            asyncio.create_task(self._end_when_given_up(process)),
             asyncio.create_task(self._watch_queries(endpoint)),
         ]
         try:
@@ -344,20 +306,15 @@ class Task:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
 
-    async def _cancel_when_asked(self, process: TaskProcess) -> None:
-        await self._cancelled.wait()
-        await self._end(process)
-
-    async def _end_when_given_up(self, process: TaskProcess) -> None:
-        """One of its queries has failed, or is stuck, and its code goes on."""
-        await self._given_up.wait()
+    async def _end_on(self, reason: asyncio.Event, process: TaskProcess) -> None:
+        await reason.wait()
         await self._end(process)
 
     async def _end_when_stopped(self, process: TaskProcess) -> None:
         """The job was stopped with a savepoint: its code sees its queries end, and should end too."""
         await self.checkpoints.stopped.wait()
         await asyncio.sleep(self._services.cancellation_timeout_s)
-        self._tell_user(
+        self._files.tell_user(
             f"the job was stopped with a savepoint, but its code went on for {self._services.cancellation_timeout_s:g} "
             "s after its queries had ended (task.cancellation.timeout): it is ended by force"
         )
@@ -410,7 +367,9 @@ class Task:
 
     async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
         patience_s = self._services.cancellation_timeout_s
-        leases = LocationLeases(self._driver, lease_holder(self.descriptor, self._driver), patience_s, self._tell_user)
+        leases = LocationLeases(
+            self._driver, lease_holder(self.descriptor, self._driver), patience_s, self._files.tell_user
+        )
         await process.answer_lease(int(message["number"]), await leases.request(str(message["location"])))
 
     async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
@@ -425,6 +384,7 @@ class Task:
             self._give_up(FailureKind.RUNTIME, "NoProgressException", message)
 
     def _give_up(self, kind: FailureKind, name: str, message: str, traceback: str = "") -> None:
+        """One of its queries has failed, or is stuck, and its code goes on."""
         if self.cancelled or self.checkpoints.is_stopping:
             return  # its queries are being stopped, and may fail of that
         self._fail(kind, name, message, traceback)

@@ -23,7 +23,7 @@ _LIBRARIES = {
 
 
 class TaskFiles:
-    """Fetches them; everything here blocks.
+    """Fetches them, which blocks.
 
     Args:
         descriptor: the attempt.
@@ -55,6 +55,12 @@ class TaskFiles:
             return files, None
         spec = EnvironmentSpec(tuple(libraries))
         return files, lease.get_or_resolve(spec, lambda library: self._cached(libraries[library]), cancelled)
+
+    def tell_user(self, text: str) -> None:
+        """A line in the standard error of the attempt, which its process goes on with."""
+        descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
 
     def _cached(self, artifact: Artifact) -> Path:
         return self._blobs.get_file(self._descriptor.job_id, BlobKey.parse(artifact.blob_key))

@@ -1,0 +1,94 @@
+"""What a JobMaster asks a TaskExecutor to do with its tasks; a part of `runtime.taskexecutor.endpoint.TaskExecutor`."""
+
+from __future__ import annotations
+
+from actors.errors import ActorError, FencingError
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
+from blob.cache import BlobCache
+from blob.errors import BlobNotFound
+from blob.offload import resolve
+from runtime.checkpoint.messages import TriggerCheckpoint
+from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
+from runtime.ids import ExecutionAttemptID, JobID
+from runtime.jobmaster.deployment_message import TaskDeployment, unpack
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+from runtime.taskexecutor.attempts import AttemptDirectories
+from runtime.taskexecutor.job_connections import JobConnections
+from runtime.taskexecutor.log_keeper import LogKeeper
+from runtime.taskexecutor.services import TaskServices
+from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
+from runtime.taskexecutor.task_table import TaskTable
+
+
+class TaskExecutorTasks(RpcEndpoint):
+    """The part of a `TaskExecutor` that starts tasks, cancels them and has them checkpointed."""
+
+    slots: TaskSlotTable
+    _attempts: AttemptDirectories
+    _connections: JobConnections
+    _own_logs: LogKeeper
+    _services: TaskServices | None
+    _tasks: TaskTable
+
+    @rpc
+    async def submit_task(self, deployment: TaskDeployment, job_master: FencingToken) -> None:
+        services = self._require_services()
+        descriptor = await self._read(deployment, services.blobs)
+        job_id = descriptor.job_id
+        connection = self._connections.find(job_id)
+        if connection is not None and job_master < connection.token:
+            raise FencingError(
+                f"the task comes from a JobMaster that no longer leads job {job_id}", connection.token.epoch
+            )
+        if descriptor.attempt_id in self._tasks:
+            return
+        self.slots.check(job_id, descriptor.allocation_id)
+        directory = self._attempts.make(descriptor)
+        self._tasks.start(descriptor, directory, services, self._own_logs.keeper_of(descriptor))
+
+    async def _read(self, deployment: TaskDeployment, blobs: BlobCache) -> TaskDeploymentDescriptor:
+        try:
+            job = await self.run_blocking(resolve, deployment.job, blobs)
+            attempt = await self.run_blocking(resolve, deployment.attempt, blobs)
+        except BlobNotFound as error:
+            raise DeploymentNotFoundError(str(error)) from error
+        return unpack(job, attempt)
+
+    def _require_services(self) -> TaskServices:
+        if self._services is None:
+            raise ActorError("the TaskExecutor has not started")
+        return self._services
+
+    @rpc_sync
+    def cancel_task(self, attempt_id: ExecutionAttemptID) -> None:
+        self._tasks.cancel(attempt_id)
+
+    # ------------------------------------------------------------- checkpoints
+
+    @rpc_sync
+    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint, job_master: FencingToken) -> None:
+        connection = self._connections.find(job_id)
+        if connection is not None and job_master < connection.token:
+            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
+        checkpoints = self._tasks.checkpoints(trigger.attempt_id)
+        if checkpoints is None:
+            raise NoSuchTaskError(f"attempt {trigger.attempt_id} does not run here any more")
+        checkpoints.trigger(trigger)
+
+    @rpc_tell
+    def notify_checkpoint_complete(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        checkpoints = self._tasks.checkpoints(attempt_id)
+        if checkpoints is not None:
+            checkpoints.completed(checkpoint_id)
+
+    @rpc_tell
+    def notify_checkpoint_aborted(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        checkpoints = self._tasks.checkpoints(attempt_id)
+        if checkpoints is not None:
+            checkpoints.aborted(checkpoint_id)
+
+    @rpc_sync
+    def request_task_pool(self) -> TaskPoolReport:
+        return self._require_services().pool.report()

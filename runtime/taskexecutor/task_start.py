@@ -1,0 +1,81 @@
+"""How the process of an attempt comes to be: one that is ready already, or a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from runtime.jobgraph.job_graph import ArtifactRole, JobKind
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+from runtime.librarycache.environment import PythonEnvironment
+from runtime.spark import SparkDriver, TaskProcess
+from runtime.spark.spec import SCHEDULER_POOL, ClassicEndpoint, ConnectEndpoint, StreamingSpec, TaskSpec
+from runtime.taskexecutor.services import TaskServices
+from runtime.taskexecutor.task_pool import private_file
+from runtime.taskexecutor.task_spec import task_spec
+
+SparkEndpoint = ClassicEndpoint | ConnectEndpoint
+Files = Mapping[ArtifactRole, list[Path]]
+
+
+class TaskStarter:
+    """Starts the process of one attempt.
+
+    Args:
+        descriptor: the attempt.
+        directory: its own directory.
+        services: see `TaskServices`.
+        release: ends what a way into Spark has begun, where no process came to use it.
+    """
+
+    def __init__(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        directory: Path,
+        services: TaskServices,
+        release: Callable[[SparkEndpoint], Awaitable[None]],
+    ) -> None:
+        self._descriptor = descriptor
+        self._directory = directory
+        self._services = services
+        self._release = release
+
+    async def start(
+        self, driver: SparkDriver, files: Files, environment: PythonEnvironment | None, scheduler_pool: str
+    ) -> tuple[TaskProcess, SparkEndpoint]:
+        """A process that runs the attempt, ready before or started now, and its way into Spark.
+
+        Raises:
+            SparkVehicleError: there can be none.
+        """
+        descriptor = self._descriptor
+
+        def spec(endpoint: SparkEndpoint) -> TaskSpec:
+            conf = {SCHEDULER_POOL: scheduler_pool}
+            limits = self._services.limits
+            made = task_spec(descriptor, self._directory, dict(files), environment, endpoint, limits, conf)
+            return replace(made, streaming=self._streaming(driver))
+
+        taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
+        if taken is not None and (process := await taken.run(spec(taken.endpoint))):
+            return process, taken.endpoint
+        endpoint: SparkEndpoint
+        if descriptor.kind is JobKind.SCRIPT:
+            endpoint = await driver.open_classic(descriptor.attempt_id, private_file(self._directory / "stdout"))
+        else:
+            endpoint = await driver.open_session(isolated=environment is not None)
+        try:
+            return await self._services.zygote.fork(spec(endpoint)), endpoint
+        except BaseException:
+            await self._release(endpoint)
+            raise
+
+    def _streaming(self, driver: SparkDriver) -> StreamingSpec:
+        directory = self._services.checkpoints_dir / self._descriptor.job_id / "tasks" / self._descriptor.task_key
+        return StreamingSpec(
+            str(directory),
+            str(Path(f"/proc/{driver.info.pid}/cwd").readlink()),
+            self._descriptor.restore,
+            self._services.query_failure_grace_s,
+        )

@@ -1,0 +1,100 @@
+"""How an attempt ended, by what was heard of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.jobmaster.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor
+from runtime.jobmaster.execution_state import ExecutionState, FailureKind
+from runtime.spark.spec import ResourceLimits
+from runtime.taskexecutor.task_checkpoints import StopOutcome
+from runtime.taskexecutor.task_outcome import TaskOutcome
+
+ATTEMPT = ExecutionAttemptID("e" * 32)
+VERTEX = JobVertexID("d" * 32)
+RESULT = ResultPartitionInfo(VERTEX, "/results/d", 2, 100)
+
+
+def outcome(kind: JobKind = JobKind.PIPELINE, limits: ResourceLimits | None = None) -> TaskOutcome:
+    job_id, allocation_id = JobID("a" * 32), AllocationID("b" * 32)
+    descriptor = TaskDeploymentDescriptor(
+        job_id, "flights", kind, ATTEMPT, 0, allocation_id, VERTEX, "read", (), (), (), {}, "akka.tcp://jm"
+    )
+    return TaskOutcome(descriptor, limits or ResourceLimits())
+
+
+def test_what_came_to_its_end_has_finished_with_its_results() -> None:
+    heard = outcome()
+    heard.finish([RESULT])
+    state = heard.final_state(0, StopOutcome.NOT_ASKED, cancelled=False)
+    assert (state.attempt_id, state.state, state.exit_status) == (ATTEMPT, ExecutionState.FINISHED, 0)
+    assert state.partitions == (RESULT,)
+
+
+def test_the_first_failure_counts_and_may_turn_out_to_be_anothers_fault() -> None:
+    heard = outcome()
+    heard.fail(FailureKind.USER_CODE, "ValueError", "no such column", "the traceback")
+    heard.fail(FailureKind.RUNTIME, "Other", "what came of it")
+    state = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False)
+    assert state.state is ExecutionState.FAILED
+    assert state.error is not None
+    assert (state.error.kind, state.error.type, state.error.task) == (FailureKind.USER_CODE, "ValueError", "read")
+    assert state.error.traceback == "the traceback"
+    heard.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", "it has ended")
+    blamed = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False).error
+    assert blamed is not None
+    assert (blamed.kind, blamed.message) == (FailureKind.SPARK_LOST, "it has ended")
+
+
+def test_a_lost_result_is_named() -> None:
+    heard = outcome()
+    heard.fail(FailureKind.RESULT_LOST, "PartitionNotFoundError", "a file is missing", lost_result=VERTEX)
+    failure = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False).error
+    assert failure is not None
+    assert failure.lost_result == VERTEX
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "wanted"),
+    [
+        (JobKind.PIPELINE, 0, ExecutionState.FAILED),
+        (JobKind.SCRIPT, 0, ExecutionState.FINISHED),
+        (JobKind.SCRIPT, 3, ExecutionState.FAILED),
+        (JobKind.SCRIPT, -9, ExecutionState.FAILED),
+        (JobKind.SCRIPT, None, ExecutionState.FAILED),
+    ],
+)
+def test_a_process_that_said_nothing_is_lost_but_for_a_script_that_left_well(
+    kind: JobKind, status: int | None, wanted: ExecutionState
+) -> None:
+    state = outcome(kind).final_state(status, StopOutcome.NOT_ASKED, cancelled=False)
+    assert state.state is wanted
+    if wanted is ExecutionState.FAILED:
+        assert state.error is not None
+        assert state.error.kind is FailureKind.TASK_PROCESS_LOST
+
+
+def test_a_killed_process_may_have_reached_its_limits() -> None:
+    heard = outcome(limits=ResourceLimits(cpu_s=60))
+    failure = heard.final_state(-9, StopOutcome.NOT_ASKED, cancelled=False).error
+    assert failure is not None
+    assert "SIGKILL; it may have reached taskmanager.task.cpu-time.limit (60 s)" in failure.message
+
+
+def test_cancelled_goes_before_failed_and_a_completed_stop_before_both() -> None:
+    heard = outcome()
+    heard.fail(FailureKind.USER_CODE, "StreamingQueryException", "it was stopped")
+    assert heard.final_state(143, StopOutcome.NOT_ASKED, cancelled=True).state is ExecutionState.CANCELED
+    stopped = heard.final_state(1, StopOutcome.COMPLETED, cancelled=True)
+    assert (stopped.state, stopped.error) == (ExecutionState.FINISHED, None)
+
+
+def test_after_a_failed_stop_the_job_is_not_over_whatever_its_code_made_of_it() -> None:
+    heard = outcome()
+    heard.finish(())
+    state = heard.final_state(0, StopOutcome.FAILED, cancelled=False)
+    assert state.state is ExecutionState.FAILED
+    assert state.error is not None
+    assert (state.error.kind, state.error.type) == (FailureKind.RUNTIME, "StopWithSavepointStoppingException")
