@@ -37,7 +37,8 @@ from .streaming_writer import watch_streaming_queries
 def run_pipeline(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, session: Any = None
 ) -> dict[str, Any]:
-    """Run the task's vertices; return what is announced of the results that were written (`partitions`).
+    """Run the task's vertices; return what is announced of the results that were written (`partitions`), and whether
+    streaming queries were started, or may have been (`streaming`).
 
     *session* is the task's session where it is open already.
     """
@@ -55,7 +56,7 @@ def run_pipeline(
         if queries is not None:
             queries.warn_of_failures()
             queries.warn_of_unclaimed()
-        return result
+        return result | {"streaming": queries is None or queries.have_started}
     finally:
         cancellation.checkpoint()
         cancellation.close()

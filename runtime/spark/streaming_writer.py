@@ -72,6 +72,11 @@ class StreamingQueries:
 
         return TaskRestore(Path(self._spec.directory), self._spec.restore)
 
+    @property
+    def have_started(self) -> bool:
+        """Whether the code has started any."""
+        return bool(self._runs)
+
     def warn_of_failures(self) -> None:
         """Say in the job's standard error which queries have failed unseen by the code, which has ended well."""
         for run_id, error in self._supervisor.unattended():

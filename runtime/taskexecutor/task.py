@@ -93,7 +93,7 @@ class Task:
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
         self._leasing: set[asyncio.Task[None]] = set()
-        self._has_queries = False
+        self._is_batch = False
         self._outcome = TaskOutcome(descriptor, services.limits)
         self._fail = self._outcome.fail
         self._left: ConnectEndpoint | None = None
@@ -239,11 +239,11 @@ class Task:
 
     @property
     def _is_done(self) -> bool:
-        """Whether its work is: its functions have returned, and no streaming query goes on behind them.
+        """Whether its work is: its functions have returned, and have started no streaming query.
 
         Then its end is told before its session is closed, and whoever waits for its results goes on at once.
         """
-        return self._outcome.finished and not self.cancelled and not self._has_queries
+        return self._outcome.finished and self._is_batch and not self.cancelled
 
     async def _stop_queries(self, drain: bool) -> list[str]:
         if self._endpoint is None or not self._driver.alive:
@@ -343,10 +343,8 @@ class Task:
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
-                self._has_queries = True
                 self.checkpoints.query_started(query_location(message))
             case "lease":
-                self._has_queries = True
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)
             case "query_failed":
@@ -357,8 +355,9 @@ class Task:
                 self._progress = vertex_progress(message["vertices"])
                 self._tell_progress()
             case "finished":
-                announced = message["result"].get("partitions", ())
-                self._outcome.finish(ResultPartitionInfo(**each) for each in announced)
+                result = message["result"]
+                self._outcome.finish(ResultPartitionInfo(**each) for each in result.get("partitions", ()))
+                self._is_batch = not result.get("streaming", True)
             case "failed":
                 error = message["error"]
                 lost = error.get("lost_result")

@@ -145,9 +145,11 @@ def test_unnamed_queries_are_counted_and_keep_their_number_when_they_start_again
 
 
 def test_spark_lets_no_memory_sink_go_on_unless_it_is_complete(seen: Seen, tmp_path: Path) -> None:
+    assert not seen.queries.have_started
     _, options = seen.writer().queryName("m").format("memory").start()
     assert options == {}
     assert seen.told == []
+    assert seen.queries.have_started
     _, options = seen.writer().queryName("m").format("memory").outputMode("Complete").start()
     assert options["checkpointLocation"] == str(tmp_path / "live" / "m")
 
