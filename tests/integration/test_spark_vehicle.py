@@ -496,7 +496,7 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
         attempt_number=2,
     )
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "finished", "result": {"partitions": []}}, outcome.stderr
+    assert outcome.last == {"type": "finished", "result": {"partitions": [], "streaming": True}}, outcome.stderr
     assert outcome.stdout == tables(1000)
     assert "INFO job.read: reading 1000 rows as attempt 2" in outcome.stderr
     progress = [message["vertices"] for message in outcome.messages if message["type"] == "progress"]
