@@ -20,6 +20,7 @@ from runtime.cluster.session import connect
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from tests.job_files import WAITING, write_job
 
+NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -39,7 +40,13 @@ class Cluster:
         """The command line of one command; options follow the command's words."""
         words = [word for word in arguments if not word.startswith("-")][: 2 if arguments[0] == "job" else 1]
         rest = list(arguments[len(words) :])
-        options = [f"cluster.runtime-dir={self.directory}", "jobmanager.rpc.port=0", "rest.port=0", *self.settings]
+        options = [
+            f"cluster.runtime-dir={self.directory}",
+            "jobmanager.rpc.port=0",
+            "rest.port=0",
+            NO_FURTHER_WARM_UP,
+            *self.settings,
+        ]
         flags = [part for option in options for part in ("-D", option)]
         return [sys.executable, "-m", "runtime.cluster", *words, *flags, *rest]
 

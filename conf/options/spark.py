@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
-from conf.values import Boolean, Duration, FilePath, MemorySize, Text
+from conf.values import Boolean, Duration, FilePath, Integer, MemorySize, Text
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -39,6 +39,14 @@ class SparkOptions:
         Duration("2 min", minimum=1.0),
         "2 min",
         "How long a driver JVM may take until it answers.",
+    )
+    WARM_UP_QUERIES = option(
+        "taskmanager.spark.warm-up-queries",
+        Integer(0, 10_000),
+        "150",
+        "How many small queries a new driver JVM runs while it has no task, half of the time, beside those that it "
+        "always begins with: Java compiles what it meets often, and after 150 a small job costs half the work. They "
+        "take some 40 s of one core. None are run on a Spark cluster, nor in a driver of your own.",
     )
     CDS_ENABLED = option(
         "spark.cds.enabled",

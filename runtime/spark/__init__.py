@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         VertexInput,
         VertexSpec,
     )
-    from .warm import warm_up
+    from .warm import keep_warming, warm_up
     from .zygote_client import TaskProcess, Zygote
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "default_archive_dir",
     "find_java",
     "info_file",
+    "keep_warming",
     "warm_up",
 ]
 
@@ -101,7 +102,7 @@ _MODULES = {
         "VertexInput",
         "VertexSpec",
     ),
-    "warm": ("warm_up",),
+    "warm": ("keep_warming", "warm_up"),
     "zygote_client": ("TaskProcess", "Zygote"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -7,7 +7,9 @@ import logging
 import shutil
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from .driver import SparkDriver
 from .errors import SparkVehicleError
@@ -15,6 +17,8 @@ from .spec import TaskKind, TaskSpec, VertexInput, VertexSpec
 from .zygote_client import Zygote
 
 _log = logging.getLogger(__name__)
+
+QUERIES_AT_A_TIME = 10  # some 2 s: a task that comes meanwhile shares the cores with them for so long
 
 _FILE = str(Path(__file__).with_name("warmup.py"))
 
@@ -28,7 +32,7 @@ async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float
     await driver.warm_up()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        await _pipeline(driver, zygote, directory)
+        await _pipeline(driver, zygote, directory, "warm_pipeline", {"directory": str(directory / "pipeline.parquet")})
         await _script(driver, zygote, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -37,13 +41,38 @@ async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float
     return took
 
 
-async def _pipeline(driver: SparkDriver, zygote: Zygote, directory: Path) -> None:
+async def keep_warming(
+    driver: SparkDriver, zygote: Zygote, directory: Path, queries: int, rest: Callable[[float], Awaitable[None]]
+) -> None:
+    """Run so many small queries, so that Java has compiled what every job needs before there are jobs.
+
+    Args:
+        driver: where.
+        zygote: forks the process that asks for them.
+        directory: of the working directory.
+        queries: how many.
+        rest: called before each `QUERIES_AT_A_TIME`, with the seconds that the last ones took; waits as long as it
+            wants the driver to itself.
+    """
+    took = 0.0
+    for begun in range(0, queries, QUERIES_AT_A_TIME):
+        await rest(took)
+        started = time.monotonic()
+        number = min(QUERIES_AT_A_TIME, queries - begun)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            await _pipeline(driver, zygote, directory, "small_queries", {"queries": number})
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        took = time.monotonic() - started
+    _log.info("the Spark driver %d has run %d small queries more", driver.info.pid, queries)
+
+
+async def _pipeline(
+    driver: SparkDriver, zygote: Zygote, directory: Path, sink: str, parameters: dict[str, Any]
+) -> None:
     session = driver.new_session()
-    vertices = (
-        VertexSpec("source", "source", "source"),
-        VertexSpec("sink", "sink", "warm_pipeline", (VertexInput("source"),)),
-    )
-    parameters = {"directory": str(directory / "pipeline.parquet")}
+    vertices = (VertexSpec("source", "source", "source"), VertexSpec("sink", "sink", sink, (VertexInput("source"),)))
     spec = TaskSpec(
         job_id="warm-up",
         job_name="warm-up",

@@ -26,6 +26,14 @@ def warm_pipeline(ctx: VertexContext, rows: DataFrame) -> None:
     exercise(ctx.spark, rows, ctx.parameters["directory"])
 
 
+def small_queries(ctx: VertexContext, rows: DataFrame) -> None:
+    """What small jobs ask for, again and again; each time another query, as theirs are."""
+    for number in range(ctx.parameters["queries"]):
+        ctx.spark.range(1000 + number).selectExpr("sum(id) AS total").first()
+        if number % 5 == 0:
+            rows.where(f"id > {number}").groupBy("k").agg(functions.avg("x").alias("x")).orderBy("k").collect()
+
+
 def exercise(spark: Any, rows: Any, directory: str) -> None:
     """Run the queries."""
     rows.selectExpr("sum(id)").collect()

@@ -41,7 +41,7 @@ from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, Slo
 from runtime.jobmaster.descriptor import JobReport
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.metrics.query_service import serve_metrics
-from runtime.spark import SparkDriver, TaskProcess, Zygote, warm_up
+from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, warm_up
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
 from runtime.taskexecutor.job_connections import JobConnections
@@ -50,6 +50,7 @@ from runtime.taskexecutor.metrics import task_executor_metrics
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 from runtime.taskexecutor.services import TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.spark_options import warm_up_queries
 from runtime.taskexecutor.task_calls import TaskExecutorTasks
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_table import TaskTable
@@ -183,8 +184,18 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
     async def _warm(self, zygote: Zygote, pool: TaskPool) -> None:
         """First Spark, if it is new; then the processes for tasks to come, whose sessions take its warmth."""
         if self._warm_up:
-            await warm_up(self._driver, zygote, self._directory / "spark" / "warm-up")
+            directory = self._directory / "spark" / "warm-up"
+            await warm_up(self._driver, zygote, directory)
+            queries = warm_up_queries(self._configuration)
+            self.spawn(
+                keep_warming(self._driver, zygote, directory, queries, self._rest), "warming the Spark driver further"
+            )
         await pool.fill()
+
+    async def _rest(self, seconds: float) -> None:
+        """Leave the cores alone for so long, and while there are tasks."""
+        await asyncio.sleep(seconds)
+        await self._tasks.wait_until_idle()
 
     def _blob_location(self) -> tuple[str, int]:
         blob = self._resource_manager.blob

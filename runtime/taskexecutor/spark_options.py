@@ -29,6 +29,12 @@ def state_backend_properties(backend: StateBackend) -> dict[str, str]:
     }
 
 
+def warm_up_queries(configuration: Configuration) -> int:
+    """How many queries a new driver runs to warm itself: none where they would be work for a cluster's executors."""
+    local = configuration.get(SparkOptions.MASTER).startswith("local")
+    return configuration.get(SparkOptions.WARM_UP_QUERIES) if local else 0
+
+
 def driver_options(
     configuration: Configuration, work_dir: Path, log_file: Path, jars: Sequence[Path] = ()
 ) -> DriverOptions:

@@ -43,6 +43,8 @@ class TaskTable:
         self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
         self._reports: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
         self._unreported: dict[ExecutionAttemptID, tuple[JobID, ExecutionReport]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def __contains__(self, attempt_id: ExecutionAttemptID) -> bool:
         """Whether the attempt runs here, or has ended and its JobMaster does not know it yet."""
@@ -51,6 +53,10 @@ class TaskTable:
     def __len__(self) -> int:
         """How many attempts run here."""
         return len(self._tasks)
+
+    async def wait_until_idle(self) -> None:
+        """Until no attempt runs here."""
+        await self._idle.wait()
 
     def start(
         self,
@@ -71,6 +77,7 @@ class TaskTable:
             CheckpointResponder(self._connections, job_id),
         )
         self._tasks[attempt_id] = task
+        self._idle.clear()
         self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
         self._runs[attempt_id] = run = self._endpoint.spawn(_run(task), f"running {descriptor.task_name}")
         run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
@@ -135,6 +142,8 @@ class TaskTable:
     def _state_entered(self, job_id: JobID, state: TaskExecutionState) -> None:
         if state.state.is_terminal:
             task = self._tasks.pop(state.attempt_id)
+            if not self._tasks:
+                self._idle.set()
             self._endpoint.log.info("%s of job %s is %s", task.descriptor.task_name, job_id, state.state.value)
             self._unreported[state.attempt_id] = job_id, task.report()
         attempt_id = state.attempt_id

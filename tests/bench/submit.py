@@ -101,6 +101,9 @@ def _cluster(directory: Path) -> Iterator[tuple[list[str], ClusterClient]]:
     understudy = [sys.executable, "-m", "runtime.cluster"]
     subprocess.run([*understudy, "start", *setting], check=True, stdout=subprocess.DEVNULL)
     try:
+        log = directory / "log" / "taskmanager-0.log"
+        while " small queries more" not in log.read_text():  # a session cluster that has been up for some minutes
+            time.sleep(1)
         with connect(Configuration.read(directory / "configuration.json")) as client:
             yield setting, client
     finally:

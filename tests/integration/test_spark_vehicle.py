@@ -36,6 +36,7 @@ from runtime.spark import (
     ZygoteLostError,
 )
 from runtime.spark.process import start_time
+from runtime.spark.warm import QUERIES_AT_A_TIME, keep_warming
 from runtime.taskexecutor.location_leases import lock_holder
 from tests.no_java import path_without_java
 
@@ -482,6 +483,23 @@ PIPELINE = """
 def tables(rows: int) -> str:
     groups = {key: [number for number in range(rows) if number % 7 == key] for key in range(7)}
     return "".join(f"{key} {3 * sum(numbers)} {len(numbers)}\n" for key, numbers in groups.items())
+
+
+async def test_a_driver_is_warmed_further_in_its_idle_time(
+    vehicle: Vehicle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    with caplog.at_level("INFO", "runtime.spark.warm"):
+        await keep_warming(vehicle.driver, vehicle.zygote, tmp_path / "warm-up", QUERIES_AT_A_TIME + 1, rest)
+    assert [record.levelname for record in caplog.records] == ["INFO"], caplog.text
+    assert rests[0] == 0
+    assert rests[1] > 0
+    assert len(rests) == 2
+    assert not (tmp_path / "warm-up").exists()
 
 
 async def test_chained_pipeline(vehicle: Vehicle) -> None:
