@@ -178,13 +178,13 @@ def _run(
         jobs = {item.job_id for item in recorder.operations}
         last = companion.end() | _calm_down(cluster, jobs)
         problems = nemesis.problems + asyncio.run(_leftovers(cluster, set(last)))
-        leaderships = _leaderships(cluster.directory / "log")
+        led = leaderships(cluster.directory / "log")
         history = History(
             recorder.operations,
             executions(scratch),
-            leaderships,
+            led,
             front.reigns,
-            _certain(nemesis.absences, leaderships),
+            _certain(nemesis.absences, led),
             nemesis.looks,
             last,
         )
@@ -247,29 +247,28 @@ async def _leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     return problems + [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
 
 
-_LEADS = re.compile(r"^(\S+ \S+) \S+ +\[(\d+)\] runtime\.ha\.election - (\S+) leads with epoch (\d+)$", re.MULTILINE)
+_LEADS = re.compile(
+    r"^(\S+ \S+) \S+ +\[(\d+)\] runtime\.ha\.election (?:\S+=\S+ )*- (\S+) leads with epoch (\d+)$", re.MULTILINE
+)
 
 
-def _leaderships(logs: Path) -> list[Leadership]:
+def leaderships(logs: Path) -> list[Leadership]:
+    """Who said in the components' logs that he leads, and when."""
     return [
-        Leadership(component, int(epoch), _time(at), path.name, int(pid))
+        Leadership(
+            component, int(epoch), datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f%z").timestamp(), path.name, int(pid)
+        )
         for path in logs.glob("*.log*")
         for at, pid, component, epoch in _LEADS.findall(path.read_text(errors="replace"))
     ]
 
 
-def _time(text: str) -> float:
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
-
-
-def _certain(absences: list[Absence], leaderships: list[Leadership]) -> list[Absence]:
+def _certain(absences: list[Absence], led: list[Leadership]) -> list[Absence]:
     """The absences of JobMasters that led, by their logs; each until the next one leads. The others' are left out."""
     offset = time.time() - time.monotonic()
     found = []
     for absence in absences:
-        grants = sorted(
-            (item.at - offset, item.pid) for item in leaderships if item.component == job_master(absence.job_id)
-        )
+        grants = sorted((item.at - offset, item.pid) for item in led if item.component == job_master(absence.job_id))
         before = [pid for at, pid in grants if at < absence.since + CLOCKS_S]
         after = [at for at, _ in grants if at >= absence.since + CLOCKS_S]
         end = min([absence.until, *after]) - CLOCKS_S

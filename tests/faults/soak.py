@@ -130,7 +130,10 @@ def run(directory: Path, minutes: float, seed: int) -> tuple[nemesis.Result, Loa
     load = Load(directory)
     result = nemesis.run(directory, minutes * 60, seed, SETTINGS, PAUSE_S, load)
     result.problems += load.problems
-    return result, load, judge(load.samples)
+    verdicts = judge(load.samples)
+    if not verdicts:
+        result.problems.append(f"{len(load.samples)} samples are too few to say what grows: let it run for longer")
+    return result, load, verdicts
 
 
 def summary(minutes: float, result: nemesis.Result, load: Load, verdicts: list[Verdict]) -> dict[str, object]:
