@@ -308,6 +308,7 @@ class Arguments(ValueType[tuple[str, ...]]):
 
     name = "Arguments"
     expected = "arguments separated by spaces, quoted as in a shell"
+    _SECRETS = re.compile(r"(?i)(?<=://)[^/\s]*(?=@)|(?<=password=).+|(?<=secret=).+|(?<=token=).+")
 
     def __init__(self, example: str) -> None:
         self.example = example
@@ -320,3 +321,10 @@ class Arguments(ValueType[tuple[str, ...]]):
 
     def render(self, value: tuple[str, ...]) -> str:
         return shlex.join(value)
+
+    def shown(self, value: tuple[str, ...]) -> str:
+        """Without what an index of packages or a key store asks for: users and passwords in URLs, ``...password=``."""
+        return " ".join(shown if MASK in shown else shlex.quote(shown) for shown in map(self._masked, value))
+
+    def _masked(self, argument: str) -> str:
+        return self._SECRETS.sub(MASK, argument)

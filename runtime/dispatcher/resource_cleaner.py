@@ -95,7 +95,8 @@ class ResourceCleaner:
         except ActorError as error:
             log.info("the logs of job %s are left to a sweep: %s", job_id, error)
         await self._ha.running_jobs_registry().forget(job_id, term)
-        (self._log_dir / f"{job_master(job_id)}.log").unlink(missing_ok=True)
+        for path in self._log_dir.glob(f"{job_master(job_id)}*.log*"):  # of every master's, and what was put aside
+            path.unlink(missing_ok=True)
 
     async def sweep_blobs(
         self,

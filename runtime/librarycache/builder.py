@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ Cancelled = Callable[[], bool]
 _FILES, _SITE, _ARCHIVES = "files", "site", "archives"
 _TAIL = 2000
 _LOOK_S = 0.2
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+_LONG_NAMES = {"-i": "--index-url", "-f": "--find-links"}
 
 
 def _never() -> bool:
@@ -92,11 +95,12 @@ class EnvironmentBuilder:
     ) -> None:
         """One ``pip install`` for all, so that pip sees conflicts between them."""
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-        command += ["--no-warn-script-location", "--target", str(site), *self._pip_options]
+        options, environment = without_credentials(self._pip_options)
+        command += ["--no-warn-script-location", "--target", str(site), *options]
         command += [str(path) for path in packages]
         for path in requirements:
             command += ["--requirement", str(path)]
-        status, said = self._run(command, cancelled)
+        status, said = self._run(command, environment, cancelled)
         if status != 0:
             raise EnvironmentBuildError(f"pip could not install the job's packages: {_last_words(said)}")
         if (site / "pyspark").exists():
@@ -104,12 +108,17 @@ class EnvironmentBuilder:
                 "the job's packages bring pyspark, which the cluster provides: leave it out of their requirements"
             )
 
-    def _run(self, command: Sequence[str], cancelled: Cancelled) -> tuple[int, str]:
+    def _run(self, command: Sequence[str], environment: dict[str, str], cancelled: Cancelled) -> tuple[int, str]:
         """Run pip to its end; returns its status and what it said on standard error."""
         deadline = time.monotonic() + self._timeout_s
         with tempfile.TemporaryFile() as said:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+                command,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
             )
             try:
                 while True:
@@ -130,6 +139,25 @@ class EnvironmentBuilder:
                     process.wait()
             said.seek(0)
             return status, said.read().decode(errors="replace")
+
+
+def without_credentials(options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """What of pip's options may stand on a command line, which every user sees, and the rest as environment variables.
+
+    An option whose value is a URL with a user or a password is given as pip's variable of the same name.
+    """
+    left, environment = list[str](), dict[str, str]()
+    rest = list(options)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if not equals and rest and _CREDENTIALS.search(rest[0]):
+            equals, value = "=", rest.pop(0)
+        if equals and _CREDENTIALS.search(value):
+            variable = "PIP_" + _LONG_NAMES.get(name, name).lstrip("-").replace("-", "_").upper()
+            environment[variable] = " ".join(filter(None, [environment.get(variable), value]))
+        else:
+            left.append(name + equals + value)
+    return left, environment
 
 
 def _paths(spec: EnvironmentSpec, files: Path) -> Iterable[tuple[Library, Path]]:

@@ -102,6 +102,10 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
+        if mode := key.stat().st_mode & 0o077:
+            raise PreflightError(
+                f"security.ssl.rest.key: {key} can be read by others (mode 0{mode | 0o600:o})", f"chmod 600 {key}"
+            )
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ssl.SSLError) as error:
         raise PreflightError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -63,6 +64,7 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
         return Sharing()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(directory)
         archive = directory / f"{archive_key(java, jars)}.jsa"
         if archive.is_file():
             os.utime(archive)  # the order in which old ones are removed
@@ -73,6 +75,13 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
     class_list = work_dir / "classes.list"
     class_list.unlink(missing_ok=True)
     return Sharing((f"-XX:DumpLoadedClassList={class_list}",), class_list=class_list)
+
+
+def _check_private(directory: Path) -> None:
+    """The JVM runs what is in an archive: nobody else may have put it there. Raises PermissionError."""
+    status = directory.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "others may write there; set spark.cds.cache-dir to a directory of your own")
 
 
 class ArchiveBuild:

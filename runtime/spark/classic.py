@@ -25,6 +25,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
+from .callbacks import authenticate_callbacks
 from .control import Cancellation
 from .spec import SCHEDULER_POOL, ClassicEndpoint, TaskSpec
 from .status import StatusReader
@@ -314,6 +315,8 @@ def connect(endpoint: ClassicEndpoint) -> Any:
     os.environ["PYSPARK_PIN_THREAD"] = "true"
     try:
         launch: Any = launch_gateway
-        return launch()
+        gateway = launch()
     finally:  # not for the script's own child processes
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    authenticate_callbacks(gateway, endpoint.secret)
+    return gateway

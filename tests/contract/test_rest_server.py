@@ -302,6 +302,11 @@ async def test_https_with_its_own_certificate(tmp_path: Path) -> None:
     certificate, key = tmp_path / "rest.crt", tmp_path / "rest.key"
     certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
     key.write_bytes(issued.private_key_pem.bytes())
+    key.chmod(0o640)
+    with pytest.raises(PreflightError, match="can be read by others"):
+        tls_context(certificate, key)
+    for file in (key, certificate):
+        file.chmod(0o600)
     client = ssl.create_default_context()
     authority.configure_trust(client)
     (tmp_path / "log").mkdir()

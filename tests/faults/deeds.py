@@ -32,6 +32,7 @@ from tests.faults.redis_front import RedisFront
 AGREEMENT_S = 240.0
 """Far more than it takes, also on a machine that is busy with other things."""
 KINDS = ("jobgraphs", "executions")
+PAUSE_S = (0.2, 2.0)
 _TASK_DIR = re.compile(r"/tasks/([0-9a-f]{32})(/|$)")
 
 
@@ -42,14 +43,22 @@ class Nemesis:
         lease_s: the lease of its leaders: some things last for less, most for more.
         front: the proxy before its Redis.
         disks: the file systems that may be filled, by name.
+        pause_s: the shortest and the longest time between two of its deeds.
     """
 
     def __init__(
-        self, cluster: Cluster, seed: int, lease_s: float, front: RedisFront, disks: dict[str, SmallDisk]
+        self,
+        cluster: Cluster,
+        seed: int,
+        lease_s: float,
+        front: RedisFront,
+        disks: dict[str, SmallDisk],
+        pause_s: tuple[float, float] = PAUSE_S,
     ) -> None:
         self._cluster = cluster
         self._random = random.Random(seed)
         self._lease_s = lease_s
+        self._pause_s = pause_s
         self._front = front
         self._deeds = self._possible(disks)
         self._next: list[str] = []
@@ -61,7 +70,7 @@ class Nemesis:
 
     def pause(self) -> None:
         """Let the cluster be, for a while."""
-        threading.Event().wait(self._random.uniform(0.2, 2.0))
+        threading.Event().wait(self._random.uniform(*self._pause_s))
 
     def harm(self) -> None:
         """Do one thing, or two at once, and look until list and processes agree. Every thing has its turn."""

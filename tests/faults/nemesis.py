@@ -31,7 +31,7 @@ from runtime.ha.model import job_master
 from runtime.jobmaster.archived_execution_graph import JobDetails
 from tests.cluster_harness import Cluster
 from tests.faults.customers import JOB, Customer, Recorder, executions
-from tests.faults.deeds import KINDS, Nemesis, dangling_handles
+from tests.faults.deeds import KINDS, PAUSE_S, Nemesis, dangling_handles
 from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, History, LastState, Leadership, Outcome, check
 from tests.faults.redis_front import RedisFront
@@ -102,16 +102,43 @@ class Result:
         }
 
 
-def run(directory: Path, seconds: float, seed: int) -> Result:
-    """Start a cluster, let clients and the nemesis at it for that long, let it calm down, and check the history."""
+class Companion:
+    """What goes on besides, while the nemesis is at work: here nothing."""
+
+    def begin(self, cluster: Cluster) -> None:
+        """The cluster runs, and nothing was harmed yet."""
+
+    def end(self) -> dict[str, LastState]:
+        """The nemesis and the clients have ended; the last states of jobs that the cluster may have forgotten."""
+        return {}
+
+
+def run(
+    directory: Path,
+    seconds: float,
+    seed: int,
+    settings: tuple[str, ...] = SETTINGS,
+    pause_s: tuple[float, float] = PAUSE_S,
+    companion: Companion | None = None,
+) -> Result:
+    """Start a cluster, let clients and the nemesis at it for that long, let it calm down, and check the history.
+
+    Args:
+        directory: for the cluster and the jobs.
+        seconds: how long the nemesis is at work.
+        seed: of what it does.
+        settings: of the cluster.
+        pause_s: the shortest and the longest time between two of its deeds.
+        companion: what goes on besides.
+    """
     scratch = directory / "work"
     scratch.mkdir()
     (scratch / "job.py").write_text(JOB)
-    cluster = Cluster(directory / "c", SETTINGS)
+    cluster = Cluster(directory / "c", settings)
     disks = {name: SmallDisk(cluster.directory / name) for name in DISKS}
     try:
         cluster.run("start", "--masters=2", timeout=START_S)
-        return _run(cluster, scratch, seconds, seed, disks)
+        return _run(cluster, scratch, seconds, seed, disks, pause_s, companion or Companion())
     finally:
         try:
             cluster.run("stop", check=False, timeout=START_S)
@@ -120,13 +147,23 @@ def run(directory: Path, seconds: float, seed: int) -> Result:
                 disk.close()
 
 
-def _run(cluster: Cluster, scratch: Path, seconds: float, seed: int, disks: dict[str, SmallDisk]) -> Result:
+def _run(
+    cluster: Cluster,
+    scratch: Path,
+    seconds: float,
+    seed: int,
+    disks: dict[str, SmallDisk],
+    pause_s: tuple[float, float],
+    companion: Companion,
+) -> Result:
     front = RedisFront(cluster.directory, seed)
     usable = {name: disk for name, disk in disks.items() if not disk.why_not}
-    recorder, nemesis, stop = Recorder(), Nemesis(cluster, seed, LEASE_S, front, usable), threading.Event()
+    recorder, stop = Recorder(), threading.Event()
+    nemesis = Nemesis(cluster, seed, LEASE_S, front, usable, pause_s)
     customers = [Customer(cluster, scratch, recorder, seed + n, stop) for n in range(CLIENTS)]
     try:
         front.begin()
+        companion.begin(cluster)
         for customer in customers:
             customer.start()
         end = time.monotonic() + seconds
@@ -139,15 +176,15 @@ def _run(cluster: Cluster, scratch: Path, seconds: float, seed: int, disks: dict
             if customer.failure is not None:
                 raise customer.failure
         jobs = {item.job_id for item in recorder.operations}
-        last = _calm_down(cluster, jobs)
+        last = companion.end() | _calm_down(cluster, jobs)
         problems = nemesis.problems + asyncio.run(_leftovers(cluster, set(last)))
-        leaderships = _leaderships(cluster.directory / "log")
+        led = leaderships(cluster.directory / "log")
         history = History(
             recorder.operations,
             executions(scratch),
-            leaderships,
+            led,
             front.reigns,
-            _certain(nemesis.absences, leaderships),
+            _certain(nemesis.absences, led),
             nemesis.looks,
             last,
         )
@@ -171,14 +208,15 @@ def _calm_down(cluster: Cluster, jobs: set[str]) -> dict[str, LastState]:
             with cluster.client() as client:
                 found = {job.job_id: job for job in client.list_jobs() if job.job_id in jobs}
                 if all(job.status.is_globally_terminal for job in found.values()) or time.monotonic() > deadline:
-                    return {job_id: _last_state(client, job) for job_id, job in found.items()}
+                    return {job_id: last_state(client, job) for job_id, job in found.items()}
         except ActorError:
             if time.monotonic() > deadline:
                 raise
         threading.Event().wait(0.5)
 
 
-def _last_state(client: ClusterClient, job: JobDetails) -> LastState:
+def last_state(client: ClusterClient, job: JobDetails) -> LastState:
+    """What the cluster says of a job that is over, or of one that is not yet."""
     return LastState(job.status.value, sum(len(task.attempts) for task in client.job(job.job_id).tasks))
 
 
@@ -209,29 +247,28 @@ async def _leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     return problems + [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
 
 
-_LEADS = re.compile(r"^(\S+ \S+) \S+ +\[(\d+)\] runtime\.ha\.election - (\S+) leads with epoch (\d+)$", re.MULTILINE)
+_LEADS = re.compile(
+    r"^(\S+ \S+) \S+ +\[(\d+)\] runtime\.ha\.election (?:\S+=\S+ )*- (\S+) leads with epoch (\d+)$", re.MULTILINE
+)
 
 
-def _leaderships(logs: Path) -> list[Leadership]:
+def leaderships(logs: Path) -> list[Leadership]:
+    """Who said in the components' logs that he leads, and when."""
     return [
-        Leadership(component, int(epoch), _time(at), path.name, int(pid))
+        Leadership(
+            component, int(epoch), datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f%z").timestamp(), path.name, int(pid)
+        )
         for path in logs.glob("*.log*")
         for at, pid, component, epoch in _LEADS.findall(path.read_text(errors="replace"))
     ]
 
 
-def _time(text: str) -> float:
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
-
-
-def _certain(absences: list[Absence], leaderships: list[Leadership]) -> list[Absence]:
+def _certain(absences: list[Absence], led: list[Leadership]) -> list[Absence]:
     """The absences of JobMasters that led, by their logs; each until the next one leads. The others' are left out."""
     offset = time.time() - time.monotonic()
     found = []
     for absence in absences:
-        grants = sorted(
-            (item.at - offset, item.pid) for item in leaderships if item.component == job_master(absence.job_id)
-        )
+        grants = sorted((item.at - offset, item.pid) for item in led if item.component == job_master(absence.job_id))
         before = [pid for at, pid in grants if at < absence.since + CLOCKS_S]
         after = [at for at, _ in grants if at >= absence.since + CLOCKS_S]
         end = min([absence.until, *after]) - CLOCKS_S

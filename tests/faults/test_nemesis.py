@@ -19,6 +19,7 @@ def test_what_clients_were_told_stays_true_whatever_is_harmed(tmp_path: Path) ->
     assert sum(result.deeds.values()) >= 5, summary
     assert len(result.history.last) >= 5, summary
     assert result.history.reigns, summary
+    assert result.history.leaderships, summary
 
 
 def test_a_disk_can_be_filled(tmp_path: Path) -> None:

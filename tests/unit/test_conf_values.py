@@ -176,5 +176,12 @@ def test_secrets_are_not_shown() -> None:
     assert (
         str(SecretUrl(("unix",), "unix:///s").parse("unix:///run/redis.sock?db=1")) == "unix:///run/redis.sock?******"
     )
+    options = Arguments("-v").parse(
+        "--index-url https://me:hunter2@host/simple -Djavax.net.ssl.trustStorePassword=hunter2 'a b'"
+    )
+    assert Arguments("-v").shown(options) == (
+        "--index-url https://******@host/simple -Djavax.net.ssl.trustStorePassword=****** 'a b'"
+    )
+    assert "hunter2" in Arguments("-v").render(options)
     assert Secret().parse("a") == Secret().parse("a")
     assert len({Secret().parse("a"), Secret().parse("a")}) == 1

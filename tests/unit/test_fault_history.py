@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from actors.process.log_context import log_context
+from actors.process.log_format import TextFormatter
 from tests.faults.history import (
     Absence,
     Call,
@@ -20,6 +26,7 @@ from tests.faults.history import (
     Reign,
     check,
 )
+from tests.faults.nemesis import leaderships
 
 
 def look(at: float, listed: dict[str, Listed], before: set[str], after: set[str]) -> Look:
@@ -107,3 +114,20 @@ def test_each_contradiction_is_found(problem: str, change: object) -> None:
     history = good()
     change(history)  # type: ignore[operator]
     assert any(problem in found for found in check(history)), check(history)
+
+
+def test_who_leads_is_read_from_the_components_logs_as_they_are_written(tmp_path: Path) -> None:
+    job_master = f"jobmaster-{'a' * 32}"
+    lines = []
+    for component, epoch in (("dispatcher", 17), (job_master, 18)):
+        text, arguments = "%s leads with epoch %d", (component, epoch)
+        record = logging.LogRecord("runtime.ha.election", logging.INFO, "election.py", 1, text, arguments, None)
+        with log_context(component=component):
+            lines.append(TextFormatter().format(record))
+    (tmp_path / "dispatcher.log").write_text("\n".join([*lines, "dispatcher leads with epoch 19"]) + "\n")
+    found = leaderships(tmp_path)
+    assert [(item.component, item.epoch, item.pid) for item in found] == [
+        ("dispatcher", 17, os.getpid()),
+        (job_master, 18, os.getpid()),
+    ]
+    assert all(abs(item.at - time.time()) < 600 for item in found)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from runtime.ids import JobID
-from runtime.librarycache.builder import EnvironmentBuilder
+from runtime.librarycache.builder import EnvironmentBuilder, without_credentials
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError, LeaseConflictError, LibraryCacheError
 from runtime.librarycache.manager import LibraryCacheManager
@@ -193,6 +193,24 @@ def test_an_installation_has_its_time(tmp_path: Path, files: Files) -> None:
     manager = manager_in(tmp_path, EnvironmentBuilder(OFFLINE, timeout_s=0.0))
     with pytest.raises(EnvironmentBuildError, match=r"within 0 s; raise taskmanager\.python\.install-timeout"):
         manager.register_lease(JOB).get_or_resolve(package(files, "1.0"), files.fetch)
+
+
+def test_credentials_of_an_index_are_on_no_command_line() -> None:
+    options = [
+        "-i",
+        "https://me:pw1@host/simple",
+        "--extra-index-url=https://me:pw2@b/",
+        "--no-index",
+        "--timeout",
+        "5",
+    ]
+    options += ["--extra-index-url", "https://pw3@c/", "--find-links", "https://d/"]
+    left, environment = without_credentials(options)
+    assert left == ["--no-index", "--timeout", "5", "--find-links", "https://d/"]
+    assert environment == {
+        "PIP_INDEX_URL": "https://me:pw1@host/simple",
+        "PIP_EXTRA_INDEX_URL": "https://me:pw2@b/ https://pw3@c/",
+    }
 
 
 def test_packages_that_bring_pyspark_are_refused(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:

@@ -106,13 +106,13 @@ async def test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_fail
 
 
 async def test_a_job_is_forgotten_after_it_was_cleaned_up_and_its_log_with_it(world: World, tmp_path: Path) -> None:
-    log = tmp_path / f"jobmaster-{JOB}.log"
-    log.touch()
+    for name in (f"jobmaster-{JOB}.log", f"jobmaster-{JOB}.log.1", f"jobmaster-{JOB}-1.log", "dispatcher.log"):
+        (tmp_path / name).touch()
     world.fails = {"clean": [AWAY] * 3, "forget": [AWAY]}
     await asyncio.wait_for(asyncio.gather(world.cleaner.forget(JOB, TERM), world.cleaner.clean_up(JOB, TERM)), 60)
     assert world.done[-4:] == ["clean", "logs", "logs", "forget"]
     assert world.entries == {}
-    assert not log.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["dispatcher.log"]
 
 
 async def test_logs_that_the_blob_server_does_not_take_hinder_no_forgetting(world: World) -> None:

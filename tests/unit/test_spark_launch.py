@@ -90,6 +90,20 @@ def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Pat
     assert sharing(cache, JAVA, jars, tmp_path).class_list is not None
 
 
+def test_an_archive_is_not_taken_from_where_others_may_write(
+    tmp_path: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
+    for mode in (0o777, 0o1777, 0o770, 0o702):
+        cache.chmod(mode)
+        assert sharing(cache, JAVA, jars, tmp_path).options == (), "nor are classes recorded for it"
+    assert "spark.cds.cache-dir" in caplog.text
+    cache.chmod(0o755)
+    assert sharing(cache, JAVA, jars, tmp_path).archive is not None
+
+
 def test_other_jars_or_another_java_have_another_archive(jars: list[Path]) -> None:
     key = archive_key(JAVA, jars)
     assert archive_key(Java("/opt/jdk", "21.0.9", "option"), jars) != key

@@ -1,0 +1,176 @@
+"""Whether what a cluster holds grows while its load stays the same. Pure: samples in, verdicts out.
+
+The figures are of roles, not of processes, for with a nemesis on no process lives long; and what one process gains
+while it lives is judged besides, over all that had the role. A slope is the median of those between all pairs of
+samples (Theil and Sen), so that single samples, which a fault or a collector of garbage spoils, do not count.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+
+MB = 1024 * 1024
+FEWEST = 8
+"""So many samples a slope needs."""
+
+
+@dataclass(frozen=True)
+class ProcessSample:
+    """One process at one moment: memory in bytes, numbers of descriptors and of threads."""
+
+    role: str
+    pid: int
+    rss: int
+    uss: int
+    descriptors: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A cluster at one moment, in seconds since the beginning.
+
+    Args:
+        redis: its figures by name; empty where it did not answer.
+        files: number and bytes of the files below each directory of the cluster.
+    """
+
+    at: float
+    processes: tuple[ProcessSample, ...] = ()
+    redis: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much may be gained over the judged time: a part of what there is, or so much, whichever is more."""
+
+    part: float
+    least: float
+
+    def of(self, level: float) -> float:
+        return max(self.part * level, self.least)
+
+
+BOUNDS = {
+    "rss": Bound(0.10, 24 * MB),
+    "uss": Bound(0.10, 24 * MB),
+    "descriptors": Bound(0.10, 12),
+    "threads": Bound(0.10, 6),
+    "processes": Bound(0.10, 2),
+    "keys": Bound(0.10, 20),
+    "redis memory": Bound(0.10, 1 * MB),
+    "files": Bound(0.10, 100),
+    "bytes": Bound(0.10, 24 * MB),
+}
+"""Of each kind, over the second half of a run, however long that is: a leak that a long run shows is one."""
+
+CEILINGS = {"java": {"rss": 2200 * MB, "uss": 2200 * MB}}
+"""The heap of a JVM grows until it is collected: what is bound is how large it becomes (``spark.driver.memory=1g``)."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one figure: its usual level, what it gained over the judged time, what it may; in the figure's own unit."""
+
+    what: str
+    level: float
+    growth: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        return self.growth <= self.bound
+
+    def __str__(self) -> str:
+        sign = "ok  " if self.holds else "GROWS"
+        return (
+            f"{sign} {self.what}: about {_short(self.level)}, {_short(self.growth)} more, may be {_short(self.bound)}"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        return {**asdict(self), "holds": self.holds}
+
+
+Series = Sequence[tuple[float, float]]
+
+
+def slope(series: Series) -> float:
+    """The gain per second: the median over all pairs; 0 where there are fewer than two moments."""
+    pairs = itertools.combinations(series, 2)
+    slopes = [(late - early) / (then - now) for (now, early), (then, late) in pairs if then > now]
+    return median(slopes) if slopes else 0.0
+
+
+def judge(samples: Sequence[Sample]) -> list[Verdict]:
+    """A verdict on every figure that was taken often enough in the second half of the time."""
+    if not samples:
+        return []
+    middle, end = (samples[0].at + samples[-1].at) / 2, samples[-1].at
+    late = [sample for sample in samples if sample.at >= middle]
+    series: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for sample in late:
+        for key, value in _figures(sample):
+            series[key].append((sample.at, value))
+    verdicts = [
+        _verdict(f"{kind} {of}", kind, of, found, end - middle)
+        for (kind, of), found in sorted(series.items())
+        if len(found) >= FEWEST
+    ]
+    return verdicts + _lives(late, end - middle)
+
+
+def _figures(sample: Sample) -> Iterable[tuple[tuple[str, str], float]]:
+    by_role: dict[str, list[ProcessSample]] = defaultdict(list)
+    for process in sample.processes:
+        by_role[process.role].append(process)
+    for role, found in by_role.items():
+        yield ("processes", role), len(found)
+        for kind in ("rss", "uss", "descriptors", "threads"):
+            yield (kind, role), max(getattr(process, kind) for process in found)
+    if sample.processes:
+        yield ("processes", "of all"), len(sample.processes)
+    for name, value in sample.redis.items():
+        yield (name, "of redis"), value
+    for name, (files, size) in sample.files.items():
+        yield ("files", name), files
+        yield ("bytes", name), size
+
+
+def _lives(samples: Sequence[Sample], span: float) -> list[Verdict]:
+    """What processes gain while they live: the median over the lives of each role that were seen often enough."""
+    lives: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
+    for sample in samples:
+        for process in sample.processes:
+            for kind in ("uss", "descriptors", "threads"):
+                lives[kind, process.role, process.pid].append((sample.at, getattr(process, kind)))
+    slopes: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for (kind, role, _), series in lives.items():
+        if len(series) >= FEWEST and role not in CEILINGS:
+            slopes[kind, role].append((slope(series), median(value for _, value in series)))
+    return [
+        Verdict(
+            f"{kind} {role}, while it lives",
+            median(level for _, level in found),
+            median(gain for gain, _ in found) * span,
+            BOUNDS[kind].of(median(level for _, level in found)),
+        )
+        for (kind, role), found in sorted(slopes.items())
+    ]
+
+
+def _verdict(what: str, kind: str, of: str, series: Series, span: float) -> Verdict:
+    level = median(value for _, value in series)
+    ceiling = CEILINGS.get(of, {}).get(kind)
+    if ceiling is not None:
+        highest = max(value for _, value in series)
+        return Verdict(f"{what}, at most", level, highest, ceiling)
+    return Verdict(what, level, slope(series) * span, BOUNDS[kind].of(level))
+
+
+def _short(value: float) -> str:
+    return f"{value / MB:.1f} MB" if abs(value) >= 100_000 else f"{value:.1f}"
