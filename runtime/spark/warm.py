@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .driver import SparkDriver
 from .errors import SparkVehicleError
+from .masters import is_local
 from .spec import TaskKind, TaskSpec, VertexInput, VertexSpec
 from .zygote_client import Zygote
 
@@ -26,6 +27,8 @@ async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float
     """
     started = time.monotonic()
     await driver.warm_up()
+    if not is_local(driver.info.master):  # the jobs write files, which executors elsewhere would leave there
+        return time.monotonic() - started
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         await _pipeline(driver, zygote, directory)
