@@ -12,6 +12,8 @@ from conf.values import Boolean, Duration, FilePath, Integer, MemorySize, Text
 if TYPE_CHECKING:
     from conf.configuration import Configuration
 
+_HOST_PORT = r"[^\s:,/]+:[0-9]{1,5}"
+
 
 def _cds_cache_dir(_configuration: Configuration) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME", "")
@@ -23,10 +25,15 @@ class SparkOptions:
 
     MASTER = option(
         "spark.master",
-        Text("local[4]", r"local(\[([0-9]+|\*)(,[0-9]+)?\])?|spark://\S+", "local[N], local[*] or spark://HOST:PORT"),
+        Text(
+            "local[4]",
+            rf"local(\[([1-9][0-9]*|\*)(,[1-9][0-9]*)?\])?|spark://{_HOST_PORT}(,{_HOST_PORT})*|yarn|k8s://\S+",
+            "local[N], local[*], spark://HOST:PORT, yarn or k8s://URL",
+        ),
         "local[*]",
         "Where Spark's work is done: `local[*]` in the driver itself on all cores of the machine, `local[N]` on N of "
-        "them, `spark://...` on a standalone Spark cluster.",
+        "them, `spark://HOST:PORT` on a standalone Spark cluster, `yarn`, `k8s://https://HOST:PORT`. See "
+        "[spark-anywhere.md](spark-anywhere.md).",
     )
     DRIVER_MEMORY = option(
         "spark.driver.memory",

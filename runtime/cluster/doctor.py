@@ -32,7 +32,7 @@ from conf.options import (
 )
 from runtime.cluster.preflight import Check, CheckResult, examine, standard_checks
 from runtime.cluster.render import print_checks, print_json, print_line
-from runtime.cluster.session import connect, describe_redis
+from runtime.cluster.session import check_spark_master, connect, describe_redis
 from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterError, PreflightError
@@ -86,6 +86,7 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
             configuration, lambda: check_java(None if home is None else str(home)), redis, with_ports=not runs
         ),
         Check("Spark", check_spark),
+        Check("Spark master", lambda: check_spark_master(configuration)),
         Check("memory", lambda: check_memory(_memory_needed(configuration), _memory_of_the_machine())),
         Check("clock", lambda: check_clock(directory.root.glob("*"), time.time())),
         Check("permissions", lambda: check_permissions(directory.root, _secrets(configuration), os.geteuid())),

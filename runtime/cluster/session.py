@@ -27,10 +27,11 @@ from conf.options import (
     HighAvailabilityOptions,
     RpcOptions,
     SecurityOptions,
+    SparkOptions,
     TaskManagerOptions,
 )
 from runtime.client import ClusterClient
-from runtime.cluster.preflight import require, standard_checks
+from runtime.cluster.preflight import Check, require, standard_checks
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
@@ -69,7 +70,8 @@ def start_cluster(configuration: Configuration, say: Say, masters: int = 1) -> C
             "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
         )
     check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
-    require(standard_checks(configuration, lambda: _find_java(configuration), check_redis))
+    checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis)
+    require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
     directory.create()
     _sweep(directory)  # what a killed master left behind
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
@@ -129,6 +131,16 @@ def _find_java(configuration: Configuration) -> str:
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
     java = find_java(None if home is None else str(home))
     return f"Java {java.version} in {java.home}"
+
+
+def check_spark_master(configuration: Configuration) -> str:
+    """Whether the Spark master can be had, in words; raises `SparkVehicleError`."""
+    from runtime.spark.masters import check_master, network_conf
+
+    master = configuration.get(SparkOptions.MASTER)
+    found = check_master(master)
+    network_conf(master, configuration.spark_properties())
+    return found
 
 
 def describe_redis(configuration: Configuration) -> str:

@@ -2,11 +2,13 @@
 
 Connect hands its workers files (`addArtifacts`), but no directories, and a zipped one cannot hold native extensions. So
 the directories travel in front of each function: unpickling it in a worker first puts them onto the worker's path. The
-workers of a session with files of its own serve that session alone, so nobody else sees them.
+workers of a session with files of its own serve that session alone, so nobody else sees them. A relative directory is
+one of the worker's own files: see `shipped_path`.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Sequence
@@ -28,7 +30,10 @@ class _Carried:
 
 
 def _unpack(directories: tuple[str, ...], data: bytes) -> Any:
-    missing = [path for path in directories if path not in sys.path]
+    from pyspark import SparkFiles
+
+    found = [os.path.join(SparkFiles.getRootDirectory(), path) for path in directories]  # noqa: PTH118
+    missing = [path for path in found if path not in sys.path]
     sys.path[1:1] = missing
     return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from .callbacks import authenticate_callbacks
 from .control import Cancellation
+from .shipped_path import ShippedPath
 from .spec import SCHEDULER_POOL, ClassicEndpoint, TaskSpec
 from .status import StatusReader
 from .workers import WORKER_VARIABLE
@@ -136,7 +137,7 @@ class ClassicAttachment:
             )
             # A worker puts these before the driver's own directory of files, where Spark leaves a copy of the first
             # file of each name that any session ever added; by PYTHONPATH they would come after it.
-            context._python_includes.extend(spec.python_path)
+            context._python_includes.extend(attachment._worker_path(context, spec.py_files) or spec.python_path)
 
         def stop(context: Any) -> None:
             if getattr(context, "_jsc", None) is None:
@@ -188,12 +189,20 @@ class ClassicAttachment:
             return {}
         return {WORKER_VARIABLE: self._name}
 
+    def _worker_path(self, context: Any, paths: Sequence[str]) -> list[str]:
+        """Where Python workers on other machines find what is sent to them; nothing where they see this one's files."""
+        if not self._spec.shipping_dir or not paths:
+            return []
+        shipped = ShippedPath(paths)
+        context.addArchive(shipped.pack(Path(self._spec.shipping_dir)))
+        return shipped.entries
+
     def _add_py_file(self, context: Any, path: str) -> None:
         """`sc.addPyFile` for this task alone: Spark's own is the whole application's, and refuses a second version."""
         local = self._fetched(path)
         entry = str(local.parent) if local.suffix == ".py" else str(local)
         sys.path.insert(1, entry)
-        context._python_includes.append(entry)
+        context._python_includes.extend(self._worker_path(context, [str(local)]) or [entry])
         context.environment[WORKER_VARIABLE] = self._name
 
     def _fetched(self, path: str) -> Path:

@@ -27,6 +27,7 @@ from .info import DriverInfo
 from .java import Java, find_java
 from .jvm import await_connection, prepare, spawn
 from .launch import DriverOptions, class_path, command, environment, spark_conf, spark_version
+from .masters import check_master
 from .process import ProcessHandle, children_of, start_time
 from .query_info import StreamingQueryInfo
 from .remains import TaskRemains
@@ -76,6 +77,8 @@ class SparkDriver:
         if options.die_with_parent and threading.current_thread() is not threading.main_thread():
             raise DriverStartError("a driver that is to die with this process must be started from its main thread")
         java = find_java(options.java_home)
+        await asyncio.to_thread(check_master, options.master)
+        conf = spark_conf(options)
         prepare(options)
         jars = class_path()
         shared = sharing(options.archive_dir, java, jars, options.work_dir)
@@ -87,7 +90,7 @@ class SparkDriver:
             port, secret = await await_connection(child, connection_file, options)
             pool = _new_pool()
             gateway = await _on(pool, DriverGateway, port, secret)
-            await _on(pool, gateway.create_context, spark_conf(options))
+            await _on(pool, gateway.create_context, conf)
             connect_port = await _on(pool, gateway.connect_port)
             if shared.archive is not None and not await _on(pool, gateway.shares_classes):
                 shared.reject()

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from .errors import DriverLostError
+from .masters import is_local
+
+SHIPPED = "shipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,11 @@ class DriverInfo:
     def file(self) -> Path:
         """Where this is kept."""
         return info_file(Path(self.work_dir))
+
+    @property
+    def shipping_dir(self) -> str:
+        """Where archives for executors on other machines are kept, for as long as the driver lives; empty for none."""
+        return "" if is_local(self.master) else str(Path(self.work_dir) / SHIPPED)
 
     def write(self) -> None:
         """Write the file, mode 0600, at once or not at all."""

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from .errors import DriverStartError
+from .info import SHIPPED
 from .launch import DriverOptions
 from .process import die_with
 
@@ -22,6 +23,7 @@ def prepare(options: DriverOptions) -> None:
     """Make the directories; remove what a killed predecessor left there."""
     options.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     options.log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.rmtree(options.work_dir / SHIPPED, ignore_errors=True)
     for name in ("local", "tmp"):
         shutil.rmtree(options.work_dir / name, ignore_errors=True)
         (options.work_dir / name).mkdir(mode=0o700)

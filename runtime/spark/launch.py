@@ -20,6 +20,10 @@ from pathlib import Path
 from .errors import DriverStartError
 from .info import write_private
 from .java import Java
+from .masters import LOOPBACK, configuration_directories, is_local, network_conf
+
+WORKER_PYTHON = "spark.pyspark.python"
+"""Spark's own setting: the Python of its workers, where that of this process is not on the executors' machines."""
 
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
 
@@ -182,7 +186,8 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
         *MODULE_OPTIONS,
         *options.java_options,
         "-cp",
-        os.pathsep.join(map(str, [*jars, *options.jars])),  # after those that an archive of classes is made of
+        # the others after those that an archive of classes is made of
+        os.pathsep.join(map(str, [*jars, *options.jars, *configuration_directories(options.master)])),
         GATEWAY_CLASS,
     ]
     write_private(work / "java.args", "\n".join(_quoted(argument) for argument in arguments) + "\n")
@@ -207,22 +212,26 @@ def inherited_environment() -> dict[str, str]:
 
 def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
     """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
-    return inherited_environment() | {
-        "JAVA_HOME": java.home,
-        "SPARK_HOME": str(spark_home()),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_ENV_LOADED": "1",
-        "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_PIN_THREAD": "true",
-        "PYTHONHASHSEED": "0",  # the Python workers': hashes of strings agree among them
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
-    }
+    own_address = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(options.master) else {}
+    return (
+        inherited_environment()
+        | own_address
+        | {
+            "JAVA_HOME": java.home,
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_ENV_LOADED": "1",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            "PYSPARK_PYTHON": options.conf.get(WORKER_PYTHON, sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_PIN_THREAD": "true",
+            "PYTHONHASHSEED": "0",  # the Python workers': hashes of strings agree among them
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
+        }
+    )
 
 
 def spark_conf(options: DriverOptions) -> dict[str, str]:
-    """The settings of the SparkContext."""
+    """The settings of the SparkContext. Raises `DriverStartError`; see `network_conf`."""
     work = options.work_dir
     defaults = {
         "spark.app.name": "understudy",
@@ -243,13 +252,10 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
     fixed = {
         "spark.master": options.master,
         "spark.local.dir": str(work / "local"),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
+        **network_conf(options.master, options.conf),
+        "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": "0",
     }
-    if options.master.startswith("local"):
-        fixed["spark.authenticate"] = "true"
     plugins = ["org.apache.spark.sql.connect.SparkConnectPlugin", options.conf.get("spark.plugins", "")]
     if options.jars:
         fixed["spark.jars"] = ",".join(filter(None, [options.conf.get("spark.jars", ""), *map(str, options.jars)]))

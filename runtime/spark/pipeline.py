@@ -30,6 +30,7 @@ from .input_gate import InputGate
 from .memory_limit import limit_memory
 from .progress import Counts, ProgressReporter, TaskProgress
 from .result_partition import ResultPartition
+from .shipped_path import ShippedPath
 from .spec import ConnectEndpoint, TaskSpec, VertexSpec
 from .streaming_writer import watch_streaming_queries
 
@@ -78,7 +79,14 @@ def _configure(spark: SparkSession, spec: TaskSpec) -> None:
         spark.addArtifacts(*spec.jars)
     directories = [path for path in spec.py_files if Path(path).is_dir()]
     if directories:
-        carry_path(directories)
+        carry_path(_shipped(spark, directories, spec.shipping_dir) if spec.shipping_dir else directories)
+
+
+def _shipped(spark: SparkSession, directories: list[str], shipping_dir: str) -> list[str]:
+    """Send directories to the executors of the session; returns where they are there."""
+    shipped = ShippedPath(directories)
+    spark.addArtifacts(shipped.pack(Path(shipping_dir)), archive=True)
+    return shipped.entries
 
 
 def _interrupt(spark: SparkSession) -> None:

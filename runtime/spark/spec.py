@@ -168,6 +168,8 @@ class TaskSpec:
         progress_interval: seconds between two looks at Spark's stage and task counts.
         limits: what its process may take.
         streaming: what its streaming queries begin with; None: Spark alone looks after them.
+        shipping_dir: where what is sent to executors on other machines is kept; empty where they see the files of this
+            one.
     """
 
     job_id: str
@@ -191,6 +193,7 @@ class TaskSpec:
     progress_interval: float = 0.3
     limits: ResourceLimits = ResourceLimits()
     streaming: StreamingSpec | None = None
+    shipping_dir: str = ""
 
     @property
     def python_path(self) -> list[str]:

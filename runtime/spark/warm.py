@@ -13,6 +13,7 @@ from typing import Any
 
 from .driver import SparkDriver
 from .errors import SparkVehicleError
+from .masters import is_local
 from .spec import TaskKind, TaskSpec, VertexInput, VertexSpec
 from .zygote_client import Zygote
 
@@ -30,6 +31,8 @@ async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float
     """
     started = time.monotonic()
     await driver.warm_up()
+    if not is_local(driver.info.master):  # the jobs write files, which executors elsewhere would leave there
+        return time.monotonic() - started
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         await _pipeline(driver, zygote, directory, "warm_pipeline", {"directory": str(directory / "pipeline.parquet")})

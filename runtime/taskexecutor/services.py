@@ -17,7 +17,7 @@ from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import DriverOptions, SparkDriver, Zygote
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.fair_pools import FairPools
-from runtime.taskexecutor.spark_options import driver_options, task_limits
+from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
 from runtime.taskexecutor.task_pool import TaskPool
 
 
@@ -38,6 +38,7 @@ class TaskServices:
         limits: what a task's process may take.
         checkpoints_dir: where the jobs' checkpoints are.
         query_failure_grace_s: see `runtime.spark.query_supervision`.
+        task_env: in the environment of task processes.
         no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
     """
 
@@ -52,6 +53,7 @@ class TaskServices:
     limits: ResourceLimits
     checkpoints_dir: Path
     query_failure_grace_s: float
+    task_env: dict[str, str]
     no_progress_timeout_s: float | None
 
 
@@ -98,5 +100,6 @@ def create_services(
         task_limits(configuration),
         get(CheckpointingOptions.CHECKPOINTS_DIR),
         get(StreamingOptions.FAILURE_GRACE),
+        task_environment(configuration),
         get(StreamingOptions.NO_PROGRESS_TIMEOUT),
     )

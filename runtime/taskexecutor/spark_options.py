@@ -9,6 +9,7 @@ from pathlib import Path
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions, EnvironmentOptions, SparkOptions, StateBackend, TaskManagerOptions
 from runtime.spark import DriverOptions
+from runtime.spark.launch import WORKER_PYTHON
 from runtime.spark.spec import ResourceLimits
 
 _STATE_STORE = "spark.sql.streaming.stateStore"
@@ -65,6 +66,12 @@ def driver_options(
         die_with_parent=True,
         start_timeout=get(SparkOptions.DRIVER_START_TIMEOUT),
     )
+
+
+def task_environment(configuration: Configuration) -> dict[str, str]:
+    """What the processes of tasks find in their environment: the Python of Spark's workers, if it is another one."""
+    python = configuration.spark_properties().get(WORKER_PYTHON)
+    return {} if python is None else {"PYSPARK_PYTHON": python}
 
 
 def task_limits(configuration: Configuration) -> ResourceLimits:

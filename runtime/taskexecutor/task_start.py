@@ -55,7 +55,12 @@ class TaskStarter:
             conf = {SCHEDULER_POOL: scheduler_pool}
             limits = self._services.limits
             made = task_spec(descriptor, self._directory, dict(files), environment, endpoint, limits, conf)
-            return replace(made, streaming=self._streaming(driver))
+            return replace(
+                made,
+                streaming=self._streaming(driver),
+                shipping_dir=driver.info.shipping_dir,
+                env=self._services.task_env,
+            )
 
         taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):

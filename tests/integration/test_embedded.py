@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
-from runtime.spark.java import find_java
-from runtime.spark.launcher import launcher_home
 from runtime.spark.process import start_time
 from tests.cluster_harness import ROOT, Cluster, await_value
-
-SPARK_HOME = Path(pyspark.__file__).parent
+from tests.standalone_spark import SPARK_HOME, spark_environment, standalone_spark
 
 PROGRAM = """\
 import sys
@@ -41,56 +36,13 @@ for line in sys.stdin:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """That of a program whose Spark PySpark starts itself."""
-    (tmp_path / "scratch").mkdir()
-    return {
-        **os.environ,
-        "JAVA_HOME": str(launcher_home(find_java(), tmp_path / "java")),
-        "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "TMPDIR": str(tmp_path / "scratch"),
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
+    return spark_environment(tmp_path)
 
 
 @pytest.fixture
 def standalone(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
-    """The URL of a Spark standalone cluster with one worker."""
-    started = []
-
-    def start(name: str, *arguments: str) -> Path:
-        log = tmp_path / f"{name}.log"
-        with log.open("w") as output:
-            command = [
-                str(SPARK_HOME / "bin" / "spark-class"),
-                f"org.apache.spark.deploy.{name}",
-                "--host",
-                "127.0.0.1",
-            ]
-            started.append(
-                subprocess.Popen(
-                    [*command, "--port", "0", "--webui-port", "0", *arguments],
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    start_new_session=True,
-                )
-            )
-        return log
-
-    try:
-        log = start("master.Master")
-        url = str(await_value(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), 120)[0])
-        work = tmp_path / "work"
-        log = start("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir", str(work), url)
-        await_value(lambda: "Successfully registered with master" in log.read_text(), 120)
+    with standalone_spark(tmp_path, environment) as url:
         yield url
-    finally:
-        for process in started:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def test_spark_submit_to_a_standalone_cluster(standalone: str, environment: dict[str, str], tmp_path: Path) -> None:

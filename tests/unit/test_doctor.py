@@ -37,6 +37,7 @@ NAMES = [
     "Java",
     "Redis",
     "Spark",
+    "Spark master",
     "memory",
     "clock",
     "permissions",
@@ -102,7 +103,7 @@ def test_everything_that_fails_is_told_with_its_remedy(tmp_path: Path, monkeypat
     assert "JAVA_HOME" in failed["Java"]["remedy"]
     assert "JAVA_HOME" not in failed["Java"]["detail"]
     assert "high-availability.redis.url" in failed["Redis"]["remedy"]
-    assert run(tmp_path, **{"spark.driver.memory": "900000 gb"}).stdout.endswith("2 of 11 checks failed\n")
+    assert run(tmp_path, **{"spark.driver.memory": "900000 gb"}).stdout.endswith("2 of 12 checks failed\n")
 
 
 def test_what_is_a_mistake_of_ours_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
