@@ -27,7 +27,7 @@ from conf.options.job import (
     RestartStrategyType,
 )
 from conf.options.metrics import MetricOptions
-from conf.options.resource_manager import ResourceManagerOptions
+from conf.options.resource_manager import ResourceManagerDriverType, ResourceManagerOptions
 from conf.options.rest import RestOptions
 from conf.options.rpc import HeartbeatOptions, RpcOptions
 from conf.options.spark import SparkOptions
@@ -51,6 +51,7 @@ __all__ = [
     "JobStoreType",
     "LogFormat",
     "MetricOptions",
+    "ResourceManagerDriverType",
     "ResourceManagerOptions",
     "RestOptions",
     "RestartStrategyOptions",

@@ -96,7 +96,8 @@ class TaskManagerOptions:
         "taskmanager.count",
         Integer(0, 1024),
         "1",
-        "How many TaskManagers `start` starts on this machine.",
+        "How many TaskManagers `start` starts on this machine, with `resourcemanager.driver: standalone`; the other "
+        "drivers start as many as are needed.",
     )
     NUM_TASK_SLOTS = option(
         "taskmanager.numberOfTaskSlots",
@@ -126,6 +127,13 @@ class TaskManagerOptions:
         "4",
         "How many task processes a TaskManager keeps ready, with PySpark imported and a Spark session open, for jobs "
         "that bring no libraries of their own. Each takes some 20 MB, and runs one task. 0: every task starts one.",
+    )
+    REGISTRATION_TIMEOUT = option(
+        "taskmanager.registration.timeout",
+        Duration("5 min", minimum=1.0),
+        "5 min",
+        "How long a worker that was started on demand (`resourcemanager.driver`) goes on while it hears of no "
+        "ResourceManager; after that it ends itself. One that `start` started waits for ever.",
     )
     JOB_MASTER_TIMEOUT = option(
         "taskmanager.job-master.timeout",

@@ -28,11 +28,11 @@ from conf.options import (
     RestOptions,
     SecurityOptions,
     SparkOptions,
-    TaskManagerOptions,
 )
 from runtime.cluster.preflight import Check, CheckResult, examine, standard_checks
 from runtime.cluster.render import print_checks, print_json, print_line
 from runtime.cluster.session import check_spark_master, connect, describe_redis
+from runtime.cluster.workers import fixed_workers
 from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterError, PreflightError
@@ -208,7 +208,7 @@ def check_permissions(root: Path, secrets: Iterable[Path], user: int) -> str:
 
 
 def _memory_needed(configuration: Configuration) -> int:
-    return configuration.get(SparkOptions.DRIVER_MEMORY) * configuration.get(TaskManagerOptions.COUNT)
+    return configuration.get(SparkOptions.DRIVER_MEMORY) * fixed_workers(configuration)
 
 
 def _memory_of_the_machine() -> int:

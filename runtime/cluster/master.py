@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -28,15 +27,16 @@ from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
-from conf.options import ClusterOptions, RestOptions, TaskManagerOptions
+from conf.options import ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
 from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
-from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
+from runtime.cluster.supervisor import Child, Running, Supervisor
+from runtime.cluster.workers import PREFIX, OnDemandWorkers, fixed_workers, worker_child
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
-from runtime.gateways.master import MasterGateway
+from runtime.gateways.master import MasterGateway, WorkerProcess
 from runtime.gateways.messages import ClusterStatus, ProcessView
 from runtime.gateways.web_monitor import WebMonitorGateway
 from runtime.ha.errors import HaError
@@ -52,7 +52,6 @@ REDIS = "redis"
 DESCRIPTOR = "descriptor"
 JOB_MASTER = job_master("")
 ELECTED = (DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT)
-WORKER_STOP_S = 20.0
 CLAIM_INTERVAL_S = 0.25
 JOB_MASTER_CHECK_S = 2.0
 LAST_MASTER_S = 15.0
@@ -95,6 +94,9 @@ class Master(RpcEndpoint, MasterGateway):
         self._leaders = LeaderBoard(receptionist, ha, ELECTED)
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
         self._supervisor = Supervisor(self._process_ended)
+        driver = context.configuration.get(ResourceManagerOptions.DRIVER)
+        self._starts_on_demand = driver is ResourceManagerDriverType.PROCESS
+        self._on_demand = OnDemandWorkers(context, self._supervisor)
         self._claims: dict[str, Claim] = {}
         self._job_masters: dict[JobID, asyncio.Lock] = {}
         self._stopped_workers: dict[str, Child] = {}
@@ -116,8 +118,8 @@ class Master(RpcEndpoint, MasterGateway):
         await self._supervisor.add(self._actor_child(RESOURCE_MANAGER, self._specs.resource_manager))
         await self._supervisor.add(self._actor_child(DISPATCHER, lambda: self._specs.dispatcher(str(self.address))))
         self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
-        for index in range(self._context.configuration.get(TaskManagerOptions.COUNT)):
-            await self._look_after(f"taskmanager-{index}", functools.partial(self._worker_child, index))
+        for index in range(fixed_workers(self._context.configuration)):
+            await self._look_after(f"{PREFIX}{index}", functools.partial(worker_child, self._context, index))
         if self._context.configuration.get(RestOptions.ENABLED):
             await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))
         self._describe()
@@ -156,8 +158,10 @@ class Master(RpcEndpoint, MasterGateway):
         for task in list(self._spawned):
             task.cancel()
         is_last = self._ends_cluster or not self._other_masters()
+        if is_last and self._starts_on_demand:
+            await self._on_demand.list()  # those of a killed master too
         names = list(self._supervisor.children)
-        workers = [name for name in names if name.startswith("taskmanager-")]
+        workers = [name for name in names if name.startswith(PREFIX)]
         jobs = [name for name in names if name.startswith(JOB_MASTER)]
         others = [name for name in reversed(names) if name not in (*workers, *jobs, REDIS)]
         for group in (jobs, workers if is_last else [], others):
@@ -211,32 +215,6 @@ class Master(RpcEndpoint, MasterGateway):
             await self.service.loop.run_in_executor(self._system_thread, self._system.stop, running.handle)
         self._receptionist.forget_process(running.pid)
 
-    def _worker_child(self, index: int, claim: Claim) -> Child:
-        name = f"taskmanager-{index}"
-        command = [sys.executable, "-m", "runtime.cluster.worker", *map(str, self._context.arguments().values())]
-
-        async def start() -> Running:
-            living = claim.living()
-            if living is not None:
-                log.info("%s runs as process %d already", name, living[0].pid)
-                return Running(living[0].pid)
-            path = self._context.directory.log / f"{name}.out"
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: ASYNC230, PTH123
-                process = subprocess.Popen(  # noqa: ASYNC220  # a fork of some milliseconds, from the main thread
-                    [*command, str(index)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            claim.note(ProcessRecord.of(name, process.pid))
-            return Running(process.pid, "", process)
-
-        async def stop(running: Running) -> None:
-            await terminate(running.pid, WORKER_STOP_S)
-
-        return Child(name, "worker", start, stop)
-
     def _redis_child(self, redis: EmbeddedRedis) -> Child:
         async def start() -> Running:
             if redis.pid is None:  # the first one was started before its URL could be known
@@ -250,6 +228,8 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _process_ended(self, child: Child, pid: int) -> None:
         self._receptionist.forget_process(pid)
+        if not child.is_kept:
+            self._on_demand.ended(child.name)
 
     # ----------------------------------------------------------------- JobMasters
 
@@ -305,6 +285,8 @@ class Master(RpcEndpoint, MasterGateway):
 
     @rpc
     async def stop_worker(self, name: str) -> bool:
+        if self._starts_on_demand:
+            return await self._on_demand.stop(name)
         child = self._supervisor.children.get(name)
         if child is not None and child.role == "worker":
             self._stopped_workers[name] = child
@@ -319,6 +301,14 @@ class Master(RpcEndpoint, MasterGateway):
                 del self._stopped_workers[name]
                 return name
         return ""
+
+    @rpc
+    async def request_worker(self) -> WorkerProcess:
+        return await self._on_demand.start()
+
+    @rpc
+    async def request_workers(self) -> list[WorkerProcess]:
+        return await self._on_demand.list()
 
     # -------------------------------------------------------------------- gateway
 

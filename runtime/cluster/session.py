@@ -28,10 +28,10 @@ from conf.options import (
     RpcOptions,
     SecurityOptions,
     SparkOptions,
-    TaskManagerOptions,
 )
 from runtime.client import ClusterClient
 from runtime.cluster.preflight import Check, require, standard_checks
+from runtime.cluster.workers import fixed_workers
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
@@ -211,7 +211,7 @@ def _python_path() -> str:
 
 
 def _await_workers(client: ClusterClient, configuration: Configuration, deadline: float, say: Say) -> None:
-    wanted = configuration.get(TaskManagerOptions.COUNT)
+    wanted = fixed_workers(configuration)
     log_dir = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR)).log
     if wanted:
         each = "a TaskExecutor with its" if wanted == 1 else f"{wanted} TaskExecutors, each with a"

@@ -37,6 +37,7 @@ class Child:
         role: what it is, for listings.
         start: starts it.
         stop: stops it in good order and returns when it has ended.
+        is_kept: whether it is started again when it has ended; otherwise it is a child no more then.
         running: the present process, or None while there is none.
         restarts: how often it was started again.
     """
@@ -45,6 +46,7 @@ class Child:
     role: str
     start: Callable[[], Awaitable[Running]]
     stop: Callable[[Running], Awaitable[None]]
+    is_kept: bool = True
     running: Running | None = None
     restarts: int = 0
     delay_s: float = FIRST_DELAY_S
@@ -95,7 +97,11 @@ class Supervisor:
                 started, pid = loop.time(), child.running.pid
                 await wait_for_exit(pid)
                 child.running = None
+                if not child.is_kept:
+                    self.children.pop(child.name, None)
                 self._on_exit(child, pid)
+                if not child.is_kept:
+                    return
                 if loop.time() - started > STEADY_AFTER_S:
                     child.delay_s = FIRST_DELAY_S
                 log.error("%s (process %d) has ended; it is started again in %g s", child.name, pid, child.delay_s)

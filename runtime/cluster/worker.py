@@ -86,6 +86,7 @@ class TaskManagerRunner:
             directory=str(self._directory),
             driver_file=str(driver.info.file),
             warm_up=self._driver_is_cold,
+            runner_pid=os.getpid(),
         )
         actor = await asyncio.get_running_loop().run_in_executor(self._system_thread, self._system.start, spec)
         self._driver_is_cold = False

@@ -42,6 +42,7 @@ _SETTINGS = {
     "cluster.id": "embedded",
     "jobmanager.rpc.port": "0",
     "rest.port": "0",
+    "resourcemanager.driver": "standalone",
     "taskmanager.count": "1",
     "taskmanager.numberOfTaskSlots": "1",
     "taskmanager.task-pool.size": "0",

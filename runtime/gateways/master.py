@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from actors.rpc.gateway import Ask, RpcGateway
 from runtime.gateways.messages import ClusterStatus
 from runtime.ids import JobID
+
+MASTER = "/user/master"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A worker of this machine: its TaskExecutor's name, and its process."""
+
+    name: str
+    pid: int
 
 
 class MasterGateway(RpcGateway):
@@ -19,11 +31,22 @@ class MasterGateway(RpcGateway):
         raise NotImplementedError
 
     def stop_worker(self, name: str) -> Ask[bool]:
-        """Stop a worker that this master looks after, until `start_worker`; returns whether it is stopped by it."""
+        """Stop a worker that this master looks after, or nobody; returns whether it is stopped by it.
+
+        One of those that `start` started waits for `start_worker` then.
+        """
         raise NotImplementedError
 
     def start_worker(self) -> Ask[str]:
         """Start one of the workers that were stopped; returns its name, empty when there is none."""
+        raise NotImplementedError
+
+    def request_worker(self) -> Ask[WorkerProcess]:
+        """Start one more worker, which is not started again when it ends."""
+        raise NotImplementedError
+
+    def request_workers(self) -> Ask[list[WorkerProcess]]:
+        """The living ones of `request_worker`, with those whose master is gone: this one looks after them from now."""
         raise NotImplementedError
 
     def request_status(self) -> Ask[ClusterStatus]:

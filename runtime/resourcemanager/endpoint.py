@@ -43,18 +43,19 @@ from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.leadership import LeaderEndpoint
 from runtime.metrics.query_service import beside, serve_metrics
+from runtime.resourcemanager.active import ActiveResourceManager
+from runtime.resourcemanager.driver import ResourceManagerDriver
+from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.metrics import resource_manager_metrics
 from runtime.resourcemanager.slot_manager import (
     AllocateSlot,
     FailRequest,
-    ReleaseTaskManager,
     SlotManager,
     SlotManagerInstruction,
     SlotReport,
     SlotRequest,
 )
-from runtime.resourcemanager.worker_allocation import WorkerAllocation
 
 CHECK_INTERVAL_S = 0.5
 
@@ -76,6 +77,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         configuration: the cluster's.
         blob: where the BlobServer listens.
         system: the address of its system.
+        driver: starts and stops workers; None where they are what they are.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         configuration: Configuration,
         blob: BlobAddress,
         system: ActorAddress,
+        driver: ResourceManagerDriver | None,
     ) -> None:
         super().__init__(service, name, ha.leader_election(RESOURCE_MANAGER), receptionist)
         self._ha = ha
@@ -96,17 +99,19 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._instances = InstanceManager()
         self._instances.add_instance_listener(self)
         self._shutting_down = ""
-        self._stops_workers = bool(configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT))
-        self._workers = WorkerAllocation(service, receptionist)
+        self._driver = driver
         self._jobs: dict[JobID, _Job] = {}
-        self._slots = self._new_slot_manager()
+        self._begin_books()
         self.metrics = resource_manager_metrics(service, lambda: None if self._term is None else self._overview())
         self._worker_heartbeats: HeartbeatManager | None = None
         self._job_heartbeats: HeartbeatManager | None = None
 
-    def _new_slot_manager(self) -> SlotManager:
-        timeout_s = self._configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT)
-        return SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT), timeout_s or None)
+    def _begin_books(self) -> None:
+        self._slots = SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT))
+        limits = allocation_limits(self._configuration)
+        self._workers = ActiveResourceManager(
+            self, self._driver, limits, self._slots, self._instances.unregister, self._carry_out
+        )
 
     def _new_heartbeats(self, on_timeout: Any, on_payload: Any = None) -> HeartbeatManager:
         return HeartbeatManager(
@@ -122,7 +127,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     async def lead(self, term: LeaderTerm) -> None:
         """Begin with an empty book: everybody registers with the new leader."""
-        self._slots = self._new_slot_manager()
+        self._begin_books()
         self._shutting_down = ""
         self._worker_heartbeats = self._new_heartbeats(self._worker_lost, self._worker_heard)
         self._job_heartbeats = self._new_heartbeats(self._job_master_lost)
@@ -130,7 +135,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._job_heartbeats.start()
         self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
         start_up_s = self._configuration.get(ResourceManagerOptions.START_UP_TIME)
-        if start_up_s and not self._stops_workers:
+        self._workers.start()
+        if start_up_s and self._driver is None:
             self.schedule_run_async(start_up_s, lambda: self._start_up_is_over(term))
 
     def _start_up_is_over(self, term: LeaderTerm) -> None:
@@ -144,6 +150,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
                 heartbeats.stop()
         self._instances.clear()
         self._jobs.clear()
+        await self._workers.stop()
 
     async def on_stop(self) -> None:
         await super().on_stop()
@@ -152,8 +159,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def _check(self, term: LeaderTerm) -> None:
         if self._term == term:
             self._carry_out(self._slots.expired(time.monotonic()))
-            if self._stops_workers and self._slots.has_waiting_requests and not self._shutting_down:
-                self.spawn(self._workers.start(), "starting a worker")
+            self._workers.decide()
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     # ------------------------------------------------------------ TaskExecutors
@@ -168,7 +174,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     def new_instance_available(self, instance: Instance) -> None:
         """Called by the InstanceManager."""
-        self._workers.has_come(instance.resource_id)
+        self._workers.registered(instance.resource_id)
         if self._worker_heartbeats is not None:
             self._worker_heartbeats.monitor(instance.instance_id, instance.gateway.heartbeat_from_resource_manager)
         self.log.info(
@@ -184,6 +190,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self.log.warning("TaskExecutor %s is gone: %s", instance.resource_id, reason)
         if self._worker_heartbeats is not None:
             self._worker_heartbeats.unmonitor(instance.instance_id)
+        self._workers.unregistered(instance.resource_id)
         self._carry_out(self._slots.unregister_task_manager(instance.instance_id))
 
     @rpc_sync
@@ -250,6 +257,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._carry_out([refusal]))
             return self._shutting_down
         self._carry_out(self._slots.register_slot_request(request, time.monotonic()))
+        self._workers.decide()
         return self._slots.waiting_reason(request.allocation_id) or ""
 
     @rpc_tell
@@ -260,6 +268,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def deregister_application(self, status: ApplicationStatus, diagnostics: str) -> None:
         self.log.info("the cluster is about to be shut down (%s): %s", status.value, diagnostics)
         self._shutting_down = diagnostics
+        self._workers.refuse_all()
         for request in self._slots.pending_requests:
             self._slots.unregister_slot_request(request.allocation_id)
             self._carry_out([FailRequest(request, diagnostics)])
@@ -271,8 +280,6 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             match instruction:
                 case AllocateSlot():
                     self.spawn(self._allocate(instruction), f"allocating {instruction.slot_id}")
-                case ReleaseTaskManager():
-                    self.spawn(self._release(instruction), f"stopping {instruction.resource_id}")
                 case FailRequest():
                     self.spawn(self._fail(instruction), f"refusing slot request {instruction.request.allocation_id}")
 
@@ -297,13 +304,6 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
             if slots is self._slots:
                 self._carry_out(outcome(slot_id, request.allocation_id))
-
-    async def _release(self, instruction: ReleaseTaskManager) -> None:
-        slots = self._slots
-        if await self._workers.stop(instruction.resource_id, instruction.idle_s):
-            self._instances.unregister(instruction.instance_id, "nobody used it")
-        elif slots is self._slots:
-            self._carry_out(slots.keep_task_manager(instruction.instance_id))
 
     async def _fail(self, instruction: FailRequest) -> None:
         job = self._jobs.get(instruction.request.job_id)
@@ -381,14 +381,16 @@ async def create(
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
+    receptionist = receptionist_of(service, context.system)
     manager = ResourceManager(
         service,
         name,
         await context.ha_services(service),
-        receptionist_of(service, context.system),
+        receptionist,
         context.configuration,
         BlobAddress(blob_host, blob_port),
         context.system,
+        create_driver(service, receptionist, context),
     )
     await serve_metrics(service, manager.metrics)
     return manager

@@ -20,18 +20,17 @@ from runtime.resourcemanager.locality import TaskManagerLocation, locality_of
 from runtime.resourcemanager.slots import (
     AllocateSlot,
     FailRequest,
-    ReleaseTaskManager,
     SlotCounts,
     SlotManagerInstruction,
     SlotReport,
     SlotRequest,
     SlotStatus,
 )
+from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 __all__ = [
     "AllocateSlot",
     "FailRequest",
-    "ReleaseTaskManager",
     "SlotCounts",
     "SlotManager",
     "SlotManagerInstruction",
@@ -100,13 +99,14 @@ class SlotManager:
 
     Args:
         request_timeout: seconds that a request may wait (``slot.request.timeout``).
-        task_manager_timeout: seconds without any use of its slots after which a TaskExecutor is released
-            (``resourcemanager.taskmanager-timeout``); None: never.
+
+    Attributes:
+        outlook: whether more slots will come, in words, where the `WorkerAllocator` sees to that.
     """
 
-    def __init__(self, request_timeout: float, task_manager_timeout: float | None = None) -> None:
+    def __init__(self, request_timeout: float) -> None:
         self._request_timeout = request_timeout
-        self._task_manager_timeout = task_manager_timeout
+        self.outlook = ""
         self._requests_made = 0
         self._task_managers: dict[InstanceID, _TaskManager] = {}
         self._slots: dict[SlotID, _Slot] = {}
@@ -121,9 +121,9 @@ class SlotManager:
         return tuple(entry.request for entry in self._requests.values())
 
     @property
-    def has_waiting_requests(self) -> bool:
-        """Whether a request has no slot, not even one on its way."""
-        return any(entry.slot_id is None for entry in self._requests.values())
+    def waiting(self) -> int:
+        """Requests that have no slot, not even one on its way."""
+        return sum(1 for entry in self._requests.values() if entry.slot_id is None)
 
     @property
     def task_managers(self) -> tuple[InstanceID, ...]:
@@ -178,30 +178,9 @@ class SlotManager:
         return self._fail_all_if_unfulfillable()
 
     def expired(self, now: float) -> list[SlotManagerInstruction]:
-        """What is due; to be called every now and then.
-
-        Requests that waited too long fail, but for those with a slot on its way. TaskExecutors that nobody has used for
-        too long are released: their slots are given to nobody until they are gone, or `keep_task_manager` is told.
-        """
+        """Requests that waited too long fail, but for those with a slot on its way; to be called every now and then."""
         due = [entry for entry in self._requests.values() if entry.deadline <= now and entry.slot_id is None]
-        failed = [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
-        return [*failed, *self._release_idle(now)]
-
-    def _release_idle(self, now: float) -> list[SlotManagerInstruction]:
-        instructions: list[SlotManagerInstruction] = []
-        if self._task_manager_timeout is None:
-            return instructions
-        for manager in self._task_managers.values():
-            if manager.released or not manager.is_idle:
-                manager.idle_since = None
-            elif manager.idle_since is None:
-                manager.idle_since = now
-            elif now - manager.idle_since >= self._task_manager_timeout:
-                instructions.append(
-                    ReleaseTaskManager(manager.instance_id, manager.resource_id, now - manager.idle_since)
-                )
-                manager.released = True
-        return instructions
+        return [item for entry in due for item in self._fail(entry, f" within {self._request_timeout:g} s")]
 
     def next_deadline(self) -> float | None:
         """When the next request will have waited too long, in monotonic seconds; None: never as things are."""
@@ -227,6 +206,29 @@ class SlotManager:
             return []
         self._remove(manager)
         return [*self._fail_all_if_unfulfillable(), *self._match()]
+
+    def registered_workers(self, now: float) -> tuple[RegisteredWorker, ...]:
+        """Those that are not released, and for how long they were seen idle; to be called every now and then."""
+        found = []
+        for manager in self._task_managers.values():
+            if manager.released:
+                continue
+            if not manager.is_idle:
+                manager.idle_since = None
+            elif manager.idle_since is None:
+                manager.idle_since = now
+            idle_s = None if manager.idle_since is None else now - manager.idle_since
+            counts = manager.counts()
+            found.append(
+                RegisteredWorker(manager.instance_id, manager.resource_id, counts.registered, counts.free, idle_s)
+            )
+        return tuple(found)
+
+    def release_task_manager(self, instance_id: InstanceID) -> None:
+        """Its worker is being stopped: its slots are given to nobody until it is gone, or `keep_task_manager`."""
+        manager = self._task_managers.get(instance_id)
+        if manager is not None:
+            manager.released, manager.idle_since = True, None
 
     def keep_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
         """A TaskExecutor that was released stays after all."""
@@ -358,13 +360,14 @@ class SlotManager:
         counts = self.counts()
         managers = len(self._task_managers)
         if not counts.registered:
-            have = "no TaskExecutor is registered" if not managers else f"{managers} TaskExecutor(s) have no slots"
+            have = "no registered TaskExecutor" if not managers else f"{managers} TaskExecutor(s) have no slots"
             remedy = "see their logs, or start the cluster again"
         else:
             have = f"{counts.registered} slot(s) on {managers} TaskExecutor(s), {counts.free} free"
             remedy = "wait for other jobs, cancel one, or start the cluster with more slots"
         ahead = sum(1 for entry in self._requests.values() if entry.slot_id is None) - 1
         queue = f", {ahead} other request(s) waiting" if ahead > 0 else ""
+        remedy = self.outlook or remedy
         return f"the cluster has {have}{queue}; {remedy}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.ids import AllocationID, InstanceID, JobID, SlotID
 from runtime.resourcemanager.locality import TaskManagerLocation
 
 
@@ -63,19 +63,7 @@ class FailRequest:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseTaskManager:
-    """Nothing has used the TaskExecutor for so long that it is not needed: stop it, or have it kept.
-
-    Answer with `SlotManager.unregister_task_manager` or `SlotManager.keep_task_manager`.
-    """
-
-    instance_id: InstanceID
-    resource_id: ResourceID
-    idle_s: float
-
-
-SlotManagerInstruction = AllocateSlot | FailRequest | ReleaseTaskManager
+SlotManagerInstruction = AllocateSlot | FailRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,19 @@ class EmbeddedTaskExecutor(TaskExecutor):
 
 
 async def create(
-    service: RpcService, name: str, *, runtime_dir: str, system: str, directory: str, driver_file: str, warm_up: bool
+    service: RpcService,
+    name: str,
+    *,
+    runtime_dir: str,
+    system: str,
+    directory: str,
+    driver_file: str,
+    warm_up: bool,
+    runner_pid: int,
 ) -> TaskExecutor:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     driver = await AdoptedDriver.adopt(Path(driver_file))
-    return await build(EmbeddedTaskExecutor, service, name, context, driver, Path(directory), warm_up=False)
+    return await build(
+        EmbeddedTaskExecutor, service, name, context, driver, Path(directory), warm_up=False, runner_pid=runner_pid
+    )

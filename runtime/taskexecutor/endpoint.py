@@ -74,6 +74,7 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         directory: the worker's own directory.
         warm_up: whether the driver is new, and is to be warmed beside the first tasks.
         log_file: where this process logs to.
+        runner_pid: the worker's process, which is ended where no ResourceManager is left to work for.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         directory: Path,
         warm_up: bool,
         log_file: Path,
+        runner_pid: int,
     ) -> None:
         super().__init__(service, resource_id)
         self.resource_id = resource_id
@@ -108,6 +110,7 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         self._resource_manager = ResourceManagerConnection(
             self, ha, configuration.get(HeartbeatOptions.TIMEOUT), self._registered
         )
+        self._runner_pid = runner_pid
         self._rm_token: FencingToken | None = None
         self._job_heartbeats = HeartbeatManager(
             self,
@@ -156,6 +159,7 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         self._job_heartbeats.start()
         await self._resource_manager.start()
         self.spawn(self._list(), "listing itself")
+        self.spawn(self._resource_manager.end_when_abandoned(self._configuration, self._runner_pid), "being needed")
         spark_lost = FailureKind.SPARK_LOST, "SparkDriverLostException"
         self.spawn(self._die_with("Spark driver", self._driver.info.pid, *spark_lost), "watching the Spark driver")
         zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
@@ -352,12 +356,22 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
 
 
 async def create(
-    service: RpcService, name: str, *, runtime_dir: str, system: str, directory: str, driver_file: str, warm_up: bool
+    service: RpcService,
+    name: str,
+    *,
+    runtime_dir: str,
+    system: str,
+    directory: str,
+    driver_file: str,
+    warm_up: bool,
+    runner_pid: int,
 ) -> TaskExecutor:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     driver = await SparkDriver.adopt(Path(driver_file))
-    return await build(TaskExecutor, service, name, context, driver, Path(directory), warm_up=warm_up)
+    return await build(
+        TaskExecutor, service, name, context, driver, Path(directory), warm_up=warm_up, runner_pid=runner_pid
+    )
 
 
 async def build(
@@ -369,6 +383,7 @@ async def build(
     directory: Path,
     *,
     warm_up: bool,
+    runner_pid: int,
 ) -> TaskExecutor:
     """A TaskExecutor of a kind, whose metrics are served; the rest as in `TaskExecutor`."""
     executor = kind(
@@ -381,6 +396,7 @@ async def build(
         directory,
         warm_up,
         context.directory.log / f"{name}.log",
+        runner_pid,
     )
     await serve_metrics(service, executor.metrics)
     return executor

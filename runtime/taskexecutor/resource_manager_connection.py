@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from actors.errors import ActorError
 from blob.gateway import BlobAddress
+from conf.configuration import Configuration
+from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
 from runtime.gateways.errors import GatewayError
 from runtime.gateways.messages import RegistrationSuccess
 from runtime.gateways.resource_manager import ResourceManagerGateway
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from runtime.taskexecutor.endpoint import TaskExecutor
 
 RETRY_S = 0.5
+LOOK_S = 1.0
 
 
 class ResourceManagerConnection:
@@ -49,6 +54,7 @@ class ResourceManagerConnection:
         self._instance_id: InstanceID | None = None
         self._registering: asyncio.Task[None] | None = None
         self._last_heard = 0.0
+        self._silent_s = 0.0
         self.blob: BlobAddress | None = None
         """Where the leader's BlobServer is; None before the first registration."""
 
@@ -69,6 +75,22 @@ class ResourceManagerConnection:
     def heard(self) -> None:
         """The ResourceManager has asked for a heartbeat."""
         self._last_heard = time.monotonic()
+        self._silent_s = 0.0
+
+    async def end_when_abandoned(self, configuration: Configuration, runner_pid: int) -> None:
+        """End the worker's process when no ResourceManager was heard of for ``taskmanager.registration.timeout``.
+
+        Nobody would ever stop a worker that was started on demand, and whose cluster is gone for good (Flink's
+        `onRegistrationTimeout`). Only time in which this process has run counts: one that stood still listens first.
+        """
+        if configuration.get(ResourceManagerOptions.DRIVER) is ResourceManagerDriverType.STANDALONE:
+            return
+        timeout_s = configuration.get(TaskManagerOptions.REGISTRATION_TIMEOUT)
+        while self._silent_s < timeout_s:
+            await asyncio.sleep(LOOK_S)
+            self._silent_s += LOOK_S
+        self._endpoint.log.error("no ResourceManager was heard of for %g s: this worker ends itself", timeout_s)
+        os.kill(runner_pid, signal.SIGTERM)
 
     def slots_changed(self) -> None:
         """Report the slots."""

@@ -25,7 +25,7 @@ from blob.settings import BlobServerOptions
 from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.master import MasterGateway
+from runtime.gateways.master import MasterGateway, WorkerProcess
 from runtime.gateways.messages import ClusterStatus
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
@@ -75,6 +75,14 @@ class Guardian(RpcEndpoint, MasterGateway):
 
     @rpc_sync
     def start_worker(self) -> str:
+        raise NotImplementedError
+
+    @rpc_sync
+    def request_worker(self) -> WorkerProcess:
+        raise NotImplementedError
+
+    @rpc_sync
+    def request_workers(self) -> list[WorkerProcess]:
         raise NotImplementedError
 
     @rpc_sync

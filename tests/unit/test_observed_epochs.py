@@ -136,6 +136,7 @@ async def test_a_task_executor_refuses_earlier_leaders_and_says_which_it_has_see
         tmp_path,
         False,
         tmp_path / "log",
+        1,
     )
     slot, address = SlotID(ResourceID("tm"), 0), "akka.tcp://u@127.0.0.1:1/user/jm"
     allocation = AllocationID("1" * 32)
@@ -161,6 +162,7 @@ async def test_a_resource_manager_refuses_an_earlier_job_master_and_says_which_i
         Configuration.from_dict({}),
         BlobAddress("127.0.0.1", 1),
         service.address_of("/user/master"),
+        None,
     )
     address = "akka.tcp://u@127.0.0.1:1/user/jm"
     manager.register_job_manager(JOB, LeaderAddress(address, HIGH))

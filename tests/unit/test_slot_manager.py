@@ -11,7 +11,6 @@ from runtime.resourcemanager.locality import Locality, TaskManagerLocation, loca
 from runtime.resourcemanager.slot_manager import (
     AllocateSlot,
     FailRequest,
-    ReleaseTaskManager,
     SlotCounts,
     SlotManager,
     SlotManagerInstruction,
@@ -19,6 +18,7 @@ from runtime.resourcemanager.slot_manager import (
     SlotRequest,
     SlotStatus,
 )
+from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 JOB = JobID("a" * 32)
 
@@ -105,7 +105,7 @@ def test_a_request_that_waits_too_long_fails_and_says_what_for() -> None:
 def test_without_task_executors_the_reason_says_so() -> None:
     manager = SlotManager(10.0)
     manager.register_slot_request(request(1), 0.0)
-    assert "no TaskExecutor is registered" in str(manager.waiting_reason(request(1).allocation_id))
+    assert "the cluster has no registered TaskExecutor" in str(manager.waiting_reason(request(1).allocation_id))
 
 
 def test_unfulfillable_requests_fail_at_once_when_told_so() -> None:
@@ -242,46 +242,57 @@ def test_of_the_free_slots_the_nearest_is_given_and_none_is_waited_for() -> None
     assert given_slots == ["tm-1/0", "tm-2/0", "tm-2/1", "tm-3/0"]
 
 
-def test_a_task_executor_that_nobody_uses_for_long_is_released_and_given_to_nobody() -> None:
-    manager = SlotManager(100.0, task_manager_timeout=10.0)
+def idle(manager: SlotManager, now: float) -> dict[str, float | None]:
+    return {worker.resource_id: worker.idle_s for worker in manager.registered_workers(now)}
+
+
+def test_a_released_task_executor_is_given_to_nobody_until_it_is_kept() -> None:
+    manager = SlotManager(100.0)
     register(manager, 1, 2)
     register(manager, 2, 1)
-    assert manager.expired(0.0) == []
-    assert manager.expired(9.5) == []
+    assert idle(manager, 0.0) == {"tm-1": 0.0, "tm-2": 0.0}
+    assert idle(manager, 9.5) == {"tm-1": 9.5, "tm-2": 9.5}
     slot = SlotID(ResourceID("tm-1"), 0)
     assert slots_of(manager.register_slot_request(request(1), 9.5)) == [str(slot)]
     manager.slot_allocated(slot, request(1).allocation_id)
-    released = ReleaseTaskManager(instance(2), ResourceID("tm-2"), 10.0)
-    assert manager.expired(10.0) == [released]
+    assert manager.registered_workers(10.0) == (
+        RegisteredWorker(instance(1), ResourceID("tm-1"), 2, 1, None),
+        RegisteredWorker(instance(2), ResourceID("tm-2"), 1, 1, 10.0),
+    )
+    manager.release_task_manager(instance(2))
     assert manager.counts().registered == 3, "it stays in the book until it is gone"
-    assert manager.expired(50.0) == [], "told once"
+    assert idle(manager, 50.0) == {"tm-1": None}
     assert slots_of(manager.register_slot_request(request(2), 50.0)) == ["tm-1/1"]
     assert manager.register_slot_request(request(3), 50.0) == []
-    assert manager.has_waiting_requests
+    assert manager.waiting == 1
     assert slots_of(manager.keep_task_manager(instance(2))) == ["tm-2/0"]
     assert manager.keep_task_manager(instance(2)) == []
-    assert not manager.has_waiting_requests
+    assert manager.waiting == 0
+    assert idle(manager, 50.0) == {"tm-1": None, "tm-2": None}
 
 
 def test_a_slot_that_was_used_and_freed_between_two_looks_was_used() -> None:
-    manager = SlotManager(100.0, task_manager_timeout=10.0)
+    manager = SlotManager(100.0)
     register(manager, 1, 1)
     slot = SlotID(ResourceID("tm-1"), 0)
-    assert manager.expired(0.0) == []
+    assert idle(manager, 0.0) == {"tm-1": 0.0}
     assert slots_of(manager.register_slot_request(request(1), 5.0)) == [str(slot)]
     manager.slot_allocated(slot, request(1).allocation_id)
     manager.free_slot(slot, request(1).allocation_id)
-    assert manager.expired(9.0) == []
-    assert manager.expired(18.5) == []
-    assert manager.expired(19.0) == [ReleaseTaskManager(instance(1), ResourceID("tm-1"), 10.0)]
+    assert idle(manager, 9.0) == {"tm-1": 0.0}
+    assert idle(manager, 19.0) == {"tm-1": 10.0}
+    manager.release_task_manager(instance(1))
     manager.unregister_task_manager(instance(1))
     assert manager.keep_task_manager(instance(1)) == []
+    manager.release_task_manager(instance(1))
+    assert idle(manager, 20.0) == {}
 
 
-def test_without_a_timeout_no_task_executor_is_released() -> None:
+def test_whoever_waits_is_told_what_the_workers_to_come_are_doing() -> None:
     manager = SlotManager(10.0)
-    register(manager, 1, 1)
-    assert [manager.expired(now) for now in (0.0, 1e6)] == [[], []]
+    manager.outlook = "1 worker(s) are being started"
+    manager.register_slot_request(request(1), 0.0)
+    assert str(manager.waiting_reason(request(1).allocation_id)).endswith("; 1 worker(s) are being started")
 
 
 @dataclass
@@ -301,7 +312,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.manager = SlotManager(20.0, task_manager_timeout=15.0)
+        self.manager = SlotManager(20.0)
         self.now = 0.0
         self.numbers = 0
         self.executors: dict[InstanceID, FakeTaskExecutor] = {}
@@ -312,12 +323,6 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def do(self, instructions: list[SlotManagerInstruction]) -> None:
         waiting = [item for item in self.manager.pending_requests if self.manager.waiting_reason(item.allocation_id)]
         for item in instructions:
-            if isinstance(item, ReleaseTaskManager):
-                assert not self.executors[item.instance_id].inbox, "released with a slot on its way"
-                counts = self.manager.counts(item.instance_id)
-                assert counts.free == counts.registered, "released although it is used"
-                self.released.add(item.instance_id)
-                continue
             allocation_id = item.request.allocation_id
             assert allocation_id in self.open, "an instruction for a request that has ended"
             if isinstance(item, FailRequest):
@@ -416,6 +421,12 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.do(self.manager.expired(self.now))
+        for worker in self.manager.registered_workers(self.now):
+            if worker.idle_s is not None and worker.idle_s >= 15.0:
+                assert not self.executors[worker.instance_id].inbox, "idle with a slot on its way"
+                assert worker.free == worker.slots, "idle although it is used"
+                self.manager.release_task_manager(worker.instance_id)
+                self.released.add(worker.instance_id)
         deadline = self.manager.next_deadline()
         assert deadline is None or deadline > self.now
 
@@ -432,8 +443,8 @@ class SlotManagerMachine(RuleBasedStateMachine):
         waiting = {item.allocation_id for item in self.manager.pending_requests}
         assert waiting <= self.open, "every request that waits is one that was made and has not ended"
         to_be_given = counts.free - sum(self.manager.counts(key).free for key in self.released)
-        assert not to_be_given or not self.manager.has_waiting_requests, "starved"
-        assert self.manager.has_waiting_requests == any(self.manager.waiting_reason(item) for item in waiting)
+        assert not to_be_given or not self.manager.waiting, "starved"
+        assert self.manager.waiting == sum(bool(self.manager.waiting_reason(item)) for item in waiting)
 
     def teardown(self) -> None:
         """Let all settle: every slot is then known, none leaked, and every request has ended."""
