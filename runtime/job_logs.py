@@ -9,6 +9,7 @@ living TaskManagers as transient blobs only.)
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 
+from conf.files import write_private
 from runtime.ids import JobID
 
 TASK_LOGS = ("stdout", "stderr")
@@ -32,6 +34,8 @@ CHUNK = 256 * 1024
 
 LINE = 8 * 1024  # how far a cut is moved to fall between two lines
 NOTICE_ROOM = 200
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,17 @@ class LogChunk:
 def logs_owner(job_id: JobID) -> JobID:
     """In whose name the logs of a job are kept: its files go when it ends, its logs when it is forgotten."""
     return JobID.from_name("logs", job_id)
+
+
+def write_job_log(directory: Path, job_id: JobID, task: str, attempt: int, name: str, content: bytes) -> None:
+    """Write a log where it outlives its cluster: ``job-<id>/<task>.<attempt>.<name>`` below *directory*.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    place = directory / f"job-{job_id}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    write_private(place / f"{_NOT_IN_NAMES.sub('_', task)[:150]}.{attempt}.{name}", content)
 
 
 @contextmanager

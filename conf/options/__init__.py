@@ -17,6 +17,7 @@ from conf.options.cluster import (
     SecurityOptions,
     TaskManagerOptions,
 )
+from conf.options.deployment import DeploymentOptions, ExecutionTarget
 from conf.options.ha import HighAvailabilityMode, HighAvailabilityOptions
 from conf.options.job import (
     ClientOptions,
@@ -41,7 +42,9 @@ __all__ = [
     "CheckpointingOptions",
     "ClientOptions",
     "ClusterOptions",
+    "DeploymentOptions",
     "EnvironmentOptions",
+    "ExecutionTarget",
     "HeartbeatOptions",
     "HighAvailabilityMode",
     "HighAvailabilityOptions",
@@ -89,6 +92,7 @@ class Area:
 
 AREAS = (
     Area("Cluster", ClusterOptions),
+    Area("Deployment", DeploymentOptions),
     Area("JobManager", JobManagerOptions),
     Area("TaskManager", TaskManagerOptions),
     Area("ResourceManager", ResourceManagerOptions),

@@ -9,7 +9,7 @@ import click
 from conf.errors import ConfigurationError
 from runtime.cluster.completion import SHELLS, complete_job, completion_script
 from runtime.cluster.examples import show_examples
-from runtime.cluster.options import configured, files_option, job_argument, json_option
+from runtime.cluster.options import configured, files_option, job_argument, json_option, target_options
 from runtime.cluster.savepoint_commands import savepoint
 from runtime.environment.errors import ClusterError
 
@@ -174,12 +174,13 @@ def job() -> None:
     is_flag=True,
     help="With --from: begin although a query has another name than those that it holds.",
 )
+@target_options
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option
 @click.argument("file", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def job_run(**settings: object) -> None:
-    """Run a PySpark script or pipeline FILE on the cluster, with ARGS (after --) as its arguments.
+    """Run a PySpark script or pipeline FILE on a cluster, with ARGS (after --) as its arguments.
 
     The job's progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a
     second one leaves it alone and returns. Of what is given with -D, restart-strategy.* and execution.checkpointing.*

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 import tempfile
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
-from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions
+from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions, ExecutionTarget
 from runtime.client import ClusterClient
 from runtime.cluster.arguments import job_id_of
 from runtime.cluster.checkpoint_commands import print_checkpoints
+from runtime.cluster.deployment import job_cluster, target_of
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
 from runtime.cluster.progress import job_progress
 from runtime.cluster.render import (
@@ -196,6 +198,8 @@ def job_run(
     priority: int,
     savepoint: str | None,
     allow_non_restored_state: bool,
+    target: str | None,
+    masters: int,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -208,13 +212,17 @@ def job_run(
         (ArtifactRole.JAR, jars),
     )
     libraries = [(Path(path), role) for role, paths in roles for path in paths]
-    with readable_errors(), connect(configuration) as client:
+    with readable_errors(), contextlib.ExitStack() as stack:
+        wanted = target_of(configuration, target, masters)
+        own_cluster = wanted is ExecutionTarget.PER_JOB  # it takes seconds: what is wrong with the job is said before
+        client = None if own_cluster else stack.enter_context(connect(configuration))
         graph = replace(
             read_job_file(Path(file), args, name, None if job_id is None else job_id_of(job_id)),
             priority=priority,
             savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state),
             configuration=_own_configuration(configuration),
         )
+        client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, _say))
         if not detach and not as_json:
             sys.exit(_run(client, graph, Path(file), libraries))
         submitted = client.submit(graph, Path(file), libraries=libraries)

@@ -1,4 +1,4 @@
-"""The process of a session cluster's master (Flink's `SessionClusterEntrypoint`).
+"""The process of a cluster's master; what kind of cluster it is, `runtime.cluster.cluster_entrypoint` says.
 
     python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD [join]
 
@@ -28,6 +28,7 @@ from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
 from conf.secret import SecretStr
+from runtime.cluster.cluster_entrypoint import ClusterEntrypoint, entrypoint_of
 from runtime.cluster.master import Master
 from runtime.cluster.preload import preload
 from runtime.environment.claims import Claim
@@ -37,6 +38,7 @@ from runtime.environment.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.standalone_endpoint import StandaloneHa
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,8 @@ async def _serve(
     claim: Claim,
     lock: ClusterLock,
     report: _Report,
-) -> None:
+    entrypoint: ClusterEntrypoint,
+) -> ApplicationStatus:
     loop = asyncio.get_running_loop()
     secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
     service = await _listen(configuration, directory, secret, is_first=lock.exclusive)
@@ -81,7 +84,7 @@ async def _serve(
         await ha.cleanup()  # a killed master's handles went with it
     storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
     storage.mkdir(mode=0o700, parents=True, exist_ok=True)
-    master = Master(service, context, system, receptionist, redis, ha, claim)
+    master = Master(service, context, system, receptionist, redis, ha, claim, entrypoint)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
     await service.start_server(receptionist)
@@ -97,6 +100,7 @@ async def _serve(
     finally:
         await master.bring_down()
         await service.close()
+    return master.application_status
 
 
 async def _listen(
@@ -141,7 +145,7 @@ def _take_number(directory: ClusterDirectory) -> Claim:
 
 
 def main() -> int:
-    """Run a master until it is told to stop; the exit status is 0, or 1 when it could not start."""
+    """Run a master until it is told to stop; the exit status is its entrypoint's, or 1 when it could not start."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), _Report(int(sys.argv[2]))
     joins = sys.argv[3:] == ["join"]
     try:
@@ -154,16 +158,17 @@ def main() -> int:
             preload()
             # Before any thread is started: the actor system's admin is forked from this process.
             system = ProcessActorSystem(secret)
-            asyncio.run(_serve(configuration, directory, system, claim, lock, report))
+            entrypoint = entrypoint_of(configuration)
+            status = asyncio.run(_serve(configuration, directory, system, claim, lock, report, entrypoint))
             claim.forget()
             if lock.is_alone():
-                directory.clean()
+                entrypoint.clean_up(directory)
     except EXPECTED as error:
         log.critical("the master ends: %s", error, exc_info=True)
         report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
         return 1
     log.info("the master has stopped")
-    return 0
+    return entrypoint.exit_code(status)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from conf.options import ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
+from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
 from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
@@ -45,6 +46,7 @@ from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Master(RpcEndpoint, MasterGateway):
         redis: the embedded Redis, or None when another is configured.
         ha: high-availability services; closed with the endpoint.
         claim: its own, with its number.
+        entrypoint: which kind of cluster it is of.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Master(RpcEndpoint, MasterGateway):
         redis: EmbeddedRedis | None,
         ha: HighAvailabilityServices,
         claim: Claim,
+        entrypoint: ClusterEntrypoint,
     ) -> None:
         super().__init__(service, "master")
         self._context = context
@@ -88,6 +92,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._redis = redis
         self._ha = ha
         self._claim = claim
+        self._entrypoint = entrypoint
         number = claim.path.name.removeprefix("master-")
         self._suffix = "" if number == "0" else f"-{number}"
         self._specs = ComponentSpecs(context, self._suffix)
@@ -103,6 +108,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._started_ms = time.time_ns() // 1_000_000
         self._described: tuple[str, ...] = ()
         self._ends_cluster = False
+        self.application_status = ApplicationStatus.UNKNOWN
         self.stop_requested = asyncio.Event()
 
     # ------------------------------------------------------------------ start, stop
@@ -116,7 +122,8 @@ class Master(RpcEndpoint, MasterGateway):
         blob = await self._supervisor.add(self._actor_child(BLOB_SERVER, self._specs.blob_server))
         self._specs.blob = await self.service.gateway(blob.address, BlobServerGateway).request_address()
         await self._supervisor.add(self._actor_child(RESOURCE_MANAGER, self._specs.resource_manager))
-        await self._supervisor.add(self._actor_child(DISPATCHER, lambda: self._specs.dispatcher(str(self.address))))
+        dispatcher = functools.partial(self._specs.dispatcher, self._entrypoint.dispatcher, str(self.address))
+        await self._supervisor.add(self._actor_child(DISPATCHER, dispatcher))
         self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
         for index in range(fixed_workers(self._context.configuration)):
             await self._look_after(f"{PREFIX}{index}", functools.partial(worker_child, self._context, index))
@@ -339,9 +346,9 @@ class Master(RpcEndpoint, MasterGateway):
         return ProcessView(name, child.role, pid, address, child.restarts, leadership, url=url)
 
     @rpc_sync
-    def shut_down_cluster(self) -> None:
-        log.info("the cluster is asked to stop")
-        self._ends_cluster = True
+    def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
+        log.info("the cluster is asked to stop (%s)", status.value)
+        self._ends_cluster, self.application_status = True, status
         self.stop_requested.set()
 
     # ----------------------------------------------------------------- cluster.json

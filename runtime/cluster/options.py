@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from conf.configuration import Configuration
+from conf.options import ExecutionTarget
 from runtime.cluster.completion import complete_job, complete_option
 
 
@@ -42,6 +43,24 @@ def configured(command: Callable[..., Any]) -> Callable[..., Any]:
 
 job_argument = click.argument("job_id", shell_complete=complete_job)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--target`` and ``--masters`` to a command that runs a job."""
+    targets = [target.value for target in ExecutionTarget]
+    command = click.option(
+        "--masters",
+        type=click.IntRange(1, 16),
+        default=1,
+        show_default=True,
+        help="With another target than session: how many masters its cluster has.",
+    )(command)
+    return click.option(
+        "--target",
+        type=click.Choice(targets),
+        help="session: in the cluster that runs; per-job: in a cluster for this job, gone with it.  [default: "
+        "execution.target]",
+    )(command)
 
 
 def files_option(flag: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -23,7 +23,9 @@ from conf.options import (
     BlobOptions,
     ClientOptions,
     ClusterOptions,
+    DeploymentOptions,
     EnvironmentOptions,
+    ExecutionTarget,
     HighAvailabilityOptions,
     RpcOptions,
     SecurityOptions,
@@ -49,19 +51,26 @@ class ClusterStartError(ClusterError):
     """The cluster did not come up; what was started has been stopped again."""
 
 
-def start_cluster(configuration: Configuration, say: Say, masters: int = 1) -> ClusterClient:
-    """Start a session cluster in the background and wait until it takes and runs jobs.
+def start_cluster(
+    configuration: Configuration,
+    say: Say,
+    masters: int = 1,
+    target: ExecutionTarget = ExecutionTarget.SESSION,
+) -> ClusterClient:
+    """Start a cluster in the background and wait until it takes and runs jobs.
 
     Args:
         configuration: the cluster's.
         say: told each step, in a few words.
         masters: how many masters; one leads, the others are standbys.
+        target: which kind of cluster; see `runtime.cluster.cluster_entrypoint`.
 
     Raises:
         ClusterError, HaError, SparkVehicleError: the machine lacks something, a cluster runs already, or it failed.
     """
     if masters > 1:
         _require_redis(configuration, f"{masters} masters cannot be started")
+    configuration = configuration.set(DeploymentOptions.TARGET, target)
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if directory.is_running():
         descriptor = directory.read_descriptor()
@@ -287,8 +296,7 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
         except (ActorError, ClusterNotRunning) as error:
             say(f"the master does not answer ({error}): its processes are ended one by one")
         else:
-            if _await(lambda: not directory.is_running(), configuration.get(ClusterOptions.STOP_TIMEOUT)):
-                _await(lambda: not _processes_of(directory), LAST_STEPS_S)
+            has_ended(directory, configuration.get(ClusterOptions.STOP_TIMEOUT))
     _forget_jobs(directory, say)
     left = _sweep(directory)
     if left:
@@ -298,6 +306,13 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
             directory.clean()
             if directory.checkpoints.exists():  # of jobs that are over with the cluster
                 shutil.rmtree(directory.checkpoints)
+
+
+def has_ended(directory: ClusterDirectory, timeout_s: float) -> bool:
+    """Wait for the end of a directory's cluster; whether it has come, and no process is left of it."""
+    return _await(lambda: not directory.is_running(), timeout_s) and _await(
+        lambda: not _processes_of(directory), LAST_STEPS_S
+    )
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:

@@ -74,10 +74,10 @@ class ComponentSpecs:
         """The ResourceManager."""
         return self._spec(RESOURCE_MANAGER, "runtime.resourcemanager.endpoint:create", self._blob_arguments())
 
-    def dispatcher(self, master_address: str) -> HostSpec:
-        """The Dispatcher, which has JobMasters started by the master at that address."""
+    def dispatcher(self, factory: str, master_address: str) -> HostSpec:
+        """The Dispatcher that *factory* makes, which has JobMasters started by the master at that address."""
         arguments = {"master_address": master_address, **self._blob_arguments()}
-        return self._spec(DISPATCHER, "runtime.dispatcher.endpoint:create", arguments)
+        return self._spec(DISPATCHER, factory, arguments)
 
     def web_monitor(self) -> HostSpec:
         """The web endpoint; started again at the port that it had."""

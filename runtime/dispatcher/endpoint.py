@@ -370,12 +370,13 @@ async def create(
     master_address: str,
     blob_host: str,
     blob_port: int,
+    kind: type[Dispatcher] = Dispatcher,
 ) -> Dispatcher:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     blob = BlobAddress(blob_host, blob_port)
     context.offload_large_calls(service, blob)
-    dispatcher = Dispatcher(
+    dispatcher = kind(
         service,
         name,
         ha=await context.ha_services(service),

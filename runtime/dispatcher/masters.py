@@ -24,18 +24,22 @@ class DispatcherMasters(RpcEndpoint):
 
     @rpc
     async def shut_down_cluster(self) -> None:
+        await self._shut_down(ApplicationStatus.UNKNOWN, "the cluster is being shut down")
+
+    async def _shut_down(self, end: ApplicationStatus, diagnostics: str) -> None:
+        """Have all masters stop; raises `ActorError` when this one cannot be told."""
         status = await self._master.request_status()
         manager = self._resource_manager.gateway
         if manager is not None:
             try:
-                await manager.deregister_application(ApplicationStatus.UNKNOWN, "the cluster is being shut down")
+                await manager.deregister_application(end, diagnostics)
             except ActorError as error:
                 self.log.info("the ResourceManager was not told of the end of the cluster: %s", error)
         own = ActorAddress.parse(status.address)
         for system in map(ActorAddress.parse, status.masters):
             if (system.host, system.port) != (own.host, own.port):
                 try:
-                    await self.service.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster()
+                    await self.service.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster(end)
                 except ActorError as error:
                     self.log.info("the master at %s was not told to stop, it may be gone: %s", system, error)
-        await self._master.shut_down_cluster()
+        await self._master.shut_down_cluster(end)

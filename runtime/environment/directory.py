@@ -95,6 +95,10 @@ class ClusterDirectory:
         """The claim of one process of this machine: ``redis``, ``taskmanager-0``, ``master-1``, ..."""
         return Claim(self.claims / name)
 
+    def client_claim(self) -> Claim:
+        """Held by the client for which a per-job or application cluster was started, while it needs the cluster."""
+        return self.claim("client")
+
     def masters(self) -> dict[int, str]:
         """The living masters that use this directory: the address of each one's system, by its number."""
         found = {}
@@ -215,6 +219,23 @@ class ClusterDirectory:
             shutil.rmtree(self.claims)
         self.configuration_file.unlink(missing_ok=True)
         self.cluster_json.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """After `clean`, removes what only a further start would need: secrets, blobs, state, the workers' own files.
+
+        Logs, archive, checkpoints and savepoints stay.
+
+        Raises:
+            OSError: something cannot be removed.
+        """
+        for part in (self.ha, self.redis, self.jobs, *self.root.glob("blob*"), *self.root.glob("tm-*")):
+            if part.is_dir():
+                shutil.rmtree(part)
+        for path in (self.secret, self.root / "rest-token"):
+            path.unlink(missing_ok=True)
+        for part in (self.archive, self.checkpoints):
+            if part.is_dir() and not any(part.iterdir()):
+                part.rmdir()
 
     @property
     def _socket_note(self) -> Path:

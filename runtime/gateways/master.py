@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from actors.rpc.gateway import Ask, RpcGateway
 from runtime.gateways.messages import ClusterStatus
 from runtime.ids import JobID
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 
 MASTER = "/user/master"
 
@@ -53,6 +54,6 @@ class MasterGateway(RpcGateway):
         """The cluster's processes."""
         raise NotImplementedError
 
-    def shut_down_cluster(self) -> Ask[None]:
-        """Begin to stop the cluster; the reply comes before it is stopped."""
+    def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> Ask[None]:
+        """Begin to stop the cluster; the reply comes before it is stopped. *status* is how its application ended."""
         raise NotImplementedError

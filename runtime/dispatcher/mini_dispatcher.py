@@ -1,0 +1,134 @@
+"""The Dispatcher of a cluster that is of one job, and ends with it (Flink's `MiniDispatcher`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.errors import ActorError
+from actors.rpc.gateway import rpc
+from actors.rpc.service import RpcService
+from blob.errors import BlobError
+from blob.key import BlobKey
+from blob.offload import MaybeOffloaded
+from runtime.dispatcher import endpoint
+from runtime.dispatcher.endpoint import Dispatcher
+from runtime.environment.claims import Claim
+from runtime.environment.context import ComponentContext
+from runtime.gateways.errors import JobSubmissionError
+from runtime.ha.errors import HaError
+from runtime.ha.model import LeaderTerm
+from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
+from runtime.ids import JobID
+from runtime.job_logs import TASK_LOGS, logs_owner, write_job_log
+from runtime.jobgraph.codec import decode_job_graph
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.jobmaster.execution_state import JobStatus
+
+CHECK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEnd:
+    """That the cluster is to end: how its application ended, and that in words."""
+
+    status: ApplicationStatus
+    diagnostics: str
+
+
+def end_of_cluster(jobs: Mapping[str, JobEntry], is_attached: bool) -> ClusterEnd | None:
+    """Whether a cluster of one job is to end. Pure: a Dispatcher that takes over decides the same.
+
+    Args:
+        jobs: what the registry knows of the cluster's jobs.
+        is_attached: whether the client that started the cluster is there; it has yet to submit, or to read the result.
+
+    Returns:
+        how; None while the cluster is needed.
+    """
+    if is_attached or any(entry.status is not JobSchedulingStatus.DONE or entry.dirty for entry in jobs.values()):
+        return None
+    for job_id, entry in jobs.items():
+        status = JobStatus(str((entry.result or {})["status"]))
+        return ClusterEnd(ApplicationStatus.of(status), f"job {job_id} is {status.value}")
+    return ClusterEnd(ApplicationStatus.UNKNOWN, "whoever started the cluster has gone without submitting a job")
+
+
+class MiniDispatcher(Dispatcher):
+    """Takes one job, and shuts the cluster down when that is over and no client waits for its result.
+
+    The client's presence is a claim, a file lock, which is free the moment the client has ended, whatever way. One that
+    is attached lets go of it when it has read result and logs; a detached one when it has submitted the job.
+    """
+
+    client: Claim
+    log_dir: Path
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._one_at_a_time = asyncio.Lock()
+
+    async def serve(self) -> None:
+        await super().serve()
+        if self._term is not None:
+            self.spawn(self._end_with_job(self._term), "ending the cluster with its job")
+
+    @rpc
+    async def submit_job(self, job_graph: MaybeOffloaded) -> JobID:
+        job_id = decode_job_graph(await self._read(job_graph)).job_id
+        async with self._one_at_a_time:
+            others = {*self._jobs, *await self._ha.running_jobs_registry().entries()} - {job_id}
+            if others:
+                raise JobSubmissionError(
+                    f"job {job_id} is not accepted: this cluster is of job {min(others)} alone, and ends with it; "
+                    "submit it to a session cluster, or with --target per-job to one of its own"
+                )
+            return await super().submit_job(job_graph)
+
+    async def _end_with_job(self, term: LeaderTerm) -> None:
+        while self._term == term:
+            await asyncio.sleep(CHECK_S)
+            if self._jobs or self._submitting or not self.client.try_acquire():
+                continue
+            try:
+                end = end_of_cluster(await self._ha.running_jobs_registry().entries(), is_attached=False)
+                if end is not None and self._term == term:
+                    await self._keep_logs()
+                    self.log.info("the cluster ends, %s: %s", end.status.value, end.diagnostics)
+                    await self._shut_down(end.status, end.diagnostics)
+                    return
+            except (ActorError, HaError) as error:
+                self.log.warning("the cluster cannot end yet: %s", error)
+
+    async def _keep_logs(self) -> None:
+        """Write what the job's tasks wrote beside the components' logs, where it outlives the BlobServer."""
+        for details in self._archive.details():
+            job = await self.run_blocking(self._archive.get, details.job_id)
+            kept = [
+                (task.name, attempt.number, log)
+                for task in ([] if job is None else job.tasks)
+                for attempt in task.attempts
+                for log in attempt.logs
+                if log.name in TASK_LOGS and log.blob_key
+            ]
+            for task, attempt, log in kept:
+                try:
+                    content = await self.run_blocking(
+                        self._blobs.get_bytes, BlobKey.parse(log.blob_key), logs_owner(details.job_id)
+                    )
+                    write_job_log(self.log_dir, details.job_id, task, attempt, log.name, content)
+                except (BlobError, OSError) as error:
+                    self.log.error("the %s of task %r is lost with the cluster: %s", log.name, task, error)
+
+
+async def create(service: RpcService, name: str, **arguments: Any) -> MiniDispatcher:
+    """Factory for the actor's host; arguments as `runtime.dispatcher.endpoint.create`."""
+    dispatcher = await endpoint.create(service, name, kind=MiniDispatcher, **arguments)
+    assert isinstance(dispatcher, MiniDispatcher)
+    context = ComponentContext.read(arguments["runtime_dir"], arguments["system"])
+    dispatcher.client = context.directory.client_claim()
+    dispatcher.log_dir = context.directory.log
+    return dispatcher
