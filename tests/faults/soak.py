@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -145,6 +146,7 @@ def summary(minutes: float, result: nemesis.Result, load: Load, verdicts: list[V
         "grows": [str(verdict) for verdict in verdicts if not verdict.holds],
         "verdicts": [verdict.to_dict() for verdict in verdicts],
         **result.summary(),
+        "taken": [asdict(sample) for sample in load.samples],
     }
 
 
