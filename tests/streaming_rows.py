@@ -77,3 +77,11 @@ def rows_of(sink: Path) -> Counter[tuple[str, str]]:
         for row in pyarrow.parquet.read_table(path).to_pylist():
             found[row["start"].strftime("%Y-%m-%dT%H:%M:%S"), row["key"]] += row["count"]
     return found
+
+
+def rows_so_far(sink: Path) -> Counter[tuple[str, str]]:
+    """The rows while the query goes on; none where its log was compacted, or put back, while it was read."""
+    try:
+        return rows_of(sink)
+    except FileNotFoundError:
+        return Counter()

@@ -78,9 +78,9 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
 
 
 def _check_private(directory: Path) -> None:
-    """The JVM runs what is in an archive: nobody else may have put it there. Raises PermissionError."""
+    """The JVM runs what is in an archive: nobody else but root may have put it there. Raises PermissionError."""
     status = directory.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
         raise PermissionError(errno.EPERM, "others may write there; set spark.cds.cache-dir to a directory of your own")
 
 

@@ -177,9 +177,13 @@ class ClassicAttachment:
             if key in ("spark.app.name", "spark.master") or not key.startswith("spark.") or runtime.isModifiable(key):
                 continue
             if own.get(key, "") != value:
+                from conf.registry import is_sensitive  # which most scripts do not need
+                from conf.secret import MASK
+
+                shown = MASK if is_sensitive(key) else value
                 print(  # noqa: T201
-                    f"the setting {key}={value} is ignored: Spark takes it only at its start, and the script runs on "
-                    f"the cluster's; start the cluster with -D {key}={value}",
+                    f"the setting {key}={shown} is ignored: Spark takes it only at its start, and the script runs on "
+                    f"the cluster's; start the cluster with -D {key}={shown}",
                     file=sys.stderr,
                 )
 

@@ -67,9 +67,9 @@ appender.file.layout.pattern = \
 %replace{{%d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p %c{{1}}: %m%n%ex}}{{(?i)(token|secret)([=:]\\s*)[^;,\\s&"')]+}}{{$1$2***}}
 appender.file.policies.type = Policies
 appender.file.policies.size.type = SizeBasedTriggeringPolicy
-appender.file.policies.size.size = 64MB
+appender.file.policies.size.size = {log_max_kb}KB
 appender.file.strategy.type = DefaultRolloverStrategy
-appender.file.strategy.max = 4
+appender.file.strategy.max = {log_backups}
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.conf.name = org.apache.spark.SparkConf
@@ -108,6 +108,8 @@ class DriverOptions:
         archive_dir: where class-data-sharing archives are kept; None for none.
         die_with_parent: whether the JVM is killed when the process that starts it ends.
         start_timeout: seconds until a JVM that does not answer is given up.
+        log_max_bytes: size beyond which Spark's log is put aside and a new one begun.
+        log_backups: how many put-aside logs are kept; at least one is.
     """
 
     work_dir: Path
@@ -121,6 +123,8 @@ class DriverOptions:
     archive_dir: Path | None = field(default_factory=lambda: default_archive_dir())
     die_with_parent: bool = False
     start_timeout: float = 120.0
+    log_max_bytes: int = 64 << 20
+    log_backups: int = 4
 
     @property
     def output_file(self) -> Path:
@@ -173,7 +177,10 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
     class-data sharing.
     """
     work = options.work_dir
-    write_private(work / "log4j2.properties", _LOG4J.format(log_file=options.log_file))
+    log4j = _LOG4J.format(
+        log_file=options.log_file, log_max_kb=options.log_max_bytes >> 10, log_backups=max(options.log_backups, 1)
+    )
+    write_private(work / "log4j2.properties", log4j)
     write_private(work / "fairscheduler.xml", _FAIR_POOLS)
     arguments = [
         f"-Xmx{options.memory}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -66,7 +67,7 @@ class LocationLeases:
         begun = time.monotonic()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            _make_own(path)
             while not await self._lock(path):
                 named, locked_by = read_holder(path), lock_holder(path)
                 if locked_by is None:
@@ -94,6 +95,17 @@ class LocationLeases:
         self._tell_user(f"{what}: its Spark driver, process {pid}, is killed")
         log.warning("Spark driver %d still holds the lease of %s, which is over: killed", pid, location)
         os.kill(pid, signal.SIGKILL)
+
+
+def _make_own(path: Path) -> None:
+    """Make the file where there is none. In a directory of many, its name could be another user's link or file."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        owner = os.fstat(descriptor).st_uid
+    finally:
+        os.close(descriptor)
+    if owner != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it belongs to user {owner}", str(path))
 
 
 def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver) -> LeaseHolder:

@@ -65,6 +65,8 @@ def driver_options(
         archive_dir=get(SparkOptions.CDS_CACHE_DIR) if get(SparkOptions.CDS_ENABLED) else None,
         die_with_parent=True,
         start_timeout=get(SparkOptions.DRIVER_START_TIMEOUT),
+        log_max_bytes=get(EnvironmentOptions.LOG_MAX_SIZE),
+        log_backups=get(EnvironmentOptions.LOG_MAX),
     )
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import re
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import psutil
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
@@ -27,6 +23,7 @@ from runtime.jobmaster.execution_state import JobStatus
 from tests.cluster_harness import Cluster, await_value
 from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, Listed, Look, disagreements
+from tests.faults.processes import kill, lives, standing_still
 from tests.faults.redis_front import RedisFront
 
 AGREEMENT_S = 240.0
@@ -137,13 +134,13 @@ class Nemesis:
 
     def _kill(self, kind: str) -> bool:
         found = self._one_of(kind)
-        return found is not None and _kill(found[1])
+        return found is not None and kill(found[1])
 
     def _stop(self, kind: str, seconds: float) -> bool:
         found = self._one_of(kind)
         if found is None:
             return False
-        with _standing_still(found[1]):
+        with standing_still(found[1]):
             threading.Event().wait(seconds)
         return True
 
@@ -153,8 +150,8 @@ class Nemesis:
             if not pids:
                 return False
             for pid in pids:
-                _kill(pid)
-            await_value(lambda: all(_state(pid) in ("", "zombie") for pid in pids))
+                kill(pid)
+            await_value(lambda: not any(map(lives, pids)))
             # Until when, the log of its successor says.
             self.absences.append(Absence(job_id, time.monotonic(), float("inf"), pids))
             self._meanwhile.append(self._look(client))
@@ -164,7 +161,7 @@ class Nemesis:
         with self._cluster.client() as client, contextlib.ExitStack() as stack:
             job_id, pids = self._job_masters(client)
             for pid in pids:
-                stack.enter_context(_standing_still(pid))
+                stack.enter_context(standing_still(pid))
             if pids:
                 since = time.monotonic()
                 self._meanwhile.append(self._look(client))
@@ -184,7 +181,7 @@ class Nemesis:
     def _kill_task_executor(self) -> bool:
         with self._cluster.client() as client:
             workers = client.task_managers()
-        return sum(_kill(worker.registration.pid) for worker in workers) > 0
+        return sum(kill(worker.registration.pid) for worker in workers) > 0
 
     def _kill_master(self) -> bool:
         done = self._kill("master")
@@ -253,32 +250,3 @@ async def dangling_handles(services: RedisHaServices) -> list[str]:
 
 def _listed(job: JobDetails) -> Listed:
     return Listed(job.status.value, job.tasks_per_state.get("RUNNING", 0))
-
-
-def _kill(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _state(pid: int) -> str:
-    """What the process does, in psutil's words; "" where there is none."""
-    try:
-        return str(psutil.Process(pid).status())
-    except psutil.NoSuchProcess:
-        return ""
-
-
-@contextlib.contextmanager
-def _standing_still(pid: int) -> Iterator[None]:
-    """The process does nothing meanwhile."""
-    try:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-        await_value(lambda: _state(pid) in ("", "stopped", "zombie"))
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -24,13 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from actors.errors import ActorError
 from runtime.ids import JobID
 from tests.cluster_harness import Cluster, await_value
+from tests.faults.processes import kill, lives
 from tests.job_files import write_job
-from tests.streaming_rows import Source, rows_of
+from tests.streaming_rows import Source, rows_of, rows_so_far
 
 SHORT = 6
 LONG = 50
@@ -144,7 +141,7 @@ class _Run:
             result.kills[deed] += 1
             outstanding += 1
         self._source.close()
-        await_value(lambda: self._found().total() >= self._source.expected.total(), PATIENCE_S)
+        await_value(lambda: rows_so_far(self._sink).total() >= self._source.expected.total(), PATIENCE_S)
         result.survived += outstanding
         with self._cluster.client() as client:
             result.attempts = client.job(JobID(self._job_id)).tasks[0].attempts[-1].number + 1
@@ -178,12 +175,6 @@ class _Run:
                 continue  # Spark has removed an old one
         return max(times)
 
-    def _found(self) -> Counter[tuple[str, str]]:
-        try:
-            return rows_of(self._sink)
-        except FileNotFoundError:
-            return Counter()  # the log was compacted, or put back, while it was read
-
     # ------------------------------------------------------------------- deeds
 
     def _task(self) -> int | None:
@@ -197,7 +188,7 @@ class _Run:
         except ActorError:
             return None  # it is being replaced
         pids = [int(getattr(view.registration, process)) for view in views]
-        return next((pid for pid in pids if _lives(pid)), None)
+        return next((pid for pid in pids if lives(pid)), None)
 
     def _kill_everything(self) -> None:
         self._end_all()
@@ -219,26 +210,16 @@ class _Run:
         return latest is not None
 
     def _end_all(self) -> None:
-        while pids := [pid for pid in self._cluster.processes() if _lives(pid)]:
+        while pids := [pid for pid in self._cluster.processes() if lives(pid)]:
             for pid in pids:
                 _kill(lambda pid=pid: pid)  # type: ignore[misc]
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _kill(find: Callable[[], int | None]) -> None:
     """Kill a process as soon as there is one, and wait until it is no more."""
     pid = await_value(find, PATIENCE_S)
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # it has gone by itself, with one that was killed before it
-    await_value(lambda: not _lives(pid), PATIENCE_S)
+    kill(pid)  # or it has gone by itself, with one that was killed before it
+    await_value(lambda: not lives(pid), PATIENCE_S)
 
 
 def main() -> int:

@@ -41,7 +41,8 @@ def _process(pid: int) -> ProcessSample | None:
 def role_of(name: str, command: list[str]) -> str:
     """What a process is, by its name and its command line: ``rest``, ``jobmaster``, ``zygote``, ..."""
     if name.startswith("us-"):
-        return name.removeprefix("us-").split("-")[0]
+        role = name.removeprefix("us-").split("-")[0]
+        return "resourcemanager" if "resourcemanager".startswith(role) else role  # the kernel cuts names
     if "-m" not in command:
         return name
     module = command[command.index("-m") + 1]

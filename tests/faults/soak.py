@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -29,7 +30,7 @@ from tests.faults.growth import Sample, Verdict, judge
 from tests.faults.history import LastState
 from tests.faults.sampling import take_sample
 from tests.job_files import write_job
-from tests.streaming_rows import Source, rows_of
+from tests.streaming_rows import Source, rows_of, rows_so_far
 
 MINUTES = 60.0
 SAMPLE_S = 5.0
@@ -84,7 +85,7 @@ class Load(nemesis.Companion):
         for thread in self._threads:
             thread.join()
         self._source.close()
-        await_value(lambda: self._found_rows() >= self._source.expected.total(), PATIENCE_S)
+        await_value(lambda: rows_so_far(self._sink).total() >= self._source.expected.total(), PATIENCE_S)
         await_value(lambda: self._cluster.run("job", "cancel", self._job_id, check=False).returncode == 0, PATIENCE_S)
         expected, found = self._source.expected, rows_of(self._sink)
         self.rows = expected.total()
@@ -92,12 +93,6 @@ class Load(nemesis.Companion):
         if self.lost or self.doubled:
             self.problems.append(f"of the stream's {self.rows} rows {self.lost} are lost and {self.doubled} doubled")
         return self._last
-
-    def _found_rows(self) -> int:
-        try:
-            return rows_of(self._sink).total()
-        except FileNotFoundError:
-            return 0  # the log was compacted, or put back, while it was read
 
     def _feed(self) -> None:
         """A file in a second, as long as the stream keeps up: what waits for it is no load."""
@@ -145,6 +140,7 @@ def summary(minutes: float, result: nemesis.Result, load: Load, verdicts: list[V
         "grows": [str(verdict) for verdict in verdicts if not verdict.holds],
         "verdicts": [verdict.to_dict() for verdict in verdicts],
         **result.summary(),
+        "taken": [asdict(sample) for sample in load.samples],
     }
 
 

@@ -71,7 +71,8 @@ import atexit, sys
 from pyspark.sql import SparkSession
 
 atexit.register(print, "bye")
-spark = SparkSession.builder.config("spark.executor.memory", "7g").getOrCreate()
+builder = SparkSession.builder.config("spark.hadoop.fs.s3a.secret.key", "hunter2")
+spark = builder.config("spark.executor.memory", "7g").getOrCreate()
 query = spark.readStream.format("rate").load().writeStream.queryName("left").format("noop").start()
 print("started", query.isActive)
 """
@@ -84,3 +85,5 @@ def test_a_script_is_told_what_is_not_as_in_a_program_of_its_own(cluster: Cluste
     assert "started True\nbye\n" in logs.stdout
     assert "its streaming query left was active: the query is stopped" in logs.stderr
     assert "the setting spark.executor.memory=7g is ignored" in logs.stderr
+    assert "the setting spark.hadoop.fs.s3a.secret.key=****** is ignored" in logs.stderr
+    assert "hunter2" not in logs.stderr

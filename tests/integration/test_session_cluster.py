@@ -14,7 +14,7 @@ from runtime.client import ClusterClient
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
 from runtime.spark.java import find_java
-from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_full_task_pool, await_value, paths_below
+from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_full_task_pool, await_value
 from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job
 
 
@@ -230,25 +230,6 @@ def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:
         and now["redis keys"] <= before["redis keys"]
         and all(count <= before.get(name, count) + 8 for name, count in now.items() if name.startswith("descriptors"))
     )
-
-
-def test_every_port_is_loopback_and_every_file_private(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "ports.py")))
-    for pid in cluster.processes():
-        try:
-            listening = [item for item in psutil.Process(pid).net_connections("inet") if item.status == "LISTEN"]
-        except psutil.Error:
-            continue  # it has ended
-        for connection in listening:
-            assert connection.laddr.ip in ("127.0.0.1", "::ffff:127.0.0.1", "::1"), f"{pid}: {connection}"
-    for path in [cluster.directory, *paths_below(cluster.directory)]:
-        if "spark" in path.parts:
-            continue  # Spark's own scratch files, below a directory that only its owner may enter
-        try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:
-            continue  # it has gone meanwhile
-        assert not mode & 0o077, f"{path} has mode {mode:o}"
 
 
 def test_a_descriptor_over_the_limit_travels_as_a_blob(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:

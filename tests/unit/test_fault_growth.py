@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faults.growth import BOUNDS, MB, ProcessSample, Sample, Verdict, judge, slope
+from tests.faults.sampling import role_of
 
 
 def process(role: str, pid: int, **figures: int) -> ProcessSample:
@@ -94,6 +95,16 @@ def test_processes_that_are_left_over_are_counted_and_a_heap_has_a_ceiling() -> 
         for number in range(100)
     ]
     assert wrong(samples) == {"processes of all", "processes python", "rss java, at most"}
+
+
+def test_roles_are_told_by_name_and_command_line() -> None:
+    python = ["/venv/bin/python", "-m"]
+    assert role_of("us-resourcemana", [*python, "runtime.cluster.entrypoint"]) == "resourcemanager"
+    assert role_of("us-rest", []) == "rest"
+    assert role_of("us-jobmaster-d6", []) == "jobmaster"
+    assert role_of("python", [*python, "runtime.spark.zygote", "27"]) == "zygote"
+    assert role_of("python", [*python, "pyspark.daemon", "pyspark.worker"]) == "python worker"
+    assert role_of("java", ["/bin/java", "@java.args"]) == "java"
 
 
 def test_a_verdict_is_one_line() -> None:

@@ -238,3 +238,21 @@ async def test_without_locks_a_query_runs_and_its_user_is_told(tmp_path: Path) -
     assert attempt.told == [
         f"nothing keeps another job off the checkpointLocation {attempt.location}: no locks available"
     ]
+
+
+async def test_a_link_or_a_file_of_another_in_its_place_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    attempt.file.symlink_to(victim)
+    await attempt.leases.acquire(attempt.location)
+    assert victim.read_text() == "precious"
+    assert attempt.told.pop().startswith("nothing keeps another job off the checkpointLocation")
+    attempt.file.unlink()
+    attempt.file.write_text("another's")
+    monkeypatch.setattr(os, "geteuid", lambda: attempt.file.stat().st_uid + 1)
+    await attempt.leases.acquire(attempt.location)
+    assert attempt.file.read_text() == "another's"
+    assert "it belongs to user" in attempt.told.pop()

@@ -65,6 +65,14 @@ def test_command_line_is_an_argument_file(options: DriverOptions, jars: list[Pat
     assert (options.work_dir / "java.args").stat().st_mode & 0o777 == 0o600
 
 
+def test_sparks_log_is_bounded_as_the_others_are(options: DriverOptions, jars: list[Path]) -> None:
+    command(JAVA, replace(options, log_max_bytes=3 << 20, log_backups=0), jars, [])
+    written = (options.work_dir / "log4j2.properties").read_text()
+    assert "appender.file.policies.size.size = 3072KB\nappender.file.strategy.type" in written
+    assert "appender.file.strategy.max = 1\n" in written
+    assert "%replace{%d{yyyy" in written, "its own braces are as they were"
+
+
 def test_environment_does_not_pass_on_the_settings_of_another_spark(
     options: DriverOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
