@@ -20,6 +20,7 @@ BENCHMARKS = {
     "failover": "tests.bench.failover",
     "rest": "tests.bench.rest",
     "rpc": "tests.bench.rpc",
+    "scale": "tests.bench.scale",
     "submit": "tests.bench.submit",
 }
 
