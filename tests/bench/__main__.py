@@ -34,10 +34,11 @@ def main() -> int:
     parser.add_argument(
         "--kills", type=int, default=6, help="of checkpoint: how often the cluster is killed (default 6)"
     )
+    parser.add_argument("--size", type=float, default=1.0, help="of scale: a part of the whole (default 1)")
     arguments = parser.parse_args()
     module = importlib.import_module(BENCHMARKS[arguments.name])
-    options = {"kills": arguments.kills} if arguments.name == "checkpoint" else {}
-    figures, rows = module.run(arguments.rounds, **options)
+    options = {"checkpoint": {"kills": arguments.kills}, "scale": {"size": arguments.size}}
+    figures, rows = module.run(arguments.rounds, **options.get(arguments.name, {}))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}", file=sys.stderr)

@@ -25,7 +25,7 @@ from tests.bench.scale.growth import Figures
 from tests.bench.scale.surroundings import Surroundings
 
 Rows = list[tuple[str, str]]
-PARTS = {"resource_manager": 1000, "dispatcher": 10_000}
+PARTS = {"resource_manager": 1000, "dispatcher": 10_000, "blobs": 10_000, "checkpoints": 100}
 """The modules here that have a ``measure``, and how many there are of what each counts."""
 
 

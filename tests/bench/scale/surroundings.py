@@ -93,8 +93,8 @@ class Surroundings:
         await service.start_server(self._receptionist)
         self.receptionist = receptionist_of(service, self._receptionist.address)
         self.configure({})
-        cluster_id = self._configuration.get(ClusterOptions.ID)
-        self.ha = RedisHaServices(self.redis_url, cluster_id, self.directory.ha, lease=LEASE_S, timeout=LEASE_S)
+        self.cluster_id = self._configuration.get(ClusterOptions.ID)
+        self.ha = RedisHaServices(self.redis_url, self.cluster_id, self.directory.ha, lease=LEASE_S, timeout=LEASE_S)
         self.redis = RedisConnection(self.redis_url)
         try:
             return await measure(self)
