@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Self
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import CheckpointCoordinator
@@ -11,9 +12,11 @@ from runtime.checkpoint.instructions import AllocateCheckpointID, CheckpointInst
 from runtime.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetadata, CheckpointTrigger, SnapshotType
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.pending import CheckpointTask, RunningTasks
+from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.model import LeaderTerm, job_master
+from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobmaster.execution_state import Instant
@@ -24,11 +27,11 @@ ROUNDS = 10
 RETAINED = 2
 
 
-class _Query:
+class StreamingQueryJob:
     """A job of one task with one query, and the JobMaster's part in its checkpoints."""
 
-    def __init__(self, cluster: Surroundings, job_id: JobID, term: LeaderTerm) -> None:
-        recovery = cluster.ha.checkpoint_recovery_factory()
+    def __init__(self, ha: HighAvailabilityServices, job_id: JobID, term: LeaderTerm) -> None:
+        recovery = ha.checkpoint_recovery_factory()
         self._store = recovery.completed_checkpoint_store(job_id, RETAINED)
         self._counter = recovery.checkpoint_id_counter(job_id)
         self._term = term
@@ -38,6 +41,15 @@ class _Query:
             ExecutionAttemptID.random(), JobVertexID.from_name(job_id), "counts", ResourceID("tm-0")
         )
         self._running = RunningTasks((self._task,), are_ready=True, are_stateful=True)
+
+    @classmethod
+    async def begin(cls, ha: HighAvailabilityServices, redis_url: str, cluster_id: str, job_id: JobID) -> Self:
+        """A job whose JobMaster leads for long enough."""
+        component = job_master(job_id)
+        connection = RedisConnection(redis_url)
+        reply = await RedisLeaderLatch(connection, ClusterKeys(cluster_id), component, PATIENCE_S).acquire("bench", 0)
+        await connection.close()
+        return cls(ha, job_id, LeaderTerm(component, reply.epoch, "bench"))
 
     async def checkpoint(self) -> None:
         """One checkpoint, from the wish to the second phase."""
@@ -70,12 +82,13 @@ def _now() -> Instant:
 
 async def measure(cluster: Surroundings, sizes: list[int]) -> Figures:
     """The figures of as many streaming queries as *sizes* say, one after the other."""
-    queries: list[_Query] = []
+    queries: list[StreamingQueryJob] = []
     keys = await cluster.redis_keys()
     points: list[tuple[float, float]] = []
     for size in sizes:
         while len(queries) < size:
-            queries.append(await _begin(cluster, JobID(f"{len(queries):032x}")))
+            job_id = JobID(f"{len(queries):032x}")
+            queries.append(await StreamingQueryJob.begin(cluster.ha, cluster.redis_url, cluster.cluster_id, job_id))
         # The latches are not what is counted.
         before, began_s = await cluster.redis_commands(), time.process_time()
         for _ in range(ROUNDS):
@@ -92,10 +105,3 @@ async def measure(cluster: Surroundings, sizes: list[int]) -> Figures:
         "checkpoint_redis_keys_per_query": (await cluster.redis_keys() - keys) / most,
         **growth("checkpoint", points),
     }
-
-
-async def _begin(cluster: Surroundings, job_id: JobID) -> _Query:
-    component = job_master(job_id)
-    latch = RedisLeaderLatch(cluster.redis, ClusterKeys(cluster.cluster_id), component, PATIENCE_S)
-    reply = await latch.acquire("bench", 0)
-    return _Query(cluster, job_id, LeaderTerm(component, reply.epoch, "bench"))

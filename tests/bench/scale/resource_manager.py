@@ -64,6 +64,7 @@ class _Measuring:
         self._cluster = cluster
         self.size = 0
         self._in_first = 0
+        self._share = 0.0
         self.points: dict[str, list[tuple[float, float]]] = {name: [] for name in COSTS}
 
     async def start(self) -> None:
@@ -73,9 +74,14 @@ class _Measuring:
 
     async def grow(self, size: int, registered_s: float) -> float:
         """Go on to *size* TaskExecutors and measure all; returns the processor seconds of all registrations."""
-        registered_s += await self._cpu(lambda: self._add(size))
+        before, began = self._share, time.monotonic()
+        spent_s = await self._cpu(lambda: self._add(size))
+        took_s = time.monotonic() - began
+        heartbeats_s = await self._heartbeats()
+        self._share = heartbeats_s / self._interval_s
+        registered_s += max(spent_s - took_s * (self._share - before) / 2, 0.01)  # they came one after the other
         self._note("register", registered_s)
-        self._note("heartbeat", await self._heartbeats())
+        self._note("heartbeat", heartbeats_s)
         requests = [self._request() for _ in range(SLOTS * size)]
         self._note("slots", await self._cpu(lambda: self._take(requests)))
         more = [self._request() for _ in range(size)]
@@ -95,9 +101,11 @@ class _Measuring:
         self.points[name].append((self.size, cost))
 
     async def _cpu(self, work: Callable[[], Awaitable[object]]) -> float:
-        before = self._manager.cpu_s()
+        """Processor seconds of *work*, without those of the heartbeats meanwhile."""
+        began, before = time.monotonic(), self._manager.cpu_s()
         await work()
-        return max(self._manager.cpu_s() - before, 0.01)  # what the kernel counts in
+        spent_s = self._manager.cpu_s() - before - (time.monotonic() - began) * self._share
+        return max(spent_s, 0.01)  # what the kernel counts in
 
     async def _add(self, size: int) -> None:
         shares = [range(self.size + number, size, PROCESSES) for number in range(PROCESSES)]
