@@ -16,10 +16,10 @@ STYLE = """
   :root { --ink: #dfe6ec; --paper: #14191f; --line: #38424d; --good: #5fbf86; --bad: #e08a5f; }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-  max-width: 68rem; padding: 1rem; overflow-wrap: anywhere; }
+  max-width: 68rem; padding: 1rem; overflow-wrap: break-word; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; min-width: 34rem; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 svg { width: 100%; height: auto; display: block; min-width: 34rem; }
