@@ -54,8 +54,9 @@ class FreeSlots:
     def forget(self, instance_id: InstanceID) -> None:
         """Nothing may be given of this TaskExecutor; no error when that is known."""
         room = self._rooms.pop(instance_id, None)
-        for host in () if room is None else room.hosts:
-            assert room is not None
+        if room is None:
+            return
+        for host in room.hosts:
             found = self._by_room[host, room.free]
             del found[bisect_left(found, (room.number, instance_id))]
             if not found:

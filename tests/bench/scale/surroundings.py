@@ -68,6 +68,7 @@ class Surroundings:
         )
         self._system = ProcessActorSystem(self.secret)
         self._configuration, self.directory = configuration, directory
+        self._blob = BlobAddress("127.0.0.1", 1)  # where nobody listens, until there is a BlobServer
         self.service: RpcService
         self.ha: RedisHaServices
         self.context: ComponentContext
@@ -108,17 +109,16 @@ class Surroundings:
         self._configuration = self._configuration.overlaid(values, "the benchmark")
         self._configuration.write(self.directory.configuration_file)
         self.context = ComponentContext(self._configuration, self.directory, self._receptionist.address)
-        blob = getattr(self, "_specs", None) and self._specs.blob
         self._specs = ComponentSpecs(self.context, "")
-        self._specs.blob = blob or BlobAddress("127.0.0.1", 1)
+        self._specs.blob = self._blob
 
     async def blob_server(self) -> tuple[Component, BlobAddress]:
         """Start a BlobServer; those started later know of it."""
-        self._specs.blob = None
-        component = await self._start(self._specs.blob_server())
-        self.list(f"/user/{BLOB_SERVER}", component)
-        self._specs.blob = await self.service.gateway(component.actor.address, BlobServerGateway).request_address()
-        return component, self._specs.blob
+        component = await self._start(ComponentSpecs(self.context, "").blob_server())
+        self.enter(f"/user/{BLOB_SERVER}", component)
+        self._blob = await self.service.gateway(component.actor.address, BlobServerGateway).request_address()
+        self._specs.blob = self._blob
+        return component, self._blob
 
     async def resource_manager(self) -> Component:
         """Start a ResourceManager."""
@@ -128,7 +128,7 @@ class Surroundings:
         """Start a Dispatcher whose master is at that address."""
         return await self._start(self._specs.dispatcher(master))
 
-    def list(self, path: str, component: Component) -> None:
+    def enter(self, path: str, component: Component) -> None:
         """Enter a component that does not do it itself."""
         self._receptionist.enter(Listing(path, str(component.actor.address), component.actor.pid))
 
@@ -137,7 +137,7 @@ class Surroundings:
         return await self._start(self.context.host_spec(name, factory, **arguments))
 
     async def _start(self, spec: HostSpec) -> Component:
-        return Component(self, await asyncio.to_thread(self._system.start, spec))
+        return Component(await asyncio.to_thread(self._system.start, spec))
 
     async def stop(self, component: Component) -> None:
         """End a component's process."""
@@ -160,8 +160,7 @@ class Surroundings:
 class Component:
     """A process that is measured."""
 
-    def __init__(self, surroundings: Surroundings, actor: HostedActor) -> None:
-        self._surroundings = surroundings
+    def __init__(self, actor: HostedActor) -> None:
         self.actor = actor
         self._process = psutil.Process(actor.pid)
 
