@@ -129,7 +129,7 @@ class Dispatcher(
 
     async def lead(self, term: LeaderTerm) -> None:
         """Recover: finished jobs from the archive, the others from the store; each gets its JobMaster (again)."""
-        self._archive.load()
+        await self.run_blocking(self._archive.load)  # of ten thousand jobs it takes longer than a lease
         store, registry = self._ha.job_graph_store(), self._ha.running_jobs_registry()
         await store.sweep(term)
         entries = await registry.entries()

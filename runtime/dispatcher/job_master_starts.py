@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -36,7 +36,7 @@ class StartQueue:
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         self._recovered_at_once = max(1, at_once - 1)
-        self._lines: dict[bool, deque[JobID]] = {True: deque(), False: deque()}
+        self._lines: dict[bool, OrderedDict[JobID, None]] = {True: OrderedDict(), False: OrderedDict()}
         self._wanted: dict[JobID, bool] = {}
         self._under_way: dict[JobID, bool] = {}
 
@@ -61,7 +61,7 @@ class StartQueue:
             new = bool(self._lines[True])
             if not new and (not self._lines[False] or recovering >= self._recovered_at_once):
                 break
-            job_id = self._lines[new].popleft()
+            job_id, _ = self._lines[new].popitem(last=False)
             self._under_way[job_id] = new
             found.append(job_id)
         return found
@@ -78,14 +78,14 @@ class StartQueue:
     def again(self, job_id: JobID) -> None:
         """A start that failed may be tried again, unless the job was forgotten meanwhile."""
         new = self._wanted.get(job_id)
-        if new is not None and job_id not in self._under_way and job_id not in self._lines[new]:
-            self._lines[new].append(job_id)
+        if new is not None and job_id not in self._under_way:
+            self._lines[new].setdefault(job_id)
 
     def forget(self, job_id: JobID) -> None:
         """The job is over: no start of its JobMaster begins any more."""
         new = self._wanted.pop(job_id, None)
-        if new is not None and job_id in self._lines[new]:
-            self._lines[new].remove(job_id)
+        if new is not None:
+            self._lines[new].pop(job_id, None)
 
     def clear(self) -> None:
         """Forget all jobs."""

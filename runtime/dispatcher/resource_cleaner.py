@@ -17,6 +17,9 @@ from runtime.ids import JobID
 from runtime.job_logs import logs_owner
 
 RETRY_S = 1.0
+AT_ONCE = 16
+"""Jobs that are cleaned up after at once, and as many that are forgotten: ten thousand would all wait for one of a few
+connections to Redis, and most of them in vain."""
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +51,15 @@ class ResourceCleaner:
         self._log_dir = log_dir
         self._leads = leads
         self._refused = refused
+        self._cleaning = asyncio.Semaphore(AT_ONCE)
+        self._forgetting = asyncio.Semaphore(AT_ONCE)
 
     async def clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
         """Remove what an ended job left, until nothing is left of it or the term is over."""
         while self._leads(term):
             try:
-                await self._clean_up_once(job_id, term)
+                async with self._cleaning:
+                    await self._clean_up_once(job_id, term)
             except LeadershipLostError:
                 break
             except (ActorError, HaError, OSError) as error:
@@ -79,10 +85,11 @@ class ResourceCleaner:
         """Remove what was kept of a job after its end, once that was cleaned up after, or until the term is over."""
         while self._leads(term):
             try:
-                entry = await self._ha.running_jobs_registry().entry(job_id)
-                if entry is None or not entry.dirty:
-                    await self._forget_once(job_id, term)
-                    break
+                async with self._forgetting:
+                    entry = await self._ha.running_jobs_registry().entry(job_id)
+                    if entry is None or not entry.dirty:
+                        await self._forget_once(job_id, term)
+                        break
             except LeadershipLostError:
                 break
             except (HaError, OSError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
@@ -79,7 +80,8 @@ class ChangeFeed:
     def __init__(self, source: ChangeSource, *, retry: float = 0.5) -> None:
         self._source = source
         self._retry = retry
-        self._subscriptions: set[ChangeSubscription] = set()
+        # By component: a thousand followers are not looked through for each leader that changes.
+        self._subscriptions: defaultdict[str, set[ChangeSubscription]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, component: str) -> ChangeSubscription:
@@ -88,13 +90,16 @@ class ChangeFeed:
 
     def add(self, subscription: ChangeSubscription) -> None:
         """Begin to wake ``subscription``."""
-        self._subscriptions.add(subscription)
+        self._subscriptions[subscription.component].add(subscription)
         if self._task is None:
             self._task = asyncio.create_task(self._listen(), name="ha-changes")
 
     def discard(self, subscription: ChangeSubscription) -> None:
         """Wake it no more."""
-        self._subscriptions.discard(subscription)
+        waiting = self._subscriptions[subscription.component]
+        waiting.discard(subscription)
+        if not waiting:
+            del self._subscriptions[subscription.component]
 
     async def close(self) -> None:
         """Stop listening."""
@@ -103,8 +108,9 @@ class ChangeFeed:
             self._task = None
 
     def _wake(self, component: str | None) -> None:
-        for subscription in self._subscriptions:
-            if component is None or subscription.component == component:
+        woken = self._subscriptions if component is None else (component,)
+        for name in woken:
+            for subscription in self._subscriptions.get(name, ()):
                 subscription.notify()
 
     async def _listen(self) -> None:

@@ -8,12 +8,12 @@ sign of life. Who is alive is decided by the pure `HeartbeatMonitor`; here is on
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from actors.errors import ActorError, RecipientUnreachable, UnknownActor
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.heartbeat.monitor import HeartbeatMonitor
+from runtime.heartbeat.monitor import HeartbeatMonitor, LostTarget
 
 REPEAT_S = 0.1
 
@@ -88,15 +88,16 @@ class HeartbeatManager:
             if target not in self._asking:
                 self._asking.add(target)
                 self._endpoint.spawn(self._ask(target, request), f"heartbeat of {target}")
-        self._expire()
+        self._give_up(self._monitor.expired(time.monotonic()))
         self._endpoint.schedule_run_async(self._interval_s, self._tick)
 
     async def _ask(self, target: str, request: Request) -> None:
         try:
             payload = await request()
         except (RecipientUnreachable, UnknownActor):
-            self._monitor.report_unreachable(time.monotonic(), target)
-            self._expire()
+            now = time.monotonic()
+            self._monitor.report_unreachable(now, target)
+            self._give_up(self._monitor.expired_one(now, target))
             # Whether that was an accident of the connection is asked soon, not an interval later.
             self._endpoint.schedule_run_async(min(REPEAT_S, self._interval_s), lambda: self._ask_again(target, request))
         except ActorError as error:
@@ -115,7 +116,7 @@ class HeartbeatManager:
             self._asking.add(target)
             self._endpoint.spawn(self._ask(target, request), f"heartbeat of {target}")
 
-    def _expire(self) -> None:
-        for lost in self._monitor.expired(time.monotonic()):
+    def _give_up(self, losses: Sequence[LostTarget]) -> None:
+        for lost in losses:
             self.unmonitor(lost.target)
             self._on_timeout(lost.target, lost.reason)

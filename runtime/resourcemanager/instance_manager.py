@@ -59,6 +59,7 @@ class InstanceManager:
 
     def __init__(self) -> None:
         self._instances: dict[InstanceID, Instance] = {}
+        self._by_name: dict[ResourceID, Instance] = {}
         self._listeners: list[InstanceListener] = []
 
     def __iter__(self) -> Iterator[Instance]:
@@ -79,7 +80,7 @@ class InstanceManager:
         if former is not None:
             self.unregister(former.instance_id, "it registered anew")
         instance = Instance(InstanceID.random(), registration, gateway, now_ms, now_ms)
-        self._instances[instance.instance_id] = instance
+        self._instances[instance.instance_id] = self._by_name[instance.resource_id] = instance
         for listener in list(self._listeners):
             listener.new_instance_available(instance)
         return instance
@@ -88,6 +89,7 @@ class InstanceManager:
         """A TaskExecutor is gone; no error when it was not registered."""
         instance = self._instances.pop(instance_id, None)
         if instance is not None:
+            del self._by_name[instance.resource_id]
             for listener in list(self._listeners):
                 listener.instance_died(instance, reason)
 
@@ -97,7 +99,7 @@ class InstanceManager:
 
     def find(self, resource_id: ResourceID) -> Instance | None:
         """The registration of the TaskExecutor of that name."""
-        return next((item for item in self._instances.values() if item.resource_id == resource_id), None)
+        return self._by_name.get(resource_id)
 
     def heard(self, instance_id: InstanceID, heartbeat: TaskExecutorHeartbeat, now_ms: int) -> None:
         """A TaskExecutor gave a sign of life; that of an ended registration is ignored."""
@@ -109,3 +111,4 @@ class InstanceManager:
     def clear(self) -> None:
         """Forget all, and tell nobody: this ResourceManager does not lead any more."""
         self._instances.clear()
+        self._by_name.clear()

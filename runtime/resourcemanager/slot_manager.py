@@ -11,12 +11,14 @@ TaskExecutor with most room.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.resourcemanager.locality import TaskManagerLocation, locality_of
+from runtime.resourcemanager.free_slots import FreeSlots
+from runtime.resourcemanager.locality import TaskManagerLocation
+from runtime.resourcemanager.slot_book import PendingRequest, Slot, SlotState, TaskManagerSlots
 from runtime.resourcemanager.slots import (
     AllocateSlot,
     FailRequest,
@@ -40,60 +42,6 @@ __all__ = [
 ]
 
 
-class _State(Enum):
-    FREE = "free"
-    PENDING = "pending"
-    UNKNOWN = "unknown"
-    ALLOCATED = "allocated"
-
-
-@dataclass(slots=True)
-class _Slot:
-    slot_id: SlotID
-    state: _State = _State.FREE
-    allocation_id: AllocationID | None = None
-    job_id: JobID | None = None
-
-    def become(self, state: _State, allocation_id: AllocationID | None = None, job_id: JobID | None = None) -> None:
-        self.state, self.allocation_id, self.job_id = state, allocation_id, job_id
-
-
-@dataclass(slots=True)
-class _TaskManager:
-    instance_id: InstanceID
-    resource_id: ResourceID
-    address: str
-    slots: dict[SlotID, _Slot]
-    idle_since: float | None = None
-    released: bool = False
-
-    @property
-    def location(self) -> TaskManagerLocation:
-        return TaskManagerLocation.of(self.resource_id, self.address)
-
-    @property
-    def is_idle(self) -> bool:
-        return all(slot.state is _State.FREE for slot in self.slots.values())
-
-    def counts(self) -> SlotCounts:
-        states = [slot.state for slot in self.slots.values()]
-        return SlotCounts(
-            len(states), states.count(_State.FREE), states.count(_State.PENDING) + states.count(_State.UNKNOWN)
-        )
-
-
-@dataclass(slots=True)
-class _Request:
-    request: SlotRequest
-    deadline: float
-    number: int
-    slot_id: SlotID | None = None
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return -self.request.priority, self.number
-
-
 class SlotManager:
     """The ResourceManager's book of slots.
 
@@ -108,9 +56,16 @@ class SlotManager:
         self._request_timeout = request_timeout
         self.outlook = ""
         self._requests_made = 0
-        self._task_managers: dict[InstanceID, _TaskManager] = {}
-        self._slots: dict[SlotID, _Slot] = {}
-        self._requests: dict[AllocationID, _Request] = {}
+        self._registrations = 0
+        self._task_managers: dict[InstanceID, TaskManagerSlots] = {}
+        self._by_name: dict[ResourceID, TaskManagerSlots] = {}
+        self._slots: dict[SlotID, Slot] = {}
+        self._requests: dict[AllocationID, PendingRequest] = {}
+        # What follows from the above, kept beside it: no event looks at all slots, TaskExecutors or requests.
+        self._waiting: list[tuple[int, int, AllocationID]] = []
+        self._held: Counter[AllocationID] = Counter()
+        self._free_slots = FreeSlots()
+        self._counts = SlotCounts()
         self._fail_unfulfillable = False
 
     # ------------------------------------------------------------------ counts
@@ -123,7 +78,7 @@ class SlotManager:
     @property
     def waiting(self) -> int:
         """Requests that have no slot, not even one on its way."""
-        return sum(1 for entry in self._requests.values() if entry.slot_id is None)
+        return len(self._waiting)
 
     @property
     def task_managers(self) -> tuple[InstanceID, ...]:
@@ -135,10 +90,7 @@ class SlotManager:
         if instance_id is not None:
             manager = self._task_managers.get(instance_id)
             return SlotCounts() if manager is None else manager.counts()
-        each = [manager.counts() for manager in self._task_managers.values()]
-        return SlotCounts(
-            sum(item.registered for item in each), sum(item.free for item in each), sum(item.pending for item in each)
-        )
+        return self._counts
 
     def waiting_reason(self, allocation_id: AllocationID) -> str | None:
         """What a request waits for, in words; None when it does not wait."""
@@ -152,17 +104,22 @@ class SlotManager:
     def register_slot_request(self, request: SlotRequest, now: float) -> list[SlotManagerInstruction]:
         """A job wants a slot. Idempotent by allocation id."""
         allocation_id = request.allocation_id
-        if allocation_id in self._requests or any(slot.allocation_id == allocation_id for slot in self._slots.values()):
+        if allocation_id in self._requests or allocation_id in self._held:
             return []
         self._requests_made += 1
-        self._requests[allocation_id] = _Request(request, now + self._request_timeout, self._requests_made)
+        entry = self._requests[allocation_id] = PendingRequest(
+            request, now + self._request_timeout, self._requests_made
+        )
+        insort(self._waiting, entry.rank)
         if self._fail_unfulfillable and not self._slots:
-            return self._fail(self._requests[allocation_id])
+            return self._fail(entry)
         return self._match()
 
     def unregister_slot_request(self, allocation_id: AllocationID) -> None:
         """The job no longer wants the slot. One that is on its way to it is refused by the job, and freed then."""
-        self._requests.pop(allocation_id, None)
+        entry = self._requests.pop(allocation_id, None)
+        if entry is not None and entry.slot_id is None:
+            self._wait_no_more(entry)
 
     def unregister_job(self, job_id: JobID) -> None:
         """The job is gone: drop its requests. (Its slots are freed by their TaskExecutors, who say so.)"""
@@ -194,9 +151,13 @@ class SlotManager:
         """A TaskExecutor registered. Idempotent by instance id; a new instance replaces the old one of its name."""
         if instance_id in self._task_managers:
             return self.report_slot_status(instance_id, report)
-        for old in [item for item in self._task_managers.values() if item.resource_id == resource_id]:
+        old = self._by_name.get(resource_id)
+        if old is not None:
             self._remove(old)
-        self._task_managers[instance_id] = _TaskManager(instance_id, resource_id, address, {})
+        self._registrations += 1
+        location = TaskManagerLocation.of(resource_id, address)
+        manager = TaskManagerSlots(instance_id, resource_id, address, location, self._registrations, {})
+        self._task_managers[instance_id] = self._by_name[resource_id] = manager
         return self.report_slot_status(instance_id, report)
 
     def unregister_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
@@ -229,6 +190,7 @@ class SlotManager:
         manager = self._task_managers.get(instance_id)
         if manager is not None:
             manager.released, manager.idle_since = True, None
+            self._count(manager)
 
     def keep_task_manager(self, instance_id: InstanceID) -> list[SlotManagerInstruction]:
         """A TaskExecutor that was released stays after all."""
@@ -236,6 +198,7 @@ class SlotManager:
         if manager is None or not manager.released:
             return []
         manager.released, manager.idle_since = False, None
+        self._count(manager)
         return self._match()
 
     def report_slot_status(self, instance_id: InstanceID, report: SlotReport) -> list[SlotManagerInstruction]:
@@ -247,12 +210,15 @@ class SlotManager:
             status.slot_id: status for status in report.slots if status.slot_id.resource_id == manager.resource_id
         }
         for slot_id in [known for known in manager.slots if known not in reported]:
-            self._requeue(manager.slots.pop(slot_id))
+            slot = manager.slots.pop(slot_id)
+            self._requeue(slot)
+            self._hold(slot, None)
             del self._slots[slot_id]
         for slot_id, status in reported.items():
             if slot_id not in manager.slots:
-                manager.slots[slot_id] = self._slots[slot_id] = _Slot(slot_id)
+                manager.slots[slot_id] = self._slots[slot_id] = Slot(slot_id)
             self._reconcile(manager.slots[slot_id], status)
+        self._count(manager)
         if not manager.is_idle:
             manager.idle_since = None
         return self._match()
@@ -260,9 +226,9 @@ class SlotManager:
     def free_slot(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
         """A TaskExecutor freed the slot that was given to *allocation_id*; late or unknown notices are ignored."""
         slot = self._slots.get(slot_id)
-        if slot is None or slot.state is _State.PENDING or slot.allocation_id not in (None, allocation_id):
+        if slot is None or slot.state is SlotState.PENDING or slot.allocation_id not in (None, allocation_id):
             return []
-        slot.become(_State.FREE)
+        self._become(slot, SlotState.FREE)
         return self._match()
 
     # ----------------------------------------------------- outcome of AllocateSlot
@@ -270,9 +236,9 @@ class SlotManager:
     def slot_allocated(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
         """The TaskExecutor confirmed that it gave the slot to the job."""
         slot = self._slots.get(slot_id)
-        if slot is not None and slot.state is _State.PENDING and slot.allocation_id == allocation_id:
-            self._requests.pop(allocation_id, None)
-            slot.become(_State.ALLOCATED, allocation_id, slot.job_id)
+        if slot is not None and slot.state is SlotState.PENDING and slot.allocation_id == allocation_id:
+            self.unregister_slot_request(allocation_id)
+            self._become(slot, SlotState.ALLOCATED, allocation_id, slot.job_id)
         return []
 
     def slot_allocation_failed(
@@ -289,70 +255,114 @@ class SlotManager:
                 until the next report says what it is.
         """
         slot = self._slots.get(slot_id)
-        if slot is None or slot.state is not _State.PENDING or slot.allocation_id != allocation_id:
+        if slot is None or slot.state is not SlotState.PENDING or slot.allocation_id != allocation_id:
             return []
         self._requeue(slot)
-        slot.become(_State.UNKNOWN)
+        self._become(slot, SlotState.UNKNOWN)
         if occupied_by is not None and occupied_by.allocation_id is not None:
             self._reconcile(slot, occupied_by)
         return self._match()
 
     # ---------------------------------------------------------------- internals
 
-    def _reconcile(self, slot: _Slot, status: SlotStatus) -> None:
+    def _reconcile(self, slot: Slot, status: SlotStatus) -> None:
         if status.allocation_id is None:
             # A report may have been sent before our AllocateSlot arrived: only its outcome settles a pending slot.
-            if slot.state is not _State.PENDING:
-                slot.become(_State.FREE)
+            if slot.state is not SlotState.PENDING:
+                self._become(slot, SlotState.FREE)
             return
-        if slot.state is _State.PENDING and slot.allocation_id != status.allocation_id:
+        if slot.state is SlotState.PENDING and slot.allocation_id != status.allocation_id:
             self._requeue(slot)
         # If an earlier AllocateSlot, whose answer was lost, has succeeded, a second slot may be on its way to the same
         # request: the job will refuse that one.
-        self._requests.pop(status.allocation_id, None)
-        slot.become(_State.ALLOCATED, status.allocation_id, status.job_id)
+        self.unregister_slot_request(status.allocation_id)
+        self._become(slot, SlotState.ALLOCATED, status.allocation_id, status.job_id)
 
-    def _requeue(self, slot: _Slot) -> None:
+    def _become(
+        self, slot: Slot, state: SlotState, allocation_id: AllocationID | None = None, job_id: JobID | None = None
+    ) -> None:
+        if slot.state is state and slot.allocation_id == allocation_id and slot.job_id == job_id:
+            return
+        self._hold(slot, allocation_id)
+        slot.state, slot.job_id = state, job_id
+        self._count(self._by_name[slot.slot_id.resource_id])
+
+    def _hold(self, slot: Slot, allocation_id: AllocationID | None) -> None:
+        """Note whose a slot is now; two may be on their way to one request."""
+        before, slot.allocation_id = slot.allocation_id, allocation_id
+        if before is not None:
+            self._held[before] -= 1
+            if not self._held[before]:
+                del self._held[before]
+        if allocation_id is not None:
+            self._held[allocation_id] += 1
+
+    def _count(self, manager: TaskManagerSlots) -> None:
+        """Something of the TaskExecutor has changed: note what follows from it."""
+        before, now, all_of_them = manager.counted, manager.counts(), self._counts
+        manager.counted = now
+        self._counts = SlotCounts(
+            all_of_them.registered + now.registered - before.registered,
+            all_of_them.free + now.free - before.free,
+            all_of_them.pending + now.pending - before.pending,
+        )
+        free = 0 if manager.released else now.free
+        self._free_slots.set(manager.instance_id, manager.location, manager.number, free)
+
+    def _wait_no_more(self, entry: PendingRequest) -> None:
+        del self._waiting[bisect_left(self._waiting, entry.rank)]
+
+    def _requeue(self, slot: Slot) -> None:
         entry = None if slot.allocation_id is None else self._requests.get(slot.allocation_id)
         if entry is not None and entry.slot_id == slot.slot_id:
             entry.slot_id = None
+            insort(self._waiting, entry.rank)
 
-    def _remove(self, manager: _TaskManager) -> None:
+    def _remove(self, manager: TaskManagerSlots) -> None:
         for slot in manager.slots.values():
             self._requeue(slot)
+            self._hold(slot, None)
             del self._slots[slot.slot_id]
-        del self._task_managers[manager.instance_id]
+        manager.slots.clear()
+        self._count(manager)
+        del self._task_managers[manager.instance_id], self._by_name[manager.resource_id]
 
     def _match(self) -> list[SlotManagerInstruction]:
         instructions: list[SlotManagerInstruction] = []
-        waiting = [entry for entry in self._requests.values() if entry.slot_id is None]
-        for entry in sorted(waiting, key=lambda item: item.rank):
+        while self._waiting:
+            entry = self._requests[self._waiting[0][-1]]
             manager = self._nearest(entry.request)
             slot = None if manager is None else _first_free(manager.slots.values())
             if manager is None or slot is None:
                 break
+            self._wait_no_more(entry)
             entry.slot_id = slot.slot_id
             manager.idle_since = None
-            slot.become(_State.PENDING, entry.request.allocation_id, entry.request.job_id)
+            self._become(slot, SlotState.PENDING, entry.request.allocation_id, entry.request.job_id)
             instructions.append(AllocateSlot(manager.instance_id, manager.address, slot.slot_id, entry.request))
         return instructions
 
-    def _nearest(self, request: SlotRequest) -> _TaskManager | None:
+    def _nearest(self, request: SlotRequest) -> TaskManagerSlots | None:
         """Of the TaskExecutors that have a free slot the nearest, then the one with most of them."""
-        return max(
-            (manager for manager in self._task_managers.values() if manager.counts().free and not manager.released),
-            key=lambda item: (locality_of(item.location, request.preferred_locations), item.counts().free),
-            default=None,
-        )
+        preferred = request.preferred_locations
+        local = [self._by_name.get(location.resource_id) for location in preferred]
+        here = [manager for manager in local if manager is not None and manager.counted.free and not manager.released]
+        if not here:
+            near = [self._free_slots.roomiest(location.host) for location in preferred if location.host]
+            here = [self._task_managers[found] for found in near if found is not None]
+        if not here:
+            found = self._free_slots.roomiest()
+            return None if found is None else self._task_managers[found]
+        return min(here, key=lambda manager: (-manager.counted.free, manager.number))
 
     def _fail_all_if_unfulfillable(self) -> list[SlotManagerInstruction]:
         if not self._fail_unfulfillable or self._slots:
             return []
         return [item for entry in list(self._requests.values()) for item in self._fail(entry)]
 
-    def _fail(self, entry: _Request, within: str = "") -> list[SlotManagerInstruction]:
-        del self._requests[entry.request.allocation_id]
+    def _fail(self, entry: PendingRequest, within: str = "") -> list[SlotManagerInstruction]:
         request = entry.request
+        self.unregister_slot_request(request.allocation_id)
         wish = f"task {request.task_name!r} of job {request.job_name!r} waits for 1 slot"
         return [FailRequest(request, f"no slot{within}: {wish}; {self._shortage()}")]
 
@@ -365,11 +375,11 @@ class SlotManager:
         else:
             have = f"{counts.registered} slot(s) on {managers} TaskExecutor(s), {counts.free} free"
             remedy = "wait for other jobs, cancel one, or start the cluster with more slots"
-        ahead = sum(1 for entry in self._requests.values() if entry.slot_id is None) - 1
+        ahead = len(self._waiting) - 1
         queue = f", {ahead} other request(s) waiting" if ahead > 0 else ""
         remedy = self.outlook or remedy
         return f"the cluster has {have}{queue}; {remedy}"
 
 
-def _first_free(slots: Iterable[_Slot]) -> _Slot | None:
-    return next((slot for slot in slots if slot.state is _State.FREE), None)
+def _first_free(slots: Iterable[Slot]) -> Slot | None:
+    return next((slot for slot in slots if slot.state is SlotState.FREE), None)

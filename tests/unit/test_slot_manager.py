@@ -440,6 +440,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
         counts = self.manager.counts()
         assert counts.registered == sum(len(executor.slots) for executor in self.executors.values())
         assert min(counts.free, counts.pending, counts.allocated) >= 0
+        each = [self.manager.counts(key) for key in self.executors]
+        assert counts.free == sum(one.free for one in each)
+        assert counts.pending == sum(one.pending for one in each)
         waiting = {item.allocation_id for item in self.manager.pending_requests}
         assert waiting <= self.open, "every request that waits is one that was made and has not ended"
         to_be_given = counts.free - sum(self.manager.counts(key).free for key in self.released)

@@ -1,0 +1,96 @@
+"""What all benchmarks came to: ratios, medians and spreads, what failed, and how that is shown."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from tests.bench.comparisons import COMPARISONS, growths
+from tests.bench.guard import bounds, exceeded
+from tests.bench.html_report import html_report
+from tests.bench.page import page
+from tests.bench.suite import Outcome, summary, surroundings
+
+ROUNDS = [
+    [
+        Outcome("submit", {"cli_finished_s": 1.0, "spark_submit_s": 10.0, "overhead_ratio": 1.2}),
+        Outcome("rpc", {"uds.pipelined_asks_per_s": 50.0, "pykka.asks_per_s": 100.0}),
+        Outcome("scale", {"rm_slots_growth_exponent": 1.9, "rm_slots_bends_at": 250.0, "rm_bytes": 20000.0}),
+    ],
+    [
+        Outcome("submit", {"cli_finished_s": 2.0, "spark_submit_s": 10.0, "overhead_ratio": 1.4}),
+        Outcome("rpc", {}, "status 1: the port <is> taken"),
+    ],
+    [Outcome("submit", {"cli_finished_s": 6.0, "spark_submit_s": 10.0, "overhead_ratio": 1.3})],
+]
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    return summary(ROUNDS) | surroundings() | {"began": 0, "took_s": 60, "not_installed": ["Ray"]}
+
+
+def test_a_ratio_is_taken_within_a_round_and_told_with_its_spread(result: dict[str, Any]) -> None:
+    ratios = {(one["what"], one["beside"]): one["ratio"] for one in result["ratios"]}
+    assert ratios["job by the command line", "spark-submit"] == {"median": 0.2, "least": 0.1, "greatest": 0.6}
+    (main_job,) = (ratio for (what, _), ratio in ratios.items() if what == "the main job")
+    assert main_job["median"] == 1.3
+    assert ratios["100 asks outstanding", "Pykka, in one process"]["median"] == 2.0, "half the rate is twice the time"
+    assert len(ratios) == 3, "what was not measured is not told"
+    assert result["figures"]["submit/cli_finished_s"] == {"median": 2.0, "least": 1.0, "greatest": 6.0}
+    assert result["failed"] == [{"benchmark": "rpc", "error": "status 1: the port <is> taken"}]
+
+
+def test_every_comparison_has_a_name_of_its_own() -> None:
+    assert len({(one.what, one.beside) for one in COMPARISONS}) == len(COMPARISONS)
+    known = {one.what for one in COMPARISONS}
+    assert set(bounds()["ratios"]) <= known
+
+
+def test_the_page_says_what_was_measured_where_we_lose_and_what_was_left_out(result: dict[str, Any]) -> None:
+    text = page(result)
+    assert "| job by the command line | spark-submit | 0.2 | 0.1 - 0.6 |" in text
+    lost = text.partition("## Where we lose, and why")[2].partition("\n## ")[0]
+    assert "Pykka's actors are threads" in lost
+    assert "command line" not in lost
+    assert "Not installed, and left out: Ray." in text
+    assert "`rpc` failed in one round" in text
+    assert "| `rm_slots` | 1.90 | 250 |" in text
+    assert all(len({row.count("|") for row in table.splitlines()}) == 1 for table in re.findall(r"(?:\|.*\n)+", text))
+
+
+def test_the_html_is_whole_escaped_and_asks_for_nothing(result: dict[str, Any]) -> None:
+    text = html_report(result)
+    opened: list[str] = []
+
+    class Checker(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert not {name for name, _ in attrs} & {"src", "href"}
+            if tag not in ("meta", "line", "rect"):
+                opened.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag not in ("line", "rect"):
+                assert opened.pop() == tag
+
+    Checker().feed(text)
+    assert opened == []
+    assert "url(" not in text
+    assert "<script" not in text
+    assert "the port &lt;is&gt; taken" in text
+    assert text.count("<svg") == 2
+
+
+def test_a_figure_beyond_its_bound_is_named_with_both_numbers() -> None:
+    assert exceeded({"a": 2.0, "b": 9.0}, {"a": 2.0, "b": 8.0, "c": 1.0}) == [
+        "c: bound 1, not measured",
+        "b: bound 8, measured 9",
+    ]
+
+
+def test_growths_are_found_with_their_bends() -> None:
+    figures = {"x_growth_exponent": 1.1, "x_bends_at": 0.0, "y_growth_exponent": 2.0, "y_bends_at": 250.0, "z": 1.0}
+    assert growths(figures) == [("x", 1.1, 0.0), ("y", 2.0, 250.0)]
