@@ -57,7 +57,9 @@ def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: Path) 
     assert {"conf/config.yaml", "runtime/rest/static/index.html"} <= inside
     assert data == {f"share/understudy/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
     assert described["Name"] == "understudy-spark"
-    assert {"java", "redis-server", "notebook", "examples", "s3", "docs"} <= set(described.get_all("Provides-Extra") or ())
+    assert {"java", "redis-server", "notebook", "examples", "s3", "docs"} <= set(
+        described.get_all("Provides-Extra") or ()
+    )
 
 
 def interpreters() -> list[str]:
