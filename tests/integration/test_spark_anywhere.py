@@ -78,7 +78,7 @@ def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -
     for cluster in started(tmp_path / "c", *settings, "restart-strategy.fixed-delay.delay=100ms"):
         [manager] = cluster.json("status")["task_managers"]
         assert manager["registration"]["spark_master"] == url
-        for version, text in ((1, SCRIPT), (2, PIPELINE), (3, SCRIPT)):
+        for version, text in ((1, SCRIPT), (2, PIPELINE)):
             job = tmp_path / f"job{version}.py"
             job.write_text(text)
             libraries = write_libraries(tmp_path / f"libraries{version}", version)
