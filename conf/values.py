@@ -118,6 +118,21 @@ class SecretUrl(Secret):
         return SecretStr(text, f"{parts.scheme}://{netloc}{parts.path}{query}")
 
 
+class SparkConnectUrl(Secret):
+    """Spark Connect's connection string: shown without its parameters, one of which may be a token."""
+
+    name = "Secret URL"
+    example = "sc://spark.example:15002/;use_ssl=true;token=..."
+    expected = "sc://HOST:PORT, with /;name=value;... behind it, and neither session_id nor user_id among them"
+    _pattern = re.compile(r"sc://([^\s:/;?#@]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(/?|/(;[^\s;=]+=[^\s;=]*)+);?")
+
+    def parse(self, text: str) -> SecretStr:
+        if not self._pattern.fullmatch(text) or re.search(r";(session_id|user_id)=", text):
+            raise ValueError("not such a URL")
+        server, _, parameters = text.removeprefix("sc://").partition("/")
+        return SecretStr(text, f"sc://{server}" + (f"/;{MASK}" if parameters else ""))
+
+
 class Integer(ValueType[int]):
     """A whole number between two bounds, both included."""
 

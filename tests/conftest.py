@@ -45,3 +45,12 @@ def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
     yield cluster
     cluster.run("stop", check=False)
     assert cluster.processes() == {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long forms are run when they are asked for: ``-m slow``."""
+    if "slow" in str(config.getoption("markexpr")):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="a long form: pytest -m slow"))

@@ -171,7 +171,7 @@ class ProcessActorSystem:
         """Ask an actor to stop, wait for its process to end, kill it when it does not within *deadline_s* seconds."""
         try:
             descriptor = os.pidfd_open(actor.pid)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
             return
         deadline = time.monotonic() + deadline_s
         try:
@@ -237,7 +237,7 @@ class ProcessActorSystem:
             self._end_members(deadline_s)
         try:
             descriptor = os.pidfd_open(self.admin_pid)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
             return
         try:
             self._system.shutdown()
@@ -284,7 +284,7 @@ def _adopted_admin(before: set[int]) -> int:
 def _ends_within(pid: int, timeout_s: float) -> bool:
     try:
         descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
         return True
     try:
         return _wait(descriptor, timeout_s)

@@ -131,7 +131,7 @@ class Hosts:
         host.hosted = hosted
         try:
             host.pidfd = os.pidfd_open(hosted.pid)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
             raise ActorSystemError(f"{host.name} (process {hosted.pid}) ended right after its start") from None
         self._hosts[host.uid] = host
         self._loop.add_reader(host.pidfd, self._exited, host)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
-from conf.values import Boolean, Duration, FilePath, Integer, MemorySize, Text
+from conf.values import Boolean, Duration, FilePath, Integer, MemorySize, SparkConnectUrl, Text
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -34,6 +34,14 @@ class SparkOptions:
         "Where Spark's work is done: `local[*]` in the driver itself on all cores of the machine, `local[N]` on N of "
         "them, `spark://HOST:PORT` on a standalone Spark cluster, `yarn`, `k8s://https://HOST:PORT`. See "
         "[spark-anywhere.md](spark-anywhere.md).",
+    )
+    REMOTE = option(
+        "spark.remote",
+        SparkConnectUrl(),
+        None,
+        "An existing Spark Connect endpoint, `sc://HOST:PORT/;use_ssl=true;token=...`, in the place of Spark drivers "
+        "of the cluster's own, and of `spark.master`. It takes pipelines without streaming queries. What follows the "
+        "port is never shown; give it in a file of mode 0600. See [spark-anywhere.md](spark-anywhere.md).",
     )
     DRIVER_MEMORY = option(
         "spark.driver.memory",

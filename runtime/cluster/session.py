@@ -137,13 +137,20 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
 def _find_java(configuration: Configuration) -> str:
     from runtime.spark.java import find_java
 
+    if configuration.get(SparkOptions.REMOTE) is not None:
+        return "not needed for spark.remote"
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
     java = find_java(None if home is None else str(home))
     return f"Java {java.version} in {java.home}"
 
 
 def check_spark_master(configuration: Configuration) -> str:
-    """Whether the Spark master can be had, in words; raises `SparkVehicleError`."""
+    """Whether the Spark master, or the endpoint, can be had, in words; raises `SparkVehicleError`."""
+    remote = configuration.get(SparkOptions.REMOTE)
+    if remote is not None:
+        from runtime.spark.remote import check_remote
+
+        return check_remote(remote.reveal())
     from runtime.spark.masters import check_master, network_conf
 
     master = configuration.get(SparkOptions.MASTER)

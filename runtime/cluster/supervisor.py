@@ -134,7 +134,7 @@ async def terminate(pid: int, deadline_s: float) -> None:
     """Send SIGTERM, wait, and after *deadline_s* seconds SIGKILL; returns when the process has ended."""
     try:
         descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
         return
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)

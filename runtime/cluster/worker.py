@@ -27,8 +27,9 @@ from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
 from runtime.spark import SparkDriver, SparkVehicleError, info_file
 from runtime.spark.adopted import AdoptedDriver
+from runtime.spark.remote import RemoteDriver
 from runtime.taskexecutor.program_info import ProgramInfo
-from runtime.taskexecutor.spark_options import driver_options
+from runtime.taskexecutor.spark_options import driver_options, remote_options
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +107,11 @@ class TaskManagerRunner:
             self._driver = await AdoptedDriver.adopt(info_file(self._directory / "spark"))
             return self._driver
         log_file = self._context.directory.log / f"{self._name}-spark.log"
-        options = driver_options(self._context.configuration, self._directory / "spark", log_file)
-        self._driver = driver = await SparkDriver.start(options)
+        configuration, directory = self._context.configuration, self._directory / "spark"
+        if (remote := remote_options(configuration, directory, log_file)) is not None:
+            self._driver = await RemoteDriver.watch(remote)
+            return self._driver
+        self._driver = driver = await SparkDriver.start(driver_options(configuration, directory, log_file))
         self._driver_is_cold = True
         log.info("Spark %s runs as process %d", driver.info.spark_version, driver.info.pid)
         return driver
@@ -123,7 +127,8 @@ class TaskManagerRunner:
     async def _build_archive(self) -> None:
         """Make the class-data-sharing archive for later starts, once this one has settled."""
         get = self._context.configuration.get
-        if self._driver is None or self._is_embedded or not get(SparkOptions.CDS_ENABLED):
+        is_own = self._driver is not None and not self._is_embedded and not self._driver.info.remote
+        if self._driver is None or not is_own or not get(SparkOptions.CDS_ENABLED):
             return
         await asyncio.sleep(ARCHIVE_DELAY_S)
         await self._driver.archive_build(get(SparkOptions.CDS_CACHE_DIR)).run()

@@ -193,7 +193,7 @@ async def wait_for_process(pid: int) -> None:
     """Wait until a process has ended, by pidfd; it may be anybody's child."""
     try:
         descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
         return
     try:
         await wait_readable(descriptor)

@@ -156,7 +156,7 @@ class EmbeddedRedis:
             return
         try:
             descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
             return
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
@@ -294,7 +294,7 @@ def _ended(pid: int, within: float) -> bool:
     """Whether the process ends within that many seconds."""
     try:
         descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
         return True
     try:
         poll = select.poll()

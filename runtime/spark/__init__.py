@@ -73,6 +73,7 @@ __all__ = [
     "TaskKind",
     "TaskProcess",
     "TaskSpec",
+    "UnsupportedByEndpointError",
     "UnsupportedJavaError",
     "VertexInput",
     "VertexSpec",

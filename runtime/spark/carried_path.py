@@ -32,7 +32,10 @@ class _Carried:
 def _unpack(directories: tuple[str, ...], data: bytes) -> Any:
     from pyspark import SparkFiles
 
-    found = [os.path.join(SparkFiles.getRootDirectory(), path) for path in directories]  # noqa: PTH118
+    found = [
+        path if path.startswith("/") else os.path.join(SparkFiles.getRootDirectory(), path)  # noqa: PTH118
+        for path in directories
+    ]
     missing = [path for path in found if path not in sys.path]
     sys.path[1:1] = missing
     return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case

@@ -31,7 +31,7 @@ from .masters import check_master
 from .process import ProcessHandle, children_of, start_time
 from .query_info import StreamingQueryInfo
 from .remains import TaskRemains
-from .spec import ClassicEndpoint, ConnectEndpoint
+from .spec import CONNECT_USER, ClassicEndpoint, ConnectEndpoint
 from .workers import ARTIFACT_VARIABLE, WORKER_VARIABLE, kill_abandoned, kill_workers
 
 T = TypeVar("T")
@@ -251,7 +251,7 @@ class SparkDriver:
             await self._call(self._gateway.open_session, endpoint.user_id, endpoint.session_id)
         return endpoint
 
-    def new_session(self, session_id: str | None = None, user_id: str = "understudy") -> ConnectEndpoint:
+    def new_session(self, session_id: str | None = None, user_id: str = CONNECT_USER) -> ConnectEndpoint:
         """Name a Connect session; it comes to be when a task opens it. The id of a living one takes that over."""
         return ConnectEndpoint(
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id

@@ -34,6 +34,10 @@ class DriverCallError(DriverError):
     """A call into a living driver JVM failed; the Java exception is the message."""
 
 
+class UnsupportedByEndpointError(DriverError):
+    """The task needs something of Spark that an endpoint of somebody else's does not give."""
+
+
 class StillRunningError(DriverError):
     """What a task left running in the driver JVM does not end."""
 

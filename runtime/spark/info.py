@@ -28,6 +28,7 @@ class DriverInfo:
         log_file: Spark's log.
         class_list: where the JVM records the classes it loads for a class-data-sharing archive; empty where it runs
             from an archive already.
+        remote: connection string of an endpoint of somebody else's, which the process only watches.
     """
 
     pid: int
@@ -43,11 +44,24 @@ class DriverInfo:
     work_dir: str
     log_file: str
     class_list: str = ""
+    remote: str = field(default="", repr=False)
 
     @property
     def file(self) -> Path:
         """Where this is kept."""
         return info_file(Path(self.work_dir))
+
+    @property
+    def role(self) -> str:
+        """What the process is, in words."""
+        return f"monitor of the Spark Connect endpoint {self.master}" if self.remote else "Spark driver"
+
+    @property
+    def loss(self) -> str:
+        """That it has ended, in words."""
+        if self.remote:
+            return f"the Spark Connect endpoint {self.master} does not answer any more"
+        return f"the Spark driver (process {self.pid}) has ended"
 
     @property
     def shipping_dir(self) -> str:

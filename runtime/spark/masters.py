@@ -90,7 +90,7 @@ def network_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
         return settings | {
             _AUTHENTICATE: conf.get(_AUTHENTICATE, "true")
         }  # the secret is made and handed over by Spark
-    if _is_loopback(settings[_BIND]) or conf.get(_AUTHENTICATE) == "false":
+    if _is_loopback(settings.get(_BIND, "")) or conf.get(_AUTHENTICATE) == "false":
         return settings
     if conf.get(_AUTHENTICATE) != "true" or not conf.get("spark.authenticate.secret"):
         raise DriverStartError(

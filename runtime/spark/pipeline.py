@@ -32,7 +32,7 @@ from .progress import Counts, ProgressReporter, TaskProgress
 from .result_partition import ResultPartition
 from .shipped_path import ShippedPath
 from .spec import ConnectEndpoint, TaskSpec, VertexSpec
-from .streaming_writer import watch_streaming_queries
+from .streaming_writer import refuse_streaming_queries, watch_streaming_queries
 
 
 def run_pipeline(
@@ -50,6 +50,8 @@ def run_pipeline(
     cancellation.on_request(lambda: _interrupt(spark))
     if spec.memory_bytes:
         limit_memory(spec.memory_bytes)
+    if spec.connect.remote:
+        refuse_streaming_queries(DataStreamWriter)
     queries = watch_streaming_queries(spec, control, DataStreamWriter)
     control.tell("running")
     try:

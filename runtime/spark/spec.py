@@ -48,6 +48,10 @@ class ClassicEndpoint:
     tag: str
 
 
+CONNECT_USER = "understudy"
+"""Spark Connect's user of all our sessions."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectEndpoint:
     """A Spark Connect session that a task may open; its id is ours, so that a successor can take it over.
@@ -57,17 +61,21 @@ class ConnectEndpoint:
         token: the server's authentication token.
         session_id: a UUID.
         user_id: Connect's user.
+        remote: connection string of an endpoint of somebody else's, in the place of port and token.
     """
 
     port: int
     token: str = field(repr=False)
     session_id: str
-    user_id: str = "understudy"
+    user_id: str = CONNECT_USER
+    remote: str = field(default="", repr=False)
 
     @property
     def url(self) -> str:
         """The connection string, with the token in it. (With host 127.0.0.1 the client would demand TLS.)"""
-        return f"sc://localhost:{self.port}/;token={self.token};session_id={self.session_id};user_id={self.user_id}"
+        base = self.remote or f"sc://localhost:{self.port}/;token={self.token}"
+        separator = "" if base.endswith(";") else ";" if "/;" in base or base.endswith("/") else "/;"
+        return f"{base}{separator}session_id={self.session_id};user_id={self.user_id}"
 
 
 @dataclass(frozen=True, slots=True)

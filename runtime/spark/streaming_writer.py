@@ -20,6 +20,7 @@ from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.names import directory_name
 
 from .control import TaskControl
+from .errors import UnsupportedByEndpointError
 from .query_supervision import QuerySupervisor
 from .spec import StreamingSpec, TaskSpec
 
@@ -174,6 +175,18 @@ def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -
     queries = StreamingQueries(spec.streaming, control.tell_query, control.tell_query_failed, control.acquire_lease)
     queries.install(writer)
     return queries
+
+
+def refuse_streaming_queries(writer: Any) -> None:
+    """Let a `DataStreamWriter` class start no query, in this process only: nobody could look after it."""
+
+    def refuse(*_arguments: Any, **_keywords: Any) -> Any:
+        raise UnsupportedByEndpointError(
+            "a streaming query cannot be started on the Spark Connect endpoint of spark.remote: its state could be "
+            "neither checkpointed nor restored there; run the job on a cluster without spark.remote"
+        )
+
+    writer.start = writer.toTable = refuse
 
 
 def settings_of(writer: Any) -> dict[str, str]:

@@ -42,6 +42,7 @@ from runtime.jobmaster.descriptor import JobReport
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.metrics.query_service import serve_metrics
 from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, warm_up
+from runtime.spark.remote import adopt_driver
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
 from runtime.taskexecutor.job_connections import JobConnections
@@ -151,7 +152,8 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         offload_large_calls(self.service, self._configuration, self._blob_location)
         await self._driver.reset()  # what a killed predecessor's tasks left running
         zygote = await self._start_zygote()
-        size = self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
+        # A session that waits at somebody else's endpoint is closed there when its owner likes.
+        size = 0 if self._driver.info.remote else self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         self._services = create_services(
             self._configuration, self._directory, self._driver, zygote, pool, self._new_blob_client
@@ -161,7 +163,9 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         self.spawn(self._list(), "listing itself")
         self.spawn(self._resource_manager.end_when_abandoned(self._configuration, self._runner_pid), "being needed")
         spark_lost = FailureKind.SPARK_LOST, "SparkDriverLostException"
-        self.spawn(self._die_with("Spark driver", self._driver.info.pid, *spark_lost), "watching the Spark driver")
+        self.spawn(
+            self._die_with(self._driver.info.role, self._driver.info.pid, *spark_lost), "watching the Spark driver"
+        )
         zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
         self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
         self.spawn(self._warm(zygote, pool), "warming the Spark driver")
@@ -368,7 +372,7 @@ async def create(
 ) -> TaskExecutor:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
-    driver = await SparkDriver.adopt(Path(driver_file))
+    driver = await adopt_driver(Path(driver_file))
     return await build(
         TaskExecutor, service, name, context, driver, Path(directory), warm_up=warm_up, runner_pid=runner_pid
     )

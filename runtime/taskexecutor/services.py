@@ -14,7 +14,7 @@ from conf.options import BlobOptions, CheckpointingOptions, JobOptions, Streamin
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
-from runtime.spark import DriverOptions, SparkDriver, Zygote
+from runtime.spark import DriverOptions, SparkDriver, UnsupportedByEndpointError, Zygote
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
@@ -76,6 +76,15 @@ def create_services(
         new_blob_client: makes clients of the BlobServer.
     """
     get = configuration.get
+
+    def own_driver(directory: Path, jars: Sequence[Path]) -> DriverOptions:
+        if driver.info.remote:
+            raise UnsupportedByEndpointError(
+                f"a script that brings jars needs a Spark driver of its own, and spark.remote is {driver.info.master}: "
+                "run it on a cluster without spark.remote"
+            )
+        return driver_options(configuration, directory, directory / "spark.log", jars)
+
     cache = BlobCache(
         directory / "blob",
         new_blob_client,
@@ -90,7 +99,7 @@ def create_services(
     )
     return TaskServices(
         driver,
-        lambda directory, jars: driver_options(configuration, directory, directory / "spark.log", jars),
+        own_driver,
         zygote,
         pool,
         FairPools(),

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conf.configuration import Configuration
-from conf.options import CheckpointingOptions, EnvironmentOptions, SparkOptions, StateBackend, TaskManagerOptions
+from conf.options import (
+    CheckpointingOptions,
+    EnvironmentOptions,
+    HeartbeatOptions,
+    SparkOptions,
+    StateBackend,
+    TaskManagerOptions,
+)
 from runtime.spark import DriverOptions
 from runtime.spark.launch import WORKER_PYTHON
+from runtime.spark.remote import RemoteOptions, shown_url
 from runtime.spark.spec import ResourceLimits
 
 _STATE_STORE = "spark.sql.streaming.stateStore"
@@ -68,6 +76,18 @@ def driver_options(
         log_max_bytes=get(EnvironmentOptions.LOG_MAX_SIZE),
         log_backups=get(EnvironmentOptions.LOG_MAX),
     )
+
+
+def remote_options(configuration: Configuration, work_dir: Path, log_file: Path) -> RemoteOptions | None:
+    """How the Spark Connect endpoint of ``spark.remote`` is watched; None where the driver is our own."""
+    remote = configuration.get(SparkOptions.REMOTE)
+    if remote is None:
+        return None
+    get = configuration.get
+    interval_s, failures = get(HeartbeatOptions.INTERVAL), get(HeartbeatOptions.RPC_FAILURE_THRESHOLD)
+    if failures < 1:  # a failure alone tells nothing then
+        failures = math.ceil(get(HeartbeatOptions.TIMEOUT) / interval_s)
+    return RemoteOptions(work_dir, log_file, remote.reveal(), shown_url(remote.reveal()), interval_s, failures)
 
 
 def task_environment(configuration: Configuration) -> dict[str, str]:

@@ -35,6 +35,7 @@ from runtime.spark import (
     SparkVehicleError,
     StillRunningError,
     TaskProcess,
+    UnsupportedByEndpointError,
     ZygoteLostError,
 )
 from runtime.spark.result_partition import discard_unfinished
@@ -135,8 +136,8 @@ class Task:
         status: int | None = None
         try:
             status = await self._run()
-        except LibraryCacheError as error:
-            # Its files are the job's own: another attempt would find the same.
+        except (LibraryCacheError, UnsupportedByEndpointError) as error:
+            # What it brings, and is, is the job's own: another attempt would find the same.
             self._fail(FailureKind.USER_CODE, type(error).__name__, str(error))
         except (BlobError, SparkVehicleError, OSError) as error:
             self._fail(self._kind_of(error), type(error).__name__, str(error))
@@ -165,7 +166,7 @@ class Task:
             await driver.ping()
         except SparkVehicleError as error:
             log.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
-            message = f"the Spark driver (process {driver.info.pid}) has ended: {failure.type}: {failure.message}"
+            message = f"{driver.info.loss}: {failure.type}: {failure.message}"
             self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
 
     async def _discard_unfinished(self) -> None:
@@ -333,7 +334,7 @@ class Task:
     async def _end_with_driver(self, process: TaskProcess) -> None:
         driver = self._driver
         await driver.wait_dead()
-        message = f"the Spark driver (process {driver.info.pid}) has ended; its log is {driver.info.log_file}"
+        message = f"{driver.info.loss}; its log is {driver.info.log_file}"
         self._fail(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
         process.kill()
 

@@ -57,7 +57,7 @@ class TaskStarter:
             made = task_spec(descriptor, self._directory, dict(files), environment, endpoint, limits, conf)
             return replace(
                 made,
-                streaming=self._streaming(driver),
+                streaming=None if driver.info.remote else self._streaming(driver),
                 shipping_dir=driver.info.shipping_dir,
                 env=self._services.task_env,
             )

@@ -7,11 +7,12 @@ import signal
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
-from tests.standalone_spark import spark_environment, standalone_spark
+from tests.standalone_spark import connect_endpoint, spark_environment, standalone_spark
 
 IN_WORKER = """\
 def in_worker(_):
@@ -77,7 +78,7 @@ def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -
     for cluster in started(tmp_path / "c", *settings, "restart-strategy.fixed-delay.delay=100ms"):
         [manager] = cluster.json("status")["task_managers"]
         assert manager["registration"]["spark_master"] == url
-        for version, text in ((1, SCRIPT), (2, PIPELINE), (3, SCRIPT)):
+        for version, text in ((1, SCRIPT), (2, PIPELINE)):
             job = tmp_path / f"job{version}.py"
             job.write_text(text)
             libraries = write_libraries(tmp_path / f"libraries{version}", version)
@@ -106,3 +107,65 @@ def test_an_unreachable_master_is_one_line(tmp_path: Path) -> None:
     assert "the Spark master spark://127.0.0.1:1 does not answer (127.0.0.1:1: Connection refused)" in line
     assert "-D spark.master=URL" in line
     assert cluster.processes() == {}
+
+
+STREAM = """\
+from runtime.api import Pipeline
+
+def show(ctx):
+    ctx.spark.readStream.format("rate").load().writeStream.format("console").start()
+
+def pipeline(argv):
+    job = Pipeline("stream")
+    job.sink("show", show)
+    return job
+"""
+
+STUCK = """\
+from pathlib import Path
+from runtime.api import Pipeline
+
+def show(ctx):
+    Path(ctx.parameters["began"]).touch()
+    ctx.spark.sql("SELECT java_method('java.lang.Thread', 'sleep', 600000L)").collect()
+
+def pipeline(argv):
+    job = Pipeline("stuck", parameters={"began": argv[0]})
+    job.sink("show", show)
+    return job
+"""
+
+
+def test_jobs_at_an_endpoint_that_is_there_already(tmp_path: Path) -> None:
+    """Pipelines run there with what they import; what it cannot give is refused; its end is the job's failure."""
+    jobs = {"pipeline": PIPELINE, "script": SCRIPT, "stream": STREAM, "stuck": STUCK}
+    files = {name: tmp_path / f"{name}.py" for name in jobs}
+    for name, text in jobs.items():
+        files[name].write_text(text)
+    token = "a-token-that-nobody-may-see"
+    with connect_endpoint(tmp_path, spark_environment(tmp_path), token) as (url, kill):
+        settings = (f"spark.remote={url}/;token={token}", "heartbeat.interval=1s", "restart-strategy.type=none")
+        for cluster in started(tmp_path / "c", *settings):
+            [manager] = cluster.json("status")["task_managers"]
+            assert manager["registration"]["spark_master"] == url
+            said = cluster.run("job", "run", *write_libraries(tmp_path / "libraries", 4), str(files["pipeline"])).stdout
+            [line] = {line for line in said.splitlines() if line.startswith("worker ")}
+            assert line.split()[1] == "4"
+            assert "sum 499500" in said
+            for name, refusal in (("script", "make it a pipeline"), ("stream", "streaming query cannot be started")):
+                refused = cluster.run("job", "run", str(files[name]), check=False)
+                assert refused.returncode != 0
+                assert refusal in refused.stderr
+            began = tmp_path / "began"
+            job_id = cluster.submit(files["stuck"], str(began))
+            await_value(began.exists, 120)
+            kill()
+            failed = await_value(lambda: _failed(cluster, job_id), 120)  # noqa: B023
+            assert f"Spark Connect endpoint {url}" in failed["failure"]["message"]
+        seen = [path for path in (tmp_path / "c" / "log").rglob("*") if path.is_file() and token in path.read_text()]
+        assert seen == []
+
+
+def _failed(cluster: Cluster, job_id: str) -> dict[str, Any] | None:
+    job = cluster.job(job_id)
+    return job if job["status"] == "FAILED" else None

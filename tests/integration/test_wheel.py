@@ -19,6 +19,7 @@ from tests.cluster_harness import ROOT, Cluster
 
 PACKAGES = ("conf", "actors", "blob", "runtime")
 METADATA = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+MINORS = (11, 12, 13)
 LEFT_OUT = {"__pycache__"}
 
 
@@ -31,6 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(*LEFT_OUT))
     for name in METADATA:
         shutil.copy(ROOT / name, source / name)
+    shutil.copytree(ROOT / "examples", source / "examples")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", str(directory), str(source)], check=True, capture_output=True)
     [built] = directory.glob("understudy_spark-*.whl")
@@ -45,14 +47,67 @@ def _files_of(package: str) -> Iterator[str]:
 
 def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        inside = {name for name in names if ".data/" not in name}
+        data = {name.partition(".data/data/")[2] for name in names if ".data/" in name}
         [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         described = Parser().parsestr(archive.read(metadata).decode())
     assert inside == {name for package in PACKAGES for name in _files_of(package)}
     assert {f"{package}/py.typed" for package in PACKAGES} <= inside
     assert {"conf/config.yaml", "runtime/rest/static/index.html"} <= inside
+    assert data == {f"share/understudy/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
     assert described["Name"] == "understudy-spark"
-    assert {"java", "redis-server", "notebook", "examples"} <= set(described.get_all("Provides-Extra") or ())
+    assert {"java", "redis-server", "notebook", "examples", "s3", "docs"} <= set(
+        described.get_all("Provides-Extra") or ()
+    )
+
+
+def interpreters() -> list[str]:
+    """One of each Python that the package is for and this machine has."""
+    found = {}
+    for minor in MINORS:
+        name = f"python3.{minor}"
+        places = [shutil.which(name), *sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}"))]
+        for place in filter(None, places):
+            asked = subprocess.run([place, "-c", "import venv, sys; print(sys.version_info[1])"], capture_output=True)
+            if asked.returncode == 0 and asked.stdout.strip() == str(minor).encode():
+                found.setdefault(minor, str(place))
+    return list(found.values())
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_every_python_takes_its_code(wheel: Path, python: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    command = [python, "-W", "error", "-m", "compileall", "-q", "-j", "2", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("python", interpreters())
+def test_the_demo_runs_on_every_python(wheel: Path, python: str, tmp_path: Path) -> None:
+    """Installed with what it needs by pip in a fresh environment, and run in an empty directory."""
+    bin_dir, empty = tmp_path / "venv" / "bin", tmp_path / "empty"
+    subprocess.run([python, "-m", "venv", str(bin_dir.parent)], check=True)
+    extras = f"understudy-spark[java,redis-server,examples] @ {wheel.as_uri()}"
+    subprocess.run([str(bin_dir / "pip"), "install", "--quiet", extras], check=True)
+    subprocess.run([str(bin_dir / "pip"), "check"], check=True)
+    empty.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    settings = ("-D", "jobmanager.rpc.port=0", "-D", "rest.port=0", "--out", str(tmp_path / "delays"))
+    done = subprocess.run(
+        [str(bin_dir / "understudy"), "demo", *settings],
+        cwd=empty,
+        env=environment | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "delays").rglob("*.parquet"))
 
 
 @pytest.fixture(scope="module")

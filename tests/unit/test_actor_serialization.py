@@ -651,6 +651,7 @@ def test_import_paths_that_lead_nowhere(path: str) -> None:
 
 
 def test_mypy_understands_messages(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
     source = """
 from actors.serialization import message
 import enum
