@@ -77,6 +77,8 @@ class KubernetesServer:
 
     def close(self) -> None:
         with self.changed:
+            if self.closed:
+                return
             self.closed = True
             self.changed.notify_all()
         self._http.shutdown()
