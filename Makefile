@@ -11,7 +11,7 @@ env: $(STAMP)
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,test,fuzz,dev]'
+	$(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,kubernetes,test,fuzz,dev]'
 	@touch $@
 
 demo: env

@@ -27,6 +27,7 @@ from conf.options.job import (
     RestartStrategyOptions,
     RestartStrategyType,
 )
+from conf.options.kubernetes import ImagePullPolicy, KubernetesOptions
 from conf.options.metrics import MetricOptions
 from conf.options.resource_manager import ResourceManagerDriverType, ResourceManagerOptions
 from conf.options.rest import RestOptions
@@ -48,10 +49,12 @@ __all__ = [
     "HeartbeatOptions",
     "HighAvailabilityMode",
     "HighAvailabilityOptions",
+    "ImagePullPolicy",
     "JobManagerOptions",
     "JobOptions",
     "JobStoreOptions",
     "JobStoreType",
+    "KubernetesOptions",
     "LogFormat",
     "MetricOptions",
     "ResourceManagerDriverType",
@@ -96,6 +99,7 @@ AREAS = (
     Area("JobManager", JobManagerOptions),
     Area("TaskManager", TaskManagerOptions),
     Area("ResourceManager", ResourceManagerOptions),
+    Area("Kubernetes", KubernetesOptions),
     Area("RPC", RpcOptions),
     Area("Heartbeats", HeartbeatOptions),
     Area("Blob service", BlobOptions),

@@ -17,6 +17,7 @@ class ResourceManagerDriverType(Enum):
 
     STANDALONE = "standalone"
     PROCESS = "process"
+    KUBERNETES = "kubernetes"
 
 
 def _idle_timeout(configuration: Configuration) -> float:
@@ -33,7 +34,7 @@ class ResourceManagerOptions:
         "standalone",
         "Where workers come from. `standalone`: those that `start` starts (`taskmanager.count`). `process`: the "
         "ResourceManager starts processes on its own machine when requests wait for slots, and stops those that nobody "
-        "uses.",
+        "uses. `kubernetes`: it does the same with pods.",
     )
     MIN_SLOTS = option(
         "slotmanager.number-of-slots.min",

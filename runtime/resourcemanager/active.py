@@ -122,7 +122,8 @@ class ActiveResourceManager:
                     log.error("%s did not register within %.0f s: given up", decision.resource_id, decision.waited_s)
                     name = decision.resource_id
                     self._endpoint.spawn(self._release_by(self._driver, name), f"stopping {name}")
-        self._slots.outlook = self._allocator.outlook(now)
+        words = (self._allocator.outlook(now), self._driver.hindrance() if self._allocator.pending_workers else "")
+        self._slots.outlook = "; ".join(filter(None, words))
 
     async def _request(self, driver: ResourceManagerDriver, request: int) -> None:
         try:

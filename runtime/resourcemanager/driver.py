@@ -52,6 +52,10 @@ class ResourceManagerDriver(ABC):
             DriverError: it is not known whether it is stopped.
         """
 
+    def hindrance(self) -> str:
+        """Why a worker that was asked for takes long, where that is known; otherwise empty."""
+        return ""
+
     @abstractmethod
     async def stop(self) -> None:
         """Watch the workers no more, and leave them to the next leader."""

@@ -24,6 +24,11 @@ def create_driver(
     match configuration.get(ResourceManagerOptions.DRIVER):
         case ResourceManagerDriverType.PROCESS:
             return ProcessDriver(service, receptionist, context.system, context.directory)
+        case ResourceManagerDriverType.KUBERNETES:
+            from runtime.kubernetes.client import KubernetesApi
+            from runtime.kubernetes.driver import KubernetesDriver
+
+            return KubernetesDriver(configuration, KubernetesApi(configuration))
     if configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT):
         return StandaloneDriver(service, receptionist)
     return None

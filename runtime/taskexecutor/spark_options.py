@@ -17,6 +17,7 @@ from conf.options import (
 )
 from runtime.spark import DriverOptions
 from runtime.spark.launch import WORKER_PYTHON
+from runtime.spark.masters import is_local
 from runtime.spark.remote import RemoteOptions, shown_url
 from runtime.spark.spec import ResourceLimits
 
@@ -39,8 +40,8 @@ def state_backend_properties(backend: StateBackend) -> dict[str, str]:
 
 
 def warm_up_queries(configuration: Configuration) -> int:
-    """How many queries a new driver runs to warm itself: none where they would be work for a cluster's executors."""
-    local = configuration.get(SparkOptions.MASTER).startswith("local")
+    """How many queries a new driver runs to warm itself: none where they would be work for somebody else's cores."""
+    local = configuration.get(SparkOptions.REMOTE) is None and is_local(configuration.get(SparkOptions.MASTER))
     return configuration.get(SparkOptions.WARM_UP_QUERIES) if local else 0
 
 

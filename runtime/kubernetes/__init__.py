@@ -1,0 +1,1 @@
+"""TaskExecutors as pods of Kubernetes; `client` is the only module that imports its official client."""
