@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,11 +28,12 @@ from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from conf.options import ClusterOptions, RestOptions, TaskManagerOptions
+from runtime.cluster.claimed_process import claimed_process
 from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
 from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
-from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
+from runtime.cluster.supervisor import Child, Running, Supervisor
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
@@ -52,9 +52,9 @@ log = logging.getLogger(__name__)
 
 REDIS = "redis"
 DESCRIPTOR = "descriptor"
+APPLICATION = "application"
 JOB_MASTER = job_master("")
 ELECTED = (DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT)
-WORKER_STOP_S = 20.0
 CLAIM_INTERVAL_S = 0.25
 JOB_MASTER_CHECK_S = 2.0
 LAST_MASTER_S = 15.0
@@ -124,7 +124,12 @@ class Master(RpcEndpoint, MasterGateway):
         await self._supervisor.add(self._actor_child(DISPATCHER, dispatcher))
         self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
         for index in range(self._context.configuration.get(TaskManagerOptions.COUNT)):
-            await self._look_after(f"taskmanager-{index}", functools.partial(self._worker_child, index))
+            name, arguments = f"taskmanager-{index}", (str(index),)
+            worker = functools.partial(self._process_child, name, "worker", "runtime.cluster.worker", arguments)
+            await self._look_after(name, worker)
+        if bootstrap := self._entrypoint.bootstrap:
+            application = functools.partial(self._process_child, APPLICATION, "application", bootstrap, ())
+            await self._look_after(APPLICATION, application)
         if self._context.configuration.get(RestOptions.ENABLED):
             await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))
         self._describe()
@@ -164,7 +169,7 @@ class Master(RpcEndpoint, MasterGateway):
             task.cancel()
         is_last = self._ends_cluster or not self._other_masters()
         names = list(self._supervisor.children)
-        workers = [name for name in names if name.startswith("taskmanager-")]
+        workers = [name for name in names if name.startswith(("taskmanager-", APPLICATION))]
         jobs = [name for name in names if name.startswith(JOB_MASTER)]
         others = [name for name in reversed(names) if name not in (*workers, *jobs, REDIS)]
         for group in (jobs, workers if is_last else [], others):
@@ -218,31 +223,9 @@ class Master(RpcEndpoint, MasterGateway):
             await self.service.loop.run_in_executor(self._system_thread, self._system.stop, running.handle)
         self._receptionist.forget_process(running.pid)
 
-    def _worker_child(self, index: int, claim: Claim) -> Child:
-        name = f"taskmanager-{index}"
-        command = [sys.executable, "-m", "runtime.cluster.worker", *map(str, self._context.arguments().values())]
-
-        async def start() -> Running:
-            living = claim.living()
-            if living is not None:
-                log.info("%s runs as process %d already", name, living[0].pid)
-                return Running(living[0].pid)
-            path = self._context.directory.log / f"{name}.out"
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: ASYNC230, PTH123
-                process = subprocess.Popen(  # noqa: ASYNC220  # a fork of some milliseconds, from the main thread
-                    [*command, str(index)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            claim.note(ProcessRecord.of(name, process.pid))
-            return Running(process.pid, "", process)
-
-        async def stop(running: Running) -> None:
-            await terminate(running.pid, WORKER_STOP_S)
-
-        return Child(name, "worker", start, stop)
+    def _process_child(self, name: str, role: str, module: str, arguments: tuple[str, ...], claim: Claim) -> Child:
+        command = [sys.executable, "-m", module, *map(str, self._context.arguments().values()), *arguments]
+        return claimed_process(name, role, command, self._context.directory.log / f"{name}.out", claim)
 
     def _redis_child(self, redis: EmbeddedRedis) -> Child:
         async def start() -> Running:
