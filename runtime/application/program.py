@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.rpc.codec import from_plain, to_plain
 from conf.files import write_private
 from runtime.application.book import ApplicationResult
 from runtime.environment.directory import ClusterDirectory
@@ -55,7 +57,7 @@ class ApplicationFiles:
         self._root = directory.application
         self._program = self._root / "program"
         self._cancelled = self._root / "cancelled"
-        self._result = directory.archive / "application"
+        self._result = directory.archive / "application.json"
         self.work = self._root / "work"
         self.stdout = directory.log / "application.stdout"
         self.stderr = directory.log / "application.stderr"
@@ -99,11 +101,12 @@ class ApplicationFiles:
 
     def write_result(self, result: ApplicationResult) -> None:
         """Write down how it ended. Raises OSError."""
-        write_private(self._result, encode(result))
+        write_private(self._result, json.dumps(to_plain(result)).encode())  # for people, too: it stays
 
     def result(self) -> ApplicationResult | None:
         """How it ended; None while it has not. Raises OSError, WireError."""
         try:
-            return decode(self._result.read_bytes(), ApplicationResult)
+            found: ApplicationResult = from_plain(json.loads(self._result.read_bytes()), ApplicationResult)
         except FileNotFoundError:
             return None
+        return found

@@ -30,7 +30,7 @@ _KEEPS_ALL_JOBS = {
     JobStoreOptions.CACHE_SIZE.key: "1 tb",
     JobStoreOptions.EXPIRATION_TIME.key: "36500 d",
 }
-"""A job of an application that was forgotten would be run again with main()."""
+"""A job that was forgotten before its cluster ends would be run again with main(), or its client be told nothing."""
 
 
 def target_of(configuration: Configuration, target: str | None, masters: int) -> ExecutionTarget:
@@ -68,7 +68,7 @@ def own_configuration(configuration: Configuration, name: str, target: Execution
             own = own.set(port, 0)
     if RestOptions.BIND_PORT.key not in given:
         own = own.set(RestOptions.BIND_PORT, None)
-    return own.overlaid(_KEEPS_ALL_JOBS, "set by the program") if target is ExecutionTarget.APPLICATION else own
+    return own.overlaid(_KEEPS_ALL_JOBS, "set by the program")
 
 
 def reached_by(configuration: Configuration) -> str:
