@@ -109,6 +109,7 @@ def _await_result(
             if not directory.is_running():
                 raise ClusterError(f"the application's cluster has gone: {error}", f"see {directory.log}") from error
         time.sleep(POLL_S)
+    show(client.list_jobs())
     return result
 
 
