@@ -34,7 +34,7 @@ from runtime.jobgraph.codec import encode
 from runtime.jobgraph.errors import InvalidFunctionError
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.log_client import LogClient
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
@@ -328,13 +328,13 @@ class ClusterClient(CheckpointClient, LogClient):
         """Counts of TaskExecutors, slots and jobs."""
         return self._ask(lambda dispatcher: dispatcher.request_cluster_overview().result())
 
-    def shut_down(self) -> None:
-        """Tell the cluster to stop; it does so after the reply."""
+    def shut_down(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
+        """Tell the cluster to stop; it does so after the reply. *status* is how its application ended."""
         first = self.lookup("master", MasterGateway)
         for master in self._masters(first.request_status().result().masters):
             with contextlib.suppress(ActorError):  # one that is gone has nothing to stop
-                master.shut_down_cluster().result()
-        first.shut_down_cluster().result()
+                master.shut_down_cluster(status).result()
+        first.shut_down_cluster(status).result()
 
     def close(self) -> None:
         """Close all connections."""

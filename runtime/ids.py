@@ -48,6 +48,12 @@ class JobID(AbstractID):
     log_field = "job"
 
 
+class ApplicationID(AbstractID):
+    """A user's program that runs in a cluster of its own, and all its jobs; those have ids that are made from it."""
+
+    __slots__ = ()
+
+
 class JobVertexID(AbstractID):
     """A vertex of a JobGraph; the same for every submission of the same job (see `of`)."""
 

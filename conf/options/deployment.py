@@ -13,6 +13,7 @@ class ExecutionTarget(Enum):
 
     SESSION = "session"
     PER_JOB = "per-job"
+    APPLICATION = "application"
 
 
 class DeploymentOptions:
@@ -23,5 +24,6 @@ class DeploymentOptions:
         Choice(ExecutionTarget),
         "session",
         "Where `job run` runs a job: `session`: in the cluster that runs; `per-job`: in a cluster for this job alone, "
-        "which ends with it. `job run --target` says the same for one command.",
+        "which ends with it; `application`: in a cluster for this program, whose main() runs there and whose jobs are "
+        "one application. `job run --target` says the same for one command.",
     )

@@ -20,9 +20,11 @@ class ClusterEntrypoint:
 
     Attributes:
         dispatcher: factory of its Dispatcher, as an actor's host takes it.
+        bootstrap: module of a process that its masters keep running beside its components; empty for none.
     """
 
     dispatcher = "runtime.dispatcher.endpoint:create"
+    bootstrap = ""
 
     def exit_code(self, status: ApplicationStatus) -> int:
         """The exit status of a master that was told to stop."""
@@ -43,10 +45,8 @@ class SessionClusterEntrypoint(ClusterEntrypoint):
         directory.clean()
 
 
-class JobClusterEntrypoint(ClusterEntrypoint):
-    """Of one job: its `MiniDispatcher` ends the cluster with the job."""
-
-    dispatcher = "runtime.dispatcher.mini_dispatcher:create"
+class OwnClusterEntrypoint(ClusterEntrypoint):
+    """Of one application, with which it ends."""
 
     def exit_code(self, status: ApplicationStatus) -> int:
         """0 SUCCEEDED or CANCELED, 1 FAILED, 2 UNKNOWN (Flink's 0, 1443 and 1445 do not fit into a byte)."""
@@ -57,10 +57,23 @@ class JobClusterEntrypoint(ClusterEntrypoint):
         directory.discard()
 
 
+class JobClusterEntrypoint(OwnClusterEntrypoint):
+    """Of one job: its `MiniDispatcher` ends the cluster with the job."""
+
+    dispatcher = "runtime.dispatcher.mini_dispatcher:create"
+
+
+class ApplicationClusterEntrypoint(OwnClusterEntrypoint):
+    """Of a program: its bootstrap runs the user's main(), and ends the cluster with that and its jobs."""
+
+    bootstrap = "runtime.application.bootstrap"
+
+
 def entrypoint_of(configuration: Configuration) -> ClusterEntrypoint:
     """The kind of cluster that a configuration describes (``execution.target``)."""
-    kinds = {
+    kinds: dict[ExecutionTarget, type[ClusterEntrypoint]] = {
         ExecutionTarget.SESSION: SessionClusterEntrypoint,
         ExecutionTarget.PER_JOB: JobClusterEntrypoint,
+        ExecutionTarget.APPLICATION: ApplicationClusterEntrypoint,
     }
     return kinds[configuration.get(DeploymentOptions.TARGET)]()

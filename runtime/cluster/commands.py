@@ -15,6 +15,7 @@ from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions, ExecutionTarget
 from runtime.client import ClusterClient
+from runtime.cluster.application_commands import run_application
 from runtime.cluster.arguments import job_id_of
 from runtime.cluster.checkpoint_commands import print_checkpoints
 from runtime.cluster.deployment import job_cluster, target_of
@@ -225,6 +226,12 @@ def job_run(
     libraries = [(Path(path), role) for role, paths in roles for path in paths]
     with readable_errors(), contextlib.ExitStack() as stack:
         wanted = target_of(configuration, target, masters)
+        if wanted is ExecutionTarget.APPLICATION:
+            if savepoint is not None or priority:
+                raise ClusterError("--from and --priority are a job's", "give them where main() submits the job")
+            sys.exit(
+                run_application(configuration, Path(file), args, name, job_id, libraries, masters, detach, as_json)
+            )
         own_cluster = wanted is ExecutionTarget.PER_JOB  # it takes seconds: what is wrong with the job is said before
         client = None if own_cluster else stack.enter_context(connect(configuration))
         graph = replace(

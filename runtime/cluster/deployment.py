@@ -12,6 +12,8 @@ from conf.options import (
     DeploymentOptions,
     ExecutionTarget,
     JobManagerOptions,
+    JobStoreOptions,
+    JobStoreType,
     RestOptions,
 )
 from runtime.client import ClusterClient
@@ -21,6 +23,14 @@ from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import JobID
+
+_KEEPS_ALL_JOBS = {
+    JobStoreOptions.TYPE.key: JobStoreType.FILE.value,
+    JobStoreOptions.MAX_CAPACITY.key: 1_000_000,
+    JobStoreOptions.CACHE_SIZE.key: "1 tb",
+    JobStoreOptions.EXPIRATION_TIME.key: "36500 d",
+}
+"""A job that was forgotten before its cluster ends would be run again with main(), or its client be told nothing."""
 
 
 def target_of(configuration: Configuration, target: str | None, masters: int) -> ExecutionTarget:
@@ -56,7 +66,9 @@ def own_configuration(configuration: Configuration, name: str, target: Execution
     for port in (JobManagerOptions.RPC_PORT, RestOptions.PORT):
         if port.key not in given:
             own = own.set(port, 0)
-    return own if RestOptions.BIND_PORT.key in given else own.set(RestOptions.BIND_PORT, None)
+    if RestOptions.BIND_PORT.key not in given:
+        own = own.set(RestOptions.BIND_PORT, None)
+    return own.overlaid(_KEEPS_ALL_JOBS, "set by the program")
 
 
 def reached_by(configuration: Configuration) -> str:
@@ -64,6 +76,22 @@ def reached_by(configuration: Configuration) -> str:
     if configuration.is_set(ClusterOptions.RUNTIME_DIR):
         return f"-D {ClusterOptions.RUNTIME_DIR.key}={configuration.get(ClusterOptions.RUNTIME_DIR)}"
     return f"-D {ClusterOptions.ID.key}={configuration.get(ClusterOptions.ID)}"
+
+
+@contextlib.contextmanager
+def attached(configuration: Configuration) -> Iterator[ClusterDirectory]:
+    """The directory of a cluster that is to be started, claimed by this client: the cluster does not end before it."""
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    if directory.is_running():
+        raise ClusterAlreadyRunning(f"a cluster runs in {directory.root} already", "give this one another directory")
+    directory.create()
+    claim = directory.client_claim()
+    if not claim.try_acquire():
+        raise ClusterAlreadyRunning(f"another client starts a cluster in {directory.root}", "give it another directory")
+    try:
+        yield directory
+    finally:
+        claim.release()
 
 
 @contextlib.contextmanager
@@ -82,28 +110,28 @@ def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: 
         ClusterError, HaError, SparkVehicleError: the cluster cannot be started.
     """
     configuration = own_configuration(configuration, f"job-{job_id}", ExecutionTarget.PER_JOB)
-    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    directory.create()
-    claim = directory.client_claim()
-    if not claim.try_acquire():
-        raise ClusterAlreadyRunning(f"another client starts a cluster in {directory.root}", "give it another directory")
+    is_over = False
     try:
-        client = start_cluster(configuration, say, masters, ExecutionTarget.PER_JOB)
-    except BaseException:
-        claim.release()
-        raise
-    say(f"cluster {configuration.get(ClusterOptions.ID)!r} runs this job alone; its logs are in {directory.log}")
-    try:
-        yield client
+        with (
+            attached(configuration) as directory,
+            start_cluster(configuration, say, masters, ExecutionTarget.PER_JOB) as client,
+        ):
+            say(
+                f"cluster {configuration.get(ClusterOptions.ID)!r} runs this job alone; its logs are in {directory.log}"
+            )
+            try:
+                yield client
+            finally:
+                is_over = _is_over(client, job_id)
+                if not is_over:
+                    reached = reached_by(configuration)
+                    say(
+                        f"the cluster ends with its job; `job info {reached} {job_id}` shows the job, "
+                        f"`stop {reached}` ends both"
+                    )
     finally:
-        is_over = _is_over(client, job_id)
-        client.close()
-        claim.release()
         if is_over:
             await_end(configuration, say)
-        else:
-            reached = reached_by(configuration)
-            say(f"its cluster ends with it; `job info {reached} {job_id}` shows the job, `stop {reached}` ends both")
 
 
 def await_end(configuration: Configuration, say: Say) -> None:

@@ -22,6 +22,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "understudy job run examples/flight_delays.py -- --out /tmp/delays",
         "understudy job run --py-files helpers.py --requirements requirements.txt job.py",
         "understudy job run --detach -D restart-strategy.type=fixed-delay job.py",
+        "understudy job run --target per-job --masters 2 job.py",
+        "understudy job run --target application examples/application.py -- 20000",
     ),
     "job explain": ("understudy job explain --format svg examples/flight_delays.py -- --out /tmp/delays",),
     "job list": ("understudy job list", "understudy job list --json"),

@@ -28,6 +28,7 @@ from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from conf.options import ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
+from runtime.cluster.claimed_process import claimed_process
 from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
 from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 
 REDIS = "redis"
 DESCRIPTOR = "descriptor"
+APPLICATION = "application"
 JOB_MASTER = job_master("")
 ELECTED = (DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT)
 CLAIM_INTERVAL_S = 0.25
@@ -127,6 +129,9 @@ class Master(RpcEndpoint, MasterGateway):
         self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
         for index in range(fixed_workers(self._context.configuration)):
             await self._look_after(f"{PREFIX}{index}", functools.partial(worker_child, self._context, index))
+        if bootstrap := self._entrypoint.bootstrap:
+            application = functools.partial(claimed_process, self._context, APPLICATION, "application", bootstrap, ())
+            await self._look_after(APPLICATION, application)
         if self._context.configuration.get(RestOptions.ENABLED):
             await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))
         self._describe()
@@ -168,7 +173,7 @@ class Master(RpcEndpoint, MasterGateway):
         if is_last and self._starts_on_demand:
             await self._on_demand.list()  # those of a killed master too
         names = list(self._supervisor.children)
-        workers = [name for name in names if name.startswith(PREFIX)]
+        workers = [name for name in names if name.startswith((PREFIX, APPLICATION))]
         jobs = [name for name in names if name.startswith(JOB_MASTER)]
         others = [name for name in reversed(names) if name not in (*workers, *jobs, REDIS)]
         for group in (jobs, workers if is_last else [], others):

@@ -58,7 +58,8 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--target",
         type=click.Choice(targets),
-        help="session: in the cluster that runs; per-job: in a cluster for this job, gone with it.  [default: "
+        help="session: in the cluster that runs; per-job: in a cluster for this job, gone with it; "
+        "application: FILE's main() runs in a cluster of its own, with all jobs that it submits.  [default: "
         "execution.target]",
     )(command)
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
-from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
+from runtime.cluster.claimed_process import claimed_process
+from runtime.cluster.supervisor import Child, Supervisor
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
-from runtime.environment.descriptor import ProcessRecord
 from runtime.gateways.master import WorkerProcess
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
 
-log = logging.getLogger(__name__)
-
 PREFIX = "taskmanager-"
-STOP_S = 20.0
 
 
 def fixed_workers(configuration: Configuration) -> int:
@@ -33,29 +26,7 @@ def fixed_workers(configuration: Configuration) -> int:
 def worker_child(context: ComponentContext, index: int, claim: Claim, *, is_kept: bool = True) -> Child:
     """A worker: found running by its claim, which is held, or started."""
     name = f"{PREFIX}{index}"
-    command = [sys.executable, "-m", "runtime.cluster.worker", *map(str, context.arguments().values())]
-
-    async def start() -> Running:
-        living = claim.living()
-        if living is not None:
-            log.info("%s runs as process %d already", name, living[0].pid)
-            return Running(living[0].pid)
-        path = context.directory.log / f"{name}.out"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: ASYNC230, PTH123
-            process = subprocess.Popen(  # noqa: ASYNC220  # a fork of some milliseconds, from the main thread
-                [*command, str(index)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        claim.note(ProcessRecord.of(name, process.pid))
-        return Running(process.pid, "", process)
-
-    async def stop(running: Running) -> None:
-        await terminate(running.pid, STOP_S)
-
-    return Child(name, "worker", start, stop, is_kept=is_kept)
+    return claimed_process(context, name, "worker", "runtime.cluster.worker", (str(index),), claim, is_kept=is_kept)
 
 
 class OnDemandWorkers:

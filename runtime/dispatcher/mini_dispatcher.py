@@ -91,10 +91,10 @@ class MiniDispatcher(Dispatcher):
     async def _end_with_job(self, term: LeaderTerm) -> None:
         while self._term == term:
             await asyncio.sleep(CHECK_S)
-            if self._jobs or self._submitting or not self.client.try_acquire():
+            if self._jobs or self._submitting or self._is_attached():
                 continue
             try:
-                end = end_of_cluster(await self._ha.running_jobs_registry().entries(), is_attached=False)
+                end = end_of_cluster(await self._ha.running_jobs_registry().entries(), self._is_attached())
                 if end is not None and self._term == term:
                     await self._keep_logs()
                     self.log.info("the cluster ends, %s: %s", end.status.value, end.diagnostics)
@@ -102,6 +102,12 @@ class MiniDispatcher(Dispatcher):
                     return
             except (ActorError, HaError) as error:
                 self.log.warning("the cluster cannot end yet: %s", error)
+
+    def _is_attached(self) -> bool:
+        """Whether a client holds the claim; it is not kept from the Dispatcher that may lead next."""
+        is_free = self.client.try_acquire()
+        self.client.release()
+        return not is_free
 
     async def _keep_logs(self) -> None:
         """Write what the job's tasks wrote beside the components' logs, where it outlives the BlobServer."""

@@ -8,7 +8,7 @@ archive/        finished jobs                        jobs/      materialised res
 claims/         which master looks after what        rest-token the token of the REST API (0600)
 checkpoints/    of running jobs, with their queries' live state
 savepoints/     savepoints (the user's)
-tm-<n>/         a TaskManager's own
+tm-<n>/         a TaskManager's own               application/  the program of an application cluster
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class ClusterDirectory:
         self.jobs = root / "jobs"
         self.checkpoints = root / "checkpoints"
         self.claims = root / "claims"
+        self.application = root / "application"
 
     def taskmanager(self, index: int) -> Path:
         """The directory of a TaskManager of this machine, counted from 0."""
@@ -228,7 +229,14 @@ class ClusterDirectory:
         Raises:
             OSError: something cannot be removed.
         """
-        for part in (self.ha, self.redis, self.jobs, *self.root.glob("blob*"), *self.root.glob("tm-*")):
+        for part in (
+            self.ha,
+            self.redis,
+            self.jobs,
+            self.application,
+            *self.root.glob("blob*"),
+            *self.root.glob("tm-*"),
+        ):
             if part.is_dir():
                 shutil.rmtree(part)
         for path in (self.secret, self.root / "rest-token"):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from actors.client import ActorClient
 from actors.errors import AskTimeout, FencingError, RecipientUnreachable, UnknownActor
@@ -25,6 +25,7 @@ from conf.options import (
     SecurityOptions,
 )
 from conf.secret import SecretStr
+from runtime.application.current import application_client
 from runtime.client import ClusterClient
 from runtime.cluster.session import connect as connect_local
 from runtime.environment.context import open_redis_services, tls_config
@@ -54,7 +55,7 @@ def connect(
 
     Args:
         address: where a master is, ``akka.tcp://understudy@host:6123`` or the address of any actor there. None: the
-            cluster of this machine's runtime directory, unless *redis* is given.
+            cluster of this machine's runtime directory, unless *redis* is given; in an application's main() its own.
         redis: URL of the cluster's Redis, which knows who leads; ``redis+sentinel://`` too. The cluster is the one of
             the setting ``cluster.id``.
         secret_file: the cluster's secret, copied from ``security.secret-file`` there. None: as this machine's
@@ -69,6 +70,9 @@ def connect(
         HaError: Redis cannot be used.
         ConfigurationError: a setting is wrong.
     """
+    own = application_client()
+    if own is not None and address is None and redis is None:
+        return Cluster(cast(ClusterClient, own))
     configuration = Configuration.load(None if config is None else Path(config))
     configuration = configuration.overlaid(dict(settings or {}), "settings")
     if secret_file is not None:

@@ -8,6 +8,7 @@ NotebookError
 from __future__ import annotations
 
 from runtime.environment.errors import ClusterError
+from runtime.ids import JobID
 
 
 class NotebookError(ClusterError):
@@ -19,7 +20,9 @@ class NotebookError(ClusterError):
 
 
 class JobFailedError(NotebookError):
-    """A job whose result was asked for has failed, or was cancelled."""
+    """A job whose result was asked for has failed, or was cancelled; ``job_id`` says which, where it has ended so."""
+
+    job_id: JobID | None = None
 
 
 class SavepointFailedError(NotebookError):

@@ -83,7 +83,9 @@ class Job:
         self._await_end(timeout_s)
         job = self.info()
         if job.status is not JobStatus.FINISHED:
-            raise _failure_of(job)
+            failure = _failure_of(job)
+            failure.job_id = job.job_id
+            raise failure
         if not self._returns:
             return job.result()
         data = self._client.function_result(self.id)

@@ -64,8 +64,8 @@ def submit(
             (ArtifactRole.ARCHIVE, submission.archives),
             (ArtifactRole.JAR, submission.jars),
         )
-        client.submit(graph, main, libraries=[(path, role) for role, paths in roles for path in paths])
-    return graph, returns
+        job_id = client.submit(graph, main, libraries=[(path, role) for role, paths in roles for path in paths])
+    return replace(graph, job_id=job_id), returns  # an application gives its jobs ids of its own
 
 
 def _read(

@@ -24,6 +24,33 @@ while not Path(sys.argv[1]).exists():
 raise ValueError("no such month")
 """
 
+APPLICATION = """\
+import sys, time
+from pathlib import Path
+from runtime.notebook import connect
+
+def note(directory, what):
+    with (Path(directory) / what).open("a") as file:
+        file.write("x")
+
+def total(spark, directory):
+    note(directory, "first")
+    return spark.range(1000).selectExpr("sum(id) AS total").first().total
+
+def count(spark, directory, rows):
+    note(directory, "second")
+    while not (Path(directory) / "gate").exists():
+        time.sleep(0.05)
+    return spark.range(rows).count()
+
+if __name__ == "__main__":
+    note(sys.argv[1], "main")
+    cluster = connect()
+    rows = cluster.submit(total, directory=sys.argv[1]).result()
+    counted = cluster.submit(count, directory=sys.argv[1], rows=rows)
+    print("counted", counted.result(), "in", len(cluster.jobs()), "jobs")
+"""
+
 
 def run_in_background(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
     """`job run` as a user has it in a terminal."""
@@ -84,3 +111,30 @@ def test_a_per_job_cluster_goes_on_without_its_client_and_ends_by_itself(tmp_pat
         cluster.run("stop", check=False)
     kept = cluster.directory / "log" / f"job-{job['job_id']}"
     assert [path.read_text() for path in kept.glob("*.stdout")] == ["rows 8\n"]
+
+
+def test_an_application_outlives_its_master_and_its_main_and_runs_no_job_twice(tmp_path: Path) -> None:
+    cluster, program = Cluster(tmp_path / "c", FAST), write_job(tmp_path, APPLICATION, "application.py")
+    said = lambda what: path.read_text() if (path := tmp_path / what).exists() else ""  # noqa: E731
+    client = run_in_background(cluster, "--target=application", "--masters=2", str(program), "--", str(tmp_path))
+    try:
+        await_value(lambda: said("second") or client.poll() is not None, 180)
+        assert client.poll() is None, client.communicate()
+        before = {job["job_id"]: job["status"] for job in cluster.json("job", "list")}
+        assert sorted(before.values()) == ["FINISHED", "RUNNING"]
+        application = cluster.pid_of("application")
+        os.kill(cluster.pid_of("master"), signal.SIGKILL)
+        await_value(lambda: cluster.leaders().get("dispatcher") == "dispatcher-1", 120)
+        await_value(lambda: "application" in {view["name"] for view in cluster.json("status")["cluster"]["processes"]})
+        assert cluster.pid_of("application") == application
+        os.kill(application, signal.SIGKILL)
+        await_value(lambda: said("main") == "xx", 120)
+        (tmp_path / "gate").touch()
+        output, errors = client.communicate(timeout=180)
+        assert_nothing_is_left(cluster)
+    finally:
+        client.kill()
+        cluster.run("stop", check=False)
+    assert (client.returncode, output) == (0, "counted 499500 in 2 jobs\n"), errors
+    assert (said("first"), said("second")) == ("x", "x")
+    assert all(f"job {job_id}" in errors for job_id in before)

@@ -1,0 +1,149 @@
+"""What is to be done for an application next, and how it has ended. Pure (Flink's `ApplicationDispatcherBootstrap`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from runtime.ids import JobID
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.jobmaster.execution_state import JobStatus
+
+MAX_LOSSES = 3
+"""How often main() is run again after its process was lost."""
+
+
+class MainOutcome(Enum):
+    """How a run of main() ended."""
+
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    """It raised something, or left with another exit status than 0."""
+    LOST = "LOST"
+    """Its process was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MainEnd:
+    """The end of a run of main().
+
+    Args:
+        outcome: in one word.
+        error: of one that did not finish, in one line.
+        traceback: the user's own, or empty.
+        job_id: the job whose failure or cancellation main() did not handle, if that was it.
+    """
+
+    outcome: MainOutcome
+    error: str = ""
+    traceback: str = ""
+    job_id: JobID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationResult:
+    """How an application ended; *error* and *traceback* are empty where it SUCCEEDED."""
+
+    status: ApplicationStatus
+    error: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunMain:
+    """Run main(), for the first time or again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopMain:
+    """End the process of main()."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJobs:
+    """Cancel these jobs, and look again."""
+
+    job_ids: tuple[JobID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something goes on; look again."""
+
+
+Instruction = RunMain | StopMain | CancelJobs | Wait | ApplicationResult
+
+
+class ApplicationBook:
+    """What is known of main(); of the jobs, the cluster knows.
+
+    Where the process that has the book is lost, a new book begins with running main() again: its executes find the jobs
+    of the run before.
+    """
+
+    def __init__(self) -> None:
+        self._is_running = False
+        self._is_cancelled = False
+        self._end: MainEnd | None = None
+        self._losses = 0
+
+    def cancel(self) -> None:
+        """The application is to be cancelled; from then on main() is not run again."""
+        self._is_cancelled = True
+
+    def main_started(self) -> None:
+        """Main() runs."""
+        self._is_running, self._end = True, None
+
+    def main_ended(self, end: MainEnd) -> None:
+        """Main() does not run any more."""
+        self._is_running, self._end = False, end
+        self._losses += end.outcome is MainOutcome.LOST
+
+    def next(self, jobs: Mapping[JobID, JobStatus]) -> Instruction:
+        """What is to be done, until it is an `ApplicationResult`.
+
+        Args:
+            jobs: all jobs of the cluster; while main() runs they do not matter.
+        """
+        if self._is_running:
+            return StopMain() if self._is_cancelled else Wait()
+        is_lost = self._end is not None and self._end.outcome is MainOutcome.LOST
+        if not self._is_cancelled and (self._end is None or (is_lost and self._losses <= MAX_LOSSES)):
+            return RunMain()
+        going = tuple(job_id for job_id, status in jobs.items() if not status.is_globally_terminal)
+        if going:
+            has_finished = self._end is not None and self._end.outcome is MainOutcome.FINISHED
+            return Wait() if has_finished and not self._is_cancelled else CancelJobs(going)
+        return self._result(jobs)
+
+    def _result(self, jobs: Mapping[JobID, JobStatus]) -> ApplicationResult:
+        if self._is_cancelled or self._end is None:
+            return ApplicationResult(ApplicationStatus.CANCELED, "the application was cancelled")
+        if self._end.outcome is not MainOutcome.FINISHED:
+            cause = None if self._end.job_id is None else jobs.get(self._end.job_id)
+            status = ApplicationStatus.CANCELED if cause is JobStatus.CANCELED else ApplicationStatus.FAILED
+            return ApplicationResult(status, self._end.error, self._end.traceback)
+        for end in (JobStatus.FAILED, JobStatus.CANCELED):
+            ended = [job_id for job_id, status in jobs.items() if status is end]
+            if ended:
+                return ApplicationResult(ApplicationStatus.of(end), f"job {ended[0]} is {end.value}")
+        return ApplicationResult(ApplicationStatus.SUCCEEDED)
+
+
+class ExecuteIds:
+    """The ids of the jobs of one run of main(): the n-th execute of a name has the same id in each run.
+
+    So a run after a failover finds the jobs of the one before it, those that are over with their results (Flink allows
+    one execute where main() may be run again, with ``$internal.pipeline.job-id``).
+    """
+
+    def __init__(self, application_id: str) -> None:
+        self._application_id = application_id
+        self._counts: dict[str, int] = {}
+
+    def next(self, name: str) -> JobID:
+        """The id of the next job of that name."""
+        number = self._counts[name] = self._counts.get(name, 0) + 1
+        return JobID.from_name("execute", self._application_id, name, str(number))

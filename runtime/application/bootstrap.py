@@ -1,0 +1,310 @@
+"""The process that runs an application in its cluster (Flink's `ApplicationDispatcherBootstrap`).
+
+    python -m runtime.application.bootstrap RUNTIME_DIR SYSTEM
+
+Flink runs main() in the Dispatcher's process. Here user code has processes of its own: this one is started and looked
+after by the master that has its claim, speaks to the cluster, and has main() in a child with the limits of a task and
+without the secret. Where this process is lost, its successor runs main() again, which finds the jobs that it executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor, WireError
+from actors.process.logs import configure_logging
+from blob.errors import BlobConnectionError, BlobError, BlobServerError
+from conf.configuration import Configuration
+from conf.options import JobOptions
+from runtime.application.book import (
+    ApplicationBook,
+    ApplicationResult,
+    CancelJobs,
+    ExecuteIds,
+    MainEnd,
+    MainOutcome,
+    RunMain,
+    StopMain,
+    Wait,
+)
+from runtime.application.client import ApplicationGateway
+from runtime.application.program import ApplicationFiles, PackagedProgram
+from runtime.client import ClusterClient
+from runtime.cluster.session import connect
+from runtime.environment.context import ComponentContext, log_config
+from runtime.environment.directory import ClusterDirectory
+from runtime.environment.errors import ClusterError, ClusterNotRunning
+from runtime.gateways.errors import JobAlreadyTerminatedError, JobNotFoundError, JobNotReachableError
+from runtime.ids import JobID
+from runtime.job_logs import TASK_LOGS, write_job_log
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.spark.launch import inherited_environment
+from runtime.spark.wire import FrameReader, Message, encode
+from runtime.taskexecutor.spark_options import task_limits
+
+T = TypeVar("T")
+
+POLL_S = 0.2
+RETRY_S = 0.5
+
+_PASSING = (
+    AskTimeout,
+    BlobConnectionError,
+    BlobServerError,
+    FencingError,
+    JobNotReachableError,
+    RecipientUnreachable,
+    UnknownActor,
+)
+
+log = logging.getLogger(__name__)
+
+
+class MainProcess:
+    """One run of the user's main(), in a process of its own.
+
+    Args:
+        configuration: the cluster's; it has the limits of tasks.
+        files: of the application.
+        program: what to run.
+        gateway: answers what main() asks.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        files: ApplicationFiles,
+        program: PackagedProgram,
+        gateway: ApplicationGateway,
+    ) -> None:
+        self._gateway = gateway
+        self._reader = FrameReader()
+        self._end: MainEnd | None = None
+        self._patience_s = configuration.get(JobOptions.CANCELLATION_TIMEOUT)
+        self._socket, theirs = socket.socketpair()
+        limits = task_limits(configuration)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        output, errors = (os.open(path, flags, 0o600) for path in (files.stdout, files.stderr))
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "runtime.application.main", str(theirs.fileno()), str(os.getpid())],
+                env=inherited_environment(),
+                cwd=files.work,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                pass_fds=(theirs.fileno(),),
+            )
+        finally:
+            for descriptor in (output, errors):
+                os.close(descriptor)
+            theirs.close()
+        self._send(
+            {
+                "file": program.file,
+                "argv": program.argv,
+                "python_path": program.python_path,
+                "memory_bytes": limits.memory_bytes,
+                "cpu_s": limits.cpu_s,
+            }
+        )
+
+    def serve(self, timeout_s: float) -> MainEnd | None:
+        """Wait that long at most for what main() asks, and answer it; returns how main() ended, when it has."""
+        ready, _, _ = select.select([self._socket], [], [], timeout_s)
+        if not ready:
+            return None
+        try:
+            data = self._socket.recv(1 << 20)
+            messages = self._reader.feed(data)
+        except (ConnectionResetError, WireError) as error:
+            log.error("main() is ended: %s", error)
+            self._process.kill()
+            data, messages = b"", []
+        for message in messages:
+            self._take(message)
+        return None if data else self._ended()
+
+    def _take(self, message: Message) -> None:
+        match message.get("op"):
+            case "finished":
+                self._end = MainEnd(MainOutcome.FINISHED)
+            case "failed":
+                cause = message.get("job_id")
+                self._end = MainEnd(
+                    MainOutcome.FAILED,
+                    str(message.get("error")),
+                    str(message.get("traceback")),
+                    None if cause is None else JobID(cause),
+                )
+            case _:
+                self._send(self._gateway.answer(message))
+
+    def _send(self, message: Message) -> None:
+        try:
+            frame = encode(message)
+        except WireError as error:
+            frame = encode({"error": "WireError", "text": str(error), "remedy": "look at it from outside"})
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is seen by reading
+            self._socket.sendall(frame)
+
+    def _ended(self) -> MainEnd:
+        """Main() has closed its end of the socket, or its process has ended."""
+        self._socket.close()
+        code = self._await_exit()
+        if self._end is not None:
+            return self._end
+        if code == 0:  # it left by os._exit
+            return MainEnd(MainOutcome.FINISHED)
+        outcome = MainOutcome.FAILED if code > 0 else MainOutcome.LOST
+        return MainEnd(
+            outcome, f"the process of main() ended {f'with status {code}' if code > 0 else f'by signal {-code}'}"
+        )
+
+    def _await_exit(self) -> int:
+        try:
+            return self._process.wait(self._patience_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def stop(self) -> MainEnd:
+        """End it: SIGTERM, and after ``task.cancellation.timeout`` SIGKILL."""
+        self._process.terminate()
+        self._await_exit()
+        self._socket.close()
+        return MainEnd(MainOutcome.LOST, "main() was cancelled")
+
+
+class ApplicationBootstrap:
+    """Sees an application to its end, and then the cluster.
+
+    Args:
+        client: of the cluster.
+        configuration: the cluster's.
+        directory: the cluster's.
+    """
+
+    def __init__(self, client: ClusterClient, configuration: Configuration, directory: ClusterDirectory) -> None:
+        self._client = client
+        self._configuration = configuration
+        self._directory = directory
+        self._files = ApplicationFiles(directory)
+        self._program = self._files.program()
+        self._main: MainProcess | None = None
+
+    def run(self) -> None:
+        """Returns when there is no cluster any more; before that, the masters stop this process."""
+        result = self._files.result()
+        if result is None:
+            result = self._to_its_end()
+            self._keep_logs()
+            self._files.write_result(result)
+        log.info("the application %s is %s %s", self._program.id, result.status.value, result.error)
+        claim = self._directory.client_claim()
+        while not claim.try_acquire():  # the client that started the cluster reads the result
+            time.sleep(POLL_S)
+        while True:  # until this process is stopped with the rest
+            try:
+                self._client.shut_down(result.status)
+            except ActorError:
+                if not self._directory.is_running():
+                    return
+            time.sleep(RETRY_S)
+
+    def _to_its_end(self) -> ApplicationResult:
+        book = ApplicationBook()
+        while True:
+            if self._files.is_cancelled:
+                book.cancel()
+            instruction = book.next({} if self._main else self._jobs())
+            match instruction:
+                case ApplicationResult():
+                    return instruction
+                case RunMain():
+                    log.info("main() of %s is run", self._program.name)
+                    self._main = self._new_main()
+                    book.main_started()
+                case StopMain() if self._main is not None:
+                    book.main_ended(self._main.stop())
+                    self._main = None
+                case CancelJobs():
+                    for job_id in instruction.job_ids:
+                        self._cancel(job_id)
+                    time.sleep(POLL_S)
+                case Wait() if self._main is None:
+                    time.sleep(POLL_S)
+            if self._main is not None and (end := self._main.serve(POLL_S)) is not None:
+                log.info("main() of %s has %s %s", self._program.name, end.outcome.value, end.error)
+                book.main_ended(end)
+                self._main = None
+
+    def _new_main(self) -> MainProcess:
+        libraries = [(Path(path), role) for path, role in self._program.libraries]
+        gateway = ApplicationGateway(self._client, ExecuteIds(self._program.id), libraries, self._insist)
+        return MainProcess(self._configuration, self._files, self._program, gateway)
+
+    def _jobs(self) -> dict[JobID, JobStatus]:
+        return {job.job_id: job.status for job in self._insist(self._client.list_jobs)}
+
+    def _cancel(self, job_id: JobID) -> None:
+        with contextlib.suppress(JobAlreadyTerminatedError, JobNotFoundError):
+            self._insist(lambda: self._client.cancel(job_id))
+
+    def _insist(self, ask: Callable[[], T]) -> T:
+        """Ask until the cluster has answered: while no master leads, nothing can be said of the application."""
+        while True:
+            try:
+                return ask()
+            except (ActorError, BlobError, JobNotReachableError) as error:
+                if type(error) is not ActorError and not isinstance(error, _PASSING):
+                    raise
+                log.warning("the cluster does not answer, it is asked again: %s", error)
+                time.sleep(RETRY_S)
+
+    def _keep_logs(self) -> None:
+        """Write what the jobs' tasks wrote beside the components' logs, where it outlives the cluster."""
+        for job_id in self._jobs():
+            try:
+                for entry, content in self._insist(lambda job_id=job_id: self._client.logs(job_id)):  # type: ignore[misc]
+                    if entry.name in TASK_LOGS and content:
+                        write_job_log(self._directory.log, job_id, entry.task, entry.attempt, entry.name, content)
+            except (BlobError, JobNotFoundError, OSError) as error:
+                log.error("the logs of job %s are lost with the cluster: %s", job_id, error)
+
+
+def _connected(configuration: Configuration) -> ClusterClient:
+    """A client, once the master has said where the cluster is."""
+    while True:
+        try:
+            return connect(configuration)
+        except ClusterNotRunning:
+            time.sleep(POLL_S)
+
+
+def main() -> int:
+    """The exit status is 0 when the application is over and the cluster told to end."""
+    context = ComponentContext.read(*sys.argv[1:3])
+    configuration, directory = context.configuration, context.directory
+    configure_logging(log_config(configuration, directory, "application"))
+    try:
+        with _connected(configuration) as client:
+            ApplicationBootstrap(client, configuration, directory).run()
+    except (ClusterError, WireError, OSError) as error:
+        log.critical("the application cannot go on: %s", error, exc_info=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""How main() reaches its cluster: through the process that runs it, which alone has the cluster's secret.
+
+Both ends of their way: typed values in frames over a socket pair. Nothing of what main() sends is unpickled.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from actors.rpc.codec import from_plain, to_plain
+from runtime.application.book import ExecuteIds
+from runtime.client import ClusterClient
+from runtime.gateways.errors import JobAlreadyTerminatedError, JobNotFoundError, JobSubmissionError
+from runtime.gateways.messages import TaskLog
+from runtime.ids import JobID
+from runtime.jobgraph.codec import decode_job_graph, encode
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
+from runtime.jobmaster.execution_state import JobStatus
+from runtime.notebook.errors import NotebookError
+from runtime.spark.wire import BlockingChannel, Message
+
+POLL_S = 0.2
+
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error for error in (JobNotFoundError, JobAlreadyTerminatedError, JobSubmissionError)
+}
+
+
+class ApplicationClient:
+    """What `runtime.client.ClusterClient` is elsewhere, as far as main() has it: its jobs.
+
+    Args:
+        channel: to the process that runs main().
+    """
+
+    def __init__(self, channel: BlockingChannel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+
+    def _ask(self, op: str, **arguments: Any) -> Any:
+        with self._lock:
+            self._channel.send({"op": op, **arguments})
+            answer = self._channel.receive()
+        if answer is None:
+            raise NotebookError("the cluster has gone", "the application is run again where its cluster is")
+        if "error" in answer:
+            kind = _ERRORS.get(answer["error"])
+            raise kind(answer["text"]) if kind else NotebookError(answer["text"], answer["remedy"])
+        return answer["value"]
+
+    def submit(self, graph: JobGraph, main: Path, libraries: Iterable[tuple[Path, ArtifactRole]] = ()) -> JobID:
+        """Execute a job of the application; its id is made from the application's, its name and its number."""
+        files = [[str(path.resolve()), role.value] for path, role in libraries]
+        return JobID(self._ask("submit", graph=encode(graph), main=str(main.resolve()), files=files))
+
+    def status_of(self, job_id: JobID) -> JobStatus:
+        """As `ClusterClient.status_of`."""
+        return JobStatus(self._ask("status_of", job_id=job_id))
+
+    def job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        """As `ClusterClient.job`."""
+        found: ArchivedExecutionGraph = from_plain(self._ask("job", job_id=job_id), ArchivedExecutionGraph)
+        return found
+
+    def watch(self, job_id: JobID) -> Iterator[ArchivedExecutionGraph]:
+        """As `ClusterClient.watch`."""
+        while True:
+            job = self.job(job_id)
+            yield job
+            if job.status.is_globally_terminal:
+                return
+            time.sleep(POLL_S)
+
+    def result(self, job_id: JobID) -> JobResult:
+        """As `ClusterClient.result`."""
+        while not self.status_of(job_id).is_globally_terminal:
+            time.sleep(POLL_S)
+        return self.job(job_id).result()
+
+    def cancel(self, job_id: JobID) -> None:
+        """As `ClusterClient.cancel`."""
+        self._ask("cancel", job_id=job_id)
+
+    def function_result(self, job_id: JobID) -> bytes | None:
+        """As `ClusterClient.function_result`."""
+        found: bytes | None = self._ask("function_result", job_id=job_id)
+        return found
+
+    def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
+        """As `ClusterClient.logs`."""
+        return [(from_plain(log, TaskLog), content) for log, content in self._ask("logs", job_id=job_id)]
+
+    def list_jobs(self) -> list[JobDetails]:
+        """As `ClusterClient.list_jobs`."""
+        return [from_plain(job, JobDetails) for job in self._ask("list_jobs")]
+
+    def close(self) -> None:
+        """Nothing: the way to the cluster is main()'s for as long as it runs."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotebookError(
+            f"{name!r} cannot be had in an application's main(): it reaches its jobs only",
+            "use it from outside, with the cluster.id that `job run` has told",
+        )
+
+
+class ApplicationGateway:
+    """The other end: does for one run of main() what it asks for.
+
+    Args:
+        client: of the cluster.
+        ids: of its jobs.
+        libraries: what all jobs of the application import, beside their own.
+        insist: calls a function until the cluster has answered.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        ids: ExecuteIds,
+        libraries: Iterable[tuple[Path, ArtifactRole]],
+        insist: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        self._client = client
+        self._ids = ids
+        self._libraries = tuple(libraries)
+        self._insist = insist
+
+    def answer(self, message: Message) -> Message:
+        """The answer to a question of main()'s; whatever is wrong with that is the answer, too."""
+        try:
+            return {"value": self._value(str(message["op"]), message)}
+        except Exception as error:  # what user code sends may be wrong in any way; it is told so
+            return {"error": type(error).__name__, "text": str(error), "remedy": str(getattr(error, "remedy", ""))}
+
+    def _value(self, op: str, message: Message) -> Any:
+        if op == "submit":
+            return self._submit(message)
+        if op == "list_jobs":
+            return [to_plain(job) for job in self._insist(self._client.list_jobs)]
+        job_id = JobID(message["job_id"])
+        match op:
+            case "status_of":
+                return self._insist(lambda: self._client.status_of(job_id)).value
+            case "job":
+                return to_plain(self._insist(lambda: self._client.job(job_id)))
+            case "cancel":
+                return self._insist(lambda: self._client.cancel(job_id))
+            case "function_result":
+                return self._insist(lambda: self._client.function_result(job_id))
+            case "logs":
+                return [[to_plain(log), content] for log, content in self._insist(lambda: self._client.logs(job_id))]
+        raise ValueError(f"main() asks for {op!r}, which there is not")
+
+    def _submit(self, message: Message) -> JobID:
+        graph = decode_job_graph(message["graph"])
+        graph = replace(graph, job_id=self._ids.next(graph.name))
+        try:
+            self._insist(lambda: self._client.status_of(graph.job_id))
+        except JobNotFoundError:
+            libraries = [(Path(path), ArtifactRole(role)) for path, role in message["files"]]
+            main = Path(message["main"])
+            self._insist(lambda: self._client.submit(graph, main, libraries=[*libraries, *self._libraries]))
+        return graph.job_id

@@ -1,0 +1,75 @@
+"""The process of a user's main(): `python -m runtime.application.main FD PARENT`.
+
+It has the limits of a task process, and no secret: over the descriptor, a socket, it is told what to run, asks for what
+it needs of the cluster, and says how main() has ended. It dies with the process that has started it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from runtime.application.client import ApplicationClient
+from runtime.application.current import use
+from runtime.ids import JobID
+from runtime.notebook.errors import JobFailedError, NotebookError
+from runtime.spark.errors import ScriptExitError
+from runtime.spark.limits import explain, impose
+from runtime.spark.main_program import run_main
+from runtime.spark.process import die_with
+from runtime.spark.spec import ResourceLimits
+from runtime.spark.tracebacks import describe
+from runtime.spark.wire import BlockingChannel
+
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"  # as Python has it
+
+
+def main() -> int:
+    """The exit status is 0 when the user's main() has ended in good order."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    die_with(parent)
+    channel = BlockingChannel(socket.socket(fileno=descriptor))
+    os.set_inheritable(descriptor, False)
+    order = channel.receive()
+    if order is None:
+        return 1
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    limits = ResourceLimits(order["memory_bytes"], order["cpu_s"])
+    impose(limits)
+    use(ApplicationClient(channel))
+    try:
+        run_main(order["file"], order["argv"], order["python_path"])
+    except BaseException as error:  # whatever it is, it is how main() ended
+        shown = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
+        described = describe(shown, {order["file"]: Path(order["file"]).name})
+        words = explain(error, limits) or f"{described['type']}: {described['message']}"
+        if isinstance(error, ScriptExitError):
+            words, described["traceback"] = str(error), ""
+        elif isinstance(error, NotebookError):
+            words = str(error)
+            if error.details:
+                described["traceback"] = f"{error.details.rstrip()}\n{_CAUSE}{described['traceback']}"
+        sys.stderr.write(described["traceback"])
+        sys.stderr.flush()
+        channel.send({"op": "failed", "error": words, "traceback": described["traceback"], "job_id": _cause(error)})
+        return 1
+    channel.send({"op": "finished"})
+    return 0
+
+
+def _cause(error: BaseException | None) -> JobID | None:
+    """The job whose end main() did not handle, if that is why it failed."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, JobFailedError):
+            return error.job_id
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What an application is made of, and what becomes of it: files in the runtime directory of its cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.rpc.codec import from_plain, to_plain
+from conf.files import write_private
+from runtime.application.book import ApplicationResult
+from runtime.environment.directory import ClusterDirectory
+from runtime.ids import ApplicationID
+from runtime.jobgraph.codec import decode, encode
+from runtime.jobgraph.job_graph import ArtifactRole
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedProgram:
+    """The user's program (Flink's `PackagedProgram`).
+
+    Args:
+        id: of the application; the ids of its jobs come from it.
+        name: shown to the user.
+        file: the program; run as ``__main__``.
+        argv: its arguments.
+        libraries: what its jobs import: path and `ArtifactRole`; main() itself imports the py-files among them.
+    """
+
+    id: ApplicationID
+    name: str
+    file: str
+    argv: tuple[str, ...]
+    libraries: tuple[tuple[str, ArtifactRole], ...] = ()
+
+    @property
+    def python_path(self) -> tuple[str, ...]:
+        """Where main() finds its py-files: archives as such, modules by their directories."""
+        files = [Path(path) for path, role in self.libraries if role is ArtifactRole.PY_FILE]
+        return tuple(str(path.parent if path.suffix == ".py" else path) for path in files)
+
+
+class ApplicationFiles:
+    """The files of a cluster's one application.
+
+    Args:
+        directory: the cluster's.
+
+    Attributes:
+        work: the working directory of main().
+        stdout: what the last run of main() wrote, as ``stderr``.
+    """
+
+    def __init__(self, directory: ClusterDirectory) -> None:
+        self._root = directory.application
+        self._program = self._root / "program"
+        self._cancelled = self._root / "cancelled"
+        self._result = directory.archive / "application.json"
+        self.work = self._root / "work"
+        self.stdout = directory.log / "application.stdout"
+        self.stderr = directory.log / "application.stderr"
+
+    def deploy(
+        self,
+        application_id: ApplicationID,
+        name: str,
+        file: Path,
+        argv: Iterable[str],
+        libraries: Iterable[tuple[Path, ArtifactRole]],
+    ) -> PackagedProgram:
+        """Copy a program and its files for the cluster that is to run it. Raises OSError."""
+        if self._root.exists():
+            shutil.rmtree(self._root)
+        self._result.unlink(missing_ok=True)
+        self._root.mkdir(mode=0o700)
+        self.work.mkdir(mode=0o700)
+        copies = [(self._copy(path, str(number)), role) for number, (path, role) in enumerate(libraries)]
+        program = PackagedProgram(application_id, name, self._copy(file, "main"), tuple(argv), tuple(copies))
+        write_private(self._program, encode(program))
+        return program
+
+    def _copy(self, path: Path, folder: str) -> str:
+        place = self._root / folder
+        place.mkdir(mode=0o700)
+        return str(shutil.copyfile(path, place / path.name))
+
+    def program(self) -> PackagedProgram:
+        """What `deploy` left. Raises OSError, WireError."""
+        return decode(self._program.read_bytes(), PackagedProgram)
+
+    def cancel(self) -> None:
+        """Say that the application is to be cancelled, whoever looks after it then. Raises OSError."""
+        self._cancelled.touch(mode=0o600)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether that was said."""
+        return self._cancelled.exists()
+
+    def write_result(self, result: ApplicationResult) -> None:
+        """Write down how it ended. Raises OSError."""
+        write_private(self._result, json.dumps(to_plain(result)).encode())  # for people, too: it stays
+
+    def result(self) -> ApplicationResult | None:
+        """How it ended; None while it has not. Raises OSError, WireError."""
+        try:
+            found: ApplicationResult = from_plain(json.loads(self._result.read_bytes()), ApplicationResult)
+        except FileNotFoundError:
+            return None
+        return found
