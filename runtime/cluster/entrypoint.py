@@ -1,8 +1,9 @@
 """The process of a session cluster's master (Flink's `SessionClusterEntrypoint`).
 
-    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD [join]
+    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD [join | member]
 
-It is started by `python -m runtime.cluster start`, or by `master` to join a running cluster. It reads the configuration
+It is started by `python -m runtime.cluster start`, or by `master` to join a running cluster, or by
+`start --role master` as a member of a cluster on several hosts. It reads the configuration
 handed over in the runtime directory, and says on the report descriptor, in one JSON line, that it serves or why it does
 not.
 """
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 EXPECTED = (ActorError, ClusterError, ConfigurationError, HaError, OSError)
 
 
-class _Report:
+class Report:
     """The one line that tells the starter how it went; nobody may be there to read it any more."""
 
     def __init__(self, descriptor: int) -> None:
@@ -64,7 +65,8 @@ async def _serve(
     system: ProcessActorSystem,
     claim: Claim,
     lock: ClusterLock,
-    report: _Report,
+    report: Report,
+    is_member: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
     secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
@@ -81,7 +83,7 @@ async def _serve(
         await ha.cleanup()  # a killed master's handles went with it
     storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
     storage.mkdir(mode=0o700, parents=True, exist_ok=True)
-    master = Master(service, context, system, receptionist, redis, ha, claim)
+    master = Master(service, context, system, receptionist, redis, ha, claim, is_member)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
     await service.start_server(receptionist)
@@ -142,8 +144,8 @@ def _take_number(directory: ClusterDirectory) -> Claim:
 
 def main() -> int:
     """Run a master until it is told to stop; the exit status is 0, or 1 when it could not start."""
-    directory, report = ClusterDirectory(Path(sys.argv[1])), _Report(int(sys.argv[2]))
-    joins = sys.argv[3:] == ["join"]
+    directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
+    joins, is_member = sys.argv[3:] == ["join"], sys.argv[3:] == ["member"]
     try:
         configuration = Configuration.read(directory.configuration_file)
         with directory.join() if joins else directory.acquire() as lock:
@@ -154,7 +156,7 @@ def main() -> int:
             preload()
             # Before any thread is started: the actor system's admin is forked from this process.
             system = ProcessActorSystem(secret)
-            asyncio.run(_serve(configuration, directory, system, claim, lock, report))
+            asyncio.run(_serve(configuration, directory, system, claim, lock, report, is_member))
             claim.forget()
             if lock.is_alone():
                 directory.clean()

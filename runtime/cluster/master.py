@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
 from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
+from runtime.cluster.worker_process import start_worker
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
@@ -70,6 +70,8 @@ class Master(RpcEndpoint, MasterGateway):
         redis: the embedded Redis, or None when another is configured.
         ha: high-availability services; closed with the endpoint.
         claim: its own, with its number.
+        is_member: whether it is one host's of a cluster on several: told to end by a signal, it leaves the jobs to the
+            masters of the others, or to those that are started later.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Master(RpcEndpoint, MasterGateway):
         redis: EmbeddedRedis | None,
         ha: HighAvailabilityServices,
         claim: Claim,
+        is_member: bool = False,
     ) -> None:
         super().__init__(service, "master")
         self._context = context
@@ -89,6 +92,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._redis = redis
         self._ha = ha
         self._claim = claim
+        self._is_member = is_member
         number = claim.path.name.removeprefix("master-")
         self._suffix = "" if number == "0" else f"-{number}"
         self._specs = ComponentSpecs(context, self._suffix)
@@ -168,7 +172,7 @@ class Master(RpcEndpoint, MasterGateway):
                     log.error("a process could not be stopped: %s", outcome)
         await self.service.loop.run_in_executor(self._system_thread, self._system.shutdown)
         await self._leaders.stop()
-        if is_last and self._described:
+        if is_last and self._described and (self._ends_cluster or not self._is_member):
             await self._await_other_masters()
             await self._clean_up_ha()
         await self._ha.close()
@@ -213,22 +217,13 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _worker_child(self, index: int, claim: Claim) -> Child:
         name = f"taskmanager-{index}"
-        command = [sys.executable, "-m", "runtime.cluster.worker", *map(str, self._context.arguments().values())]
 
         async def start() -> Running:
             living = claim.living()
             if living is not None:
                 log.info("%s runs as process %d already", name, living[0].pid)
                 return Running(living[0].pid)
-            path = self._context.directory.log / f"{name}.out"
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: ASYNC230, PTH123
-                process = subprocess.Popen(  # noqa: ASYNC220  # a fork of some milliseconds, from the main thread
-                    [*command, str(index)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            process = start_worker(self._context, index, name)
             claim.note(ProcessRecord.of(name, process.pid))
             return Running(process.pid, "", process)
 

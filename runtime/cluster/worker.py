@@ -1,6 +1,6 @@
 """The process of a worker: owns the Spark driver JVM and hosts the TaskExecutor (Flink's `TaskManagerRunner`).
 
-    python -m runtime.cluster.worker RUNTIME_DIR SYSTEM_ADDRESS INDEX
+    python -m runtime.cluster.worker RUNTIME_DIR SYSTEM_ADDRESS INDEX [NAME]
 
 The TaskExecutor may be killed and is started again beside the living JVM, which it adopts. When the JVM ends, the
 TaskExecutor ends with it and both are started anew.
@@ -42,12 +42,13 @@ class TaskManagerRunner:
         context: the surroundings of the components.
         system: the worker's own actor system.
         index: which worker of this machine, from 0.
+        name: of the TaskExecutor, and of its logs.
     """
 
-    def __init__(self, context: ComponentContext, system: ProcessActorSystem, index: int) -> None:
+    def __init__(self, context: ComponentContext, system: ProcessActorSystem, index: int, name: str) -> None:
         self._context = context
         self._system = system
-        self._name = f"taskmanager-{index}"
+        self._name = name
         self._directory = context.directory.taskmanager(index)
         self._is_embedded = ProgramInfo.file(self._directory).exists()
         self._driver: SparkDriver | None = None
@@ -130,10 +131,10 @@ class TaskManagerRunner:
 
 def main() -> int:
     """Run a worker until it is told to stop; the exit status is 0, or 1 when it could not start."""
-    runtime_dir, system_address, index = sys.argv[1:4]
+    runtime_dir, system_address, index, *given = sys.argv[1:]
     context = ComponentContext.read(runtime_dir, system_address)
     configuration: Configuration = context.configuration
-    name = f"taskmanager-{index}"
+    name = given[0] if given else f"taskmanager-{index}"
     context.directory.taskmanager(int(index)).mkdir(mode=0o700, exist_ok=True)
     configure_logging(log_config(configuration, context.directory, f"{name}-runner"))
     log.info("the worker %s starts as process %d", name, os.getpid())
@@ -141,7 +142,7 @@ def main() -> int:
     try:
         # Before any thread is started: the actor system's admin is forked from this process.
         system = ProcessActorSystem(secret)
-        asyncio.run(TaskManagerRunner(context, system, int(index)).run())
+        asyncio.run(TaskManagerRunner(context, system, int(index), name).run())
     except (ActorError, SparkVehicleError, OSError) as error:
         log.critical("the worker %s ends: %s", name, error, exc_info=True)
         with contextlib.suppress(OSError):

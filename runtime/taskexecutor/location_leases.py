@@ -96,7 +96,7 @@ class LocationLeases:
         os.kill(pid, signal.SIGKILL)
 
 
-def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver) -> LeaseHolder:
+def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str) -> LeaseHolder:
     """An attempt as the holder of a lease."""
     return LeaseHolder(
         descriptor.job_id,
@@ -105,6 +105,7 @@ def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver) -> L
         descriptor.attempt_id,
         descriptor.attempt_number,
         driver.info.pid,
+        host,
     )
 
 

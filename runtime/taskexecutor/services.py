@@ -10,7 +10,14 @@ from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
-from conf.options import BlobOptions, CheckpointingOptions, JobOptions, StreamingOptions, TaskManagerOptions
+from conf.options import (
+    BlobOptions,
+    CheckpointingOptions,
+    ClusterOptions,
+    JobOptions,
+    StreamingOptions,
+    TaskManagerOptions,
+)
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
@@ -39,6 +46,7 @@ class TaskServices:
         checkpoints_dir: where the jobs' checkpoints are.
         query_failure_grace_s: see `runtime.spark.query_supervision`.
         no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
+        host: the address of this machine.
     """
 
     driver: SparkDriver
@@ -53,6 +61,7 @@ class TaskServices:
     checkpoints_dir: Path
     query_failure_grace_s: float
     no_progress_timeout_s: float | None
+    host: str
 
 
 def create_services(
@@ -99,4 +108,5 @@ def create_services(
         get(CheckpointingOptions.CHECKPOINTS_DIR),
         get(StreamingOptions.FAILURE_GRACE),
         get(StreamingOptions.NO_PROGRESS_TIMEOUT),
+        get(ClusterOptions.HOST),
     )
