@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_harness import await_value
+from actors.rpc.security import load_or_create_secret
+from tests.cluster_harness import ROOT, await_value
 from tests.fakes.network import Network, why_not
 from tests.faults.exactly_once import STREAM, WINDOW_MINUTES
 from tests.faults.hosts import Hosts, lives
@@ -118,6 +122,62 @@ def test_a_host_that_is_cut_off_loses_its_tasks_to_another_and_comes_back(networ
     for host, role in (("two", "task-executor"), ("three", "task-executor"), ("one", "master")):
         hosts.run(host, "stop", "--role", role)
     assert network.processes("two") == network.processes("three") == set()
+
+
+class _Program:
+    """A part of `tests.faults.cut_actors` on a host."""
+
+    def __init__(self, network: Network, name: str, what: str, secret: Path, last: str) -> None:
+        command = [sys.executable, "-m", "tests.faults.cut_actors", what, network.addresses[name], str(secret), last]
+        self.errors = secret.with_name(f"{what}-{time.monotonic_ns()}.err")
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                network.command(name, *command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
+            )
+
+    def says(self) -> str:
+        """Its next line."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        assert line, self.errors.read_text()
+        return line
+
+    def hears(self, line: str = "") -> None:
+        """Let it go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+
+@pytest.mark.timeout(600)
+def test_an_actor_system_that_was_cut_off_is_in_quarantine_until_it_is_started_anew(
+    network: Network, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    load_or_create_secret(secret)
+    served = _Program(network, "two", "serve", secret, "0")
+    address = served.says()
+    watching = _Program(network, "one", "watch", secret, address)
+    served.hears(watching.says())
+    assert served.says() == "watching"
+    network.cut("two")
+    assert watching.says() == "terminated"
+    network.rejoin("two")
+    watching.hears()
+    assert watching.says() == "unreachable: Quarantined"
+    served.process.kill()
+    served.process.wait(PATIENCE_S)
+    anew = _Program(network, "two", "serve", secret, address.rpartition(":")[2])
+    assert anew.says() == address
+    watching.hears()
+    assert watching.says() == "again x"
+    for program in (anew, watching):
+        program.process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.mark.slow
