@@ -68,7 +68,7 @@ def _worker(context: ComponentContext, index: int) -> Child:
     return Child(name, "worker", start, stop)
 
 
-async def _registered(context: ComponentContext) -> None:
+async def all_registered(context: ComponentContext) -> None:
     """Return when every TaskExecutor has been registered once; raises `RegistrationTimeoutError`."""
     timeout_s = context.configuration.get(TaskManagerOptions.REGISTRATION_TIMEOUT)
     waiting = registrations(context.configuration, context.directory)
@@ -91,7 +91,7 @@ async def _serve(context: ComponentContext, report: Report) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_requested.set)
     supervisor = Supervisor(lambda child, pid: None)
-    registering, stopped = loop.create_task(_registered(context)), loop.create_task(stop_requested.wait())
+    registering, stopped = loop.create_task(all_registered(context)), loop.create_task(stop_requested.wait())
     try:
         for index in range(context.configuration.get(TaskManagerOptions.COUNT)):
             await supervisor.add(_worker(context, index))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Isolation:
-    """Keeps the time since the cluster was last heard of. Times are monotonic seconds.
+    """Keeps the time since the cluster was last heard of. Times are seconds, of a clock that runs through suspend.
 
     Args:
         timeout_s: seconds without a sign of it after which one is cut off.

@@ -6,11 +6,10 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable
 
 from runtime.ha.errors import HaError
-from runtime.ha.model import RESOURCE_MANAGER
+from runtime.ha.model import RESOURCE_MANAGER, boottime
 from runtime.ha.services import HighAvailabilityServices
 from runtime.taskexecutor.isolation import Isolation
 
@@ -23,9 +22,10 @@ class IsolationWatch:
     Args:
         ha: whether it is reached is what tells a cluster without a leader from one that is cut off.
         timeout_s: see `Isolation`; None: one never takes itself for cut off.
-        interval_s: seconds between two looks.
+        interval_s: ``heartbeat.interval``: seconds between two looks at the most.
         has_tasks: whether there is anything to end.
         driver_pid: process of the Spark driver.
+        clock: seconds; runs through suspend.
     """
 
     def __init__(
@@ -35,35 +35,41 @@ class IsolationWatch:
         interval_s: float,
         has_tasks: Callable[[], bool],
         driver_pid: int,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self._ha = ha
-        self._isolation = None if timeout_s is None else Isolation(timeout_s, time.monotonic())
+        self._isolation = None if timeout_s is None else Isolation(timeout_s, clock())
         self._interval_s = interval_s
+        self._step_s = interval_s / 2  # one for the pause, one for the answer
         self._has_tasks = has_tasks
         self._driver_pid = driver_pid
+        self._clock = clock
 
     def heard(self) -> None:
         """The cluster has given a sign of life."""
         if self._isolation is not None:
-            self._isolation.heard(time.monotonic())
+            self._isolation.heard(self._clock())
 
     async def run(self) -> None:
         """Watch until the process ends, or there is nothing to watch."""
-        isolation = self._isolation
-        while isolation is not None:
-            await asyncio.sleep(self._interval_s)
-            asked = time.monotonic()
-            if isolation.silent_for(asked) > self._interval_s:
-                try:
-                    async with asyncio.timeout(self._interval_s):
-                        await self._ha.current_leader(RESOURCE_MANAGER)
-                except (HaError, TimeoutError) as error:
-                    log.debug("the store of the leaders does not answer: %s", error)
-                else:
-                    isolation.heard(asked)
-            now = time.monotonic()
-            if isolation.is_isolated(now) and self._has_tasks():
-                self._end(isolation.silent_for(now))
+        while self._isolation is not None:
+            await asyncio.sleep(self._step_s)
+            await self.look(self._isolation)
+
+    async def look(self, isolation: Isolation) -> None:
+        """Ask the store of the leaders if nobody has spoken for an interval, and end it all if that was too long."""
+        asked = self._clock()
+        if isolation.silent_for(asked) > self._interval_s:
+            try:
+                async with asyncio.timeout(self._step_s):
+                    await self._ha.current_leader(RESOURCE_MANAGER)
+            except (HaError, TimeoutError) as error:
+                log.debug("the store of the leaders does not answer: %s", error)
+            else:
+                isolation.heard(asked)
+        now = self._clock()
+        if isolation.is_isolated(now) and self._has_tasks():
+            self._end(isolation.silent_for(now))
 
     def _end(self, silent_s: float) -> None:
         """Not in good order, which takes its time: by now the tasks may be run elsewhere."""

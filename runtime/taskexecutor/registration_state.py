@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 from conf.files import write_private
+
+log = logging.getLogger(__name__)
 
 WAITING = "waiting"
 REFUSED = "refused"
@@ -24,10 +27,14 @@ class RegistrationState:
         self._written: tuple[str, str] | None = None
 
     def write(self, state: str, reason: str = "") -> None:
-        """Say how it stands: `WAITING` and `REFUSED` with their reason. Raises OSError."""
+        """Say how it stands: `WAITING` and `REFUSED` with their reason. A full disk keeps nobody from registering."""
         if (state, reason) != self._written:
-            write_private(self._path, json.dumps({"state": state, "reason": reason}).encode())
-            self._written = state, reason
+            try:
+                write_private(self._path, json.dumps({"state": state, "reason": reason}).encode())
+            except OSError as error:
+                log.warning("that this TaskExecutor is %s cannot be written to %s: %s", state, self._path, error)
+            else:
+                self._written = state, reason
 
     def read(self) -> tuple[str, str]:
         """State and reason; waiting without a word where nothing was said yet."""

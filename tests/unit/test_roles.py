@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import runtime
+from actors.address import ActorAddress
 from actors.errors import AuthenticationError
 from conf.configuration import Configuration
 from conf.options import ClusterOptions, HeartbeatOptions, HighAvailabilityOptions, SecurityOptions, TaskManagerOptions
 from runtime.cluster import role_configuration as roles
+from runtime.cluster.host import RegistrationTimeoutError, all_registered, registrations
 from runtime.cluster.role_configuration import Role, check_host, check_role, find_host, role_configuration
+from runtime.environment.context import ComponentContext
+from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import PreflightError
 from runtime.environment.shared_directory import mark_shared_directory, shared_directory_mark
 from runtime.gateways.errors import RegistrationRejectedError
 from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.ha.errors import RedisUnreachableError
+from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ResourceID
 from runtime.resourcemanager.admission import Admission
 from runtime.resourcemanager.instance_manager import InstanceManager
+from runtime.taskexecutor import isolation_watch
 from runtime.taskexecutor.isolation import Isolation
-from runtime.taskexecutor.registration_state import REFUSED, WAITING, RegistrationState
+from runtime.taskexecutor.isolation_watch import IsolationWatch
+from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
 
 OTHER = "192.0.2.7"
 
@@ -229,3 +239,68 @@ def test_a_registration_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert RegistrationState(tmp_path).read() == (REFUSED, "why")
     state.forget()
     assert state.read() == (WAITING, "")
+
+
+# ------------------------------------------------------------------ host process
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> ComponentContext:
+    """Of a host with two TaskExecutors, which have a second to be registered."""
+    settings = {"taskmanager.count": "2", "taskmanager.registration.timeout": "1 s", "taskmanager.resource-id": "tm"}
+    configuration = shared(tmp_path, **settings)
+    directory = ClusterDirectory(tmp_path)
+    for index in range(2):
+        directory.taskmanager(index).mkdir()
+    return ComponentContext(configuration, directory, ActorAddress.parse("akka.tcp://understudy@h:1/user/x"))
+
+
+async def test_a_host_ends_when_one_of_its_task_executors_is_not_registered_in_time(context: ComponentContext) -> None:
+    states = registrations(context.configuration, context.directory)
+    states["tm-0"].write(REGISTERED)
+    states["tm-1"].write(WAITING, "no ResourceManager leads")
+    with pytest.raises(
+        RegistrationTimeoutError, match=r"^tm-1 was not registered .* \(1 s\): no ResourceManager leads$"
+    ):
+        await all_registered(context)
+
+
+async def test_once_registered_they_have_all_the_time(context: ComponentContext) -> None:
+    for state in registrations(context.configuration, context.directory).values():
+        state.write(REGISTERED)
+    await all_registered(context)
+
+
+class _Store:
+    """The store of the leaders, which is reached or not."""
+
+    reached = True
+
+    async def current_leader(self, component: str) -> None:
+        if not self.reached:
+            raise RedisUnreachableError("redis", "away")
+
+
+async def test_who_is_cut_off_kills_its_driver_and_itself_only_with_tasks_and_without_redis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed, store, now = list[int](), _Store(), [0.0]
+    tasks = ["one"]
+    isolation = Isolation(4.0, 0.0)
+    monkeypatch.setattr(isolation_watch.os, "kill", lambda pid, number: killed.append(pid))
+    ha = cast("HighAvailabilityServices", store)
+    watch = IsolationWatch(ha, 4.0, 1.0, lambda: bool(tasks), 77, lambda: now[0])
+    now[0] = 10.0
+    await watch.look(isolation)
+    assert not killed  # Redis is reached: the master is dead, or being replaced
+    store.reached = False
+    now[0] = 13.9
+    await watch.look(isolation)
+    assert not killed
+    tasks.clear()
+    now[0] = 14.0
+    await watch.look(isolation)
+    assert not killed  # there is nothing to end
+    tasks.append("one")
+    await watch.look(isolation)
+    assert killed == [77, os.getpid()]
