@@ -45,18 +45,24 @@ EXPECTED = (ActorError, ClusterError, ConfigurationError, HaError, OSError)
 
 
 class Report:
-    """The one line that tells the starter how it went; nobody may be there to read it any more."""
+    """The one line that tells the starter how it went; nobody may be there to read it any more.
+
+    What comes after the first is for the log alone.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor: int | None = descriptor
         os.set_inheritable(descriptor, False)
 
     def send(self, **values: str) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
         try:
-            os.write(self._descriptor, json.dumps(values).encode() + b"\n")
+            os.write(descriptor, json.dumps(values).encode() + b"\n")
         except BrokenPipeError:
             log.warning("whoever started this master is gone")
-        os.close(self._descriptor)
+        os.close(descriptor)
 
 
 async def _serve(

@@ -9,7 +9,6 @@ and ends when one of them has not been registered within ``taskmanager.registrat
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -131,8 +130,7 @@ def main() -> int:
                 directory.clean()
     except (ClusterError, ConfigurationError, OSError) as error:
         log.critical("the TaskExecutors of this host end: %s", error)
-        with contextlib.suppress(OSError):  # it has been sent
-            report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
+        report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
         return 1
     log.info("the TaskExecutors of this host have stopped")
     return 0

@@ -78,10 +78,12 @@ def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: b
 
 def _everywhere(configuration: Configuration, verb: str, as_json: bool) -> None:
     """Over ssh: the masters first where they are started, and last where they are stopped."""
-    given: Path | None = click.get_current_context().params["config_file"]
+    parameters = click.get_current_context().params
+    given: Path | None = parameters["config_file"]
     masters, workers = read_host_files(given)
     config_file = (given or Path(os.environ[CONF_DIR_VARIABLE]) / FILE_NAME).absolute()
-    overrides = _overrides(configuration)
+    overrides: tuple[str, ...] = parameters["overrides"]
+    _refuse_secrets(overrides)
     groups = [
         [
             HostRole(
@@ -115,11 +117,9 @@ def _tell(outcome: Outcome) -> None:
     _say(f"{outcome.host}: {outcome.role.value} {'is done' if outcome.ok else 'FAILED'}")
 
 
-def _overrides(configuration: Configuration) -> list[str]:
-    """What was given with ``-D``, for the hosts; other users see their command lines, so no secret may be in it."""
-    given = configuration.given_by("-D")
-    for key in given:
+def _refuse_secrets(overrides: tuple[str, ...]) -> None:
+    """What is given with ``-D`` goes to the hosts' command lines, which other users of theirs see."""
+    for key in (override.partition("=")[0].strip() for override in overrides):
         option = options_by_key().get(key)
         if is_sensitive(key) or (option is not None and option.value_type.secret):
             raise ClusterError(f"{key} would be seen on the hosts' command lines", "set it in config.yaml, mode 0600")
-    return [f"{key}={value}" for key, value in given.items()]

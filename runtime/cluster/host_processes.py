@@ -118,6 +118,7 @@ def processes_of(directory: ClusterDirectory) -> list[int]:
 
 
 def await_condition(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait until something is so; returns whether it was within *timeout_s* seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -123,8 +123,10 @@ def _run(command: list[str], limit_s: float) -> tuple[bool, str]:
     if done.returncode == 0:
         return True, _last_line(done.stdout)
     said = next((line for line in done.stderr.splitlines() if line.startswith("error: ")), _last_line(done.stderr))
-    return False, f"{'ssh: ' if done.returncode == SSH_FAILED else ''}{said.removeprefix('error: ')}" or (
-        f"exit status {done.returncode}"
+    return (
+        False,
+        f"{'ssh: ' if done.returncode == SSH_FAILED else ''}{said.removeprefix('error: ').removeprefix('ssh: ')}"
+        or (f"exit status {done.returncode}"),
     )
 
 

@@ -6,11 +6,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from conf.configuration import Configuration
+from runtime.cluster.__main__ import cli
 from runtime.cluster.host_files import HostFileError, Master, parse_hosts, parse_masters, read_host_files
 from runtime.cluster.role_configuration import Role
 from runtime.cluster.ssh import HostRole, remote_command, ssh_command
+from runtime.environment.errors import ClusterError
 
 
 def test_masters_and_workers_are_read_as_flinks(tmp_path: Path) -> None:
@@ -63,3 +66,14 @@ def test_what_a_host_is_told_passes_two_shells_unchanged() -> None:
     command = ssh_command(configuration, "node1", told)
     assert command[:3] == ["ssh", "-o", "BatchMode=yes"]
     assert command[-5:] == ["-p", "2222", "--", "node1", told]
+
+
+def test_no_secret_reaches_the_command_lines_of_hosts(tmp_path: Path) -> None:
+    for name in ("config.yaml", "masters", "workers"):
+        (tmp_path / name).write_text("" if name == "config.yaml" else "192.0.2.7\n")
+    for secret in ("high-availability.redis.url=redis://:word@192.0.2.1/0", "spark.my.password=word"):
+        given = ["start", "--hosts", "--config", str(tmp_path / "config.yaml"), "-D", secret]
+        done = CliRunner().invoke(cli, given)
+        assert isinstance(done.exception, ClusterError)
+        assert "would be seen on the hosts' command lines" in str(done.exception)
+        assert "word@" not in str(done.exception)
