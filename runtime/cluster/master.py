@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,7 +33,6 @@ from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
 from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
-from runtime.cluster.worker_process import start_worker
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
@@ -217,13 +217,22 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _worker_child(self, index: int, claim: Claim) -> Child:
         name = f"taskmanager-{index}"
+        command = [sys.executable, "-m", "runtime.cluster.worker", *map(str, self._context.arguments().values())]
 
         async def start() -> Running:
             living = claim.living()
             if living is not None:
                 log.info("%s runs as process %d already", name, living[0].pid)
                 return Running(living[0].pid)
-            process = start_worker(self._context, index, name)
+            path = self._context.directory.log / f"{name}.out"
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: ASYNC230, PTH123
+                process = subprocess.Popen(  # noqa: ASYNC220  # a fork of some milliseconds, from the main thread
+                    [*command, str(index)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
             claim.note(ProcessRecord.of(name, process.pid))
             return Running(process.pid, "", process)
 

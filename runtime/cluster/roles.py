@@ -21,9 +21,8 @@ from conf.options import (
 )
 from runtime.cluster.host import registrations
 from runtime.cluster.host_processes import ClusterStartError, launch, sweep
-from runtime.cluster.preflight import require, standard_checks
 from runtime.cluster.role_configuration import Role, check_host, check_role, find_host, role_configuration
-from runtime.cluster.session import Say, describe_redis, find_java, leave_cluster, start_cluster
+from runtime.cluster.session import Say, leave_cluster, require_for_workers, start_cluster
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterNotRunning
@@ -103,8 +102,7 @@ def _start_task_executors(configuration: Configuration, say: Say) -> str:
             f"TaskExecutors of this host run already in {directory.root}",
             "stop them with `python -m runtime.cluster stop --role task-executor`",
         )
-    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
-    require(standard_checks(configuration, lambda: find_java(configuration), check_redis, with_ports=False))
+    require_for_workers(configuration)
     if not has_redis(configuration):
         _check_secret(configuration)
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))

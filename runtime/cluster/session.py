@@ -68,7 +68,7 @@ def start_cluster(
             "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
         )
     check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
-    require(standard_checks(configuration, lambda: find_java(configuration), check_redis))
+    require(standard_checks(configuration, lambda: _find_java(configuration), check_redis))
     directory.create()
     sweep(directory)  # what a killed master left behind
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
@@ -122,8 +122,7 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
         )
 
 
-def find_java(configuration: Configuration) -> str:
-    """The Java that would be used, in a few words; raises `SparkVehicleError`."""
+def _find_java(configuration: Configuration) -> str:
     from runtime.spark.java import find_java
 
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
@@ -257,6 +256,12 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
             directory.clean()
             if directory.checkpoints.exists():  # of jobs that are over with the cluster
                 shutil.rmtree(directory.checkpoints)
+
+
+def require_for_workers(configuration: Configuration) -> None:
+    """See that this host has what TaskExecutors need; raises as `start_cluster`."""
+    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
+    require(standard_checks(configuration, lambda: _find_java(configuration), check_redis, with_ports=False))
 
 
 def leave_cluster(configuration: Configuration, say: Say) -> None:
