@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import time
@@ -27,6 +28,18 @@ class Sshd:
     options: tuple[str, ...]
 
 
+def unused_port() -> int:
+    """A port of loopback below those that the kernel gives to whoever asks for any: it stays free until it is used."""
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("a hundred ports are in use")
+
+
 def find_sshd() -> str | None:
     """The server's program, which is on no ordinary user's path."""
     found = (Path(directory, "sshd") for directory in (*os.get_exec_path(), "/usr/sbin", "/usr/local/sbin"))
@@ -40,9 +53,7 @@ def running_sshd(program: str, directory: Path) -> Iterator[Sshd]:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name], check=True)
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where root's sshd drops its privileges
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = unused_port()
     settings = directory / "sshd_config"
     settings.write_text(
         f"ListenAddress 127.0.0.1:{port}\nHostKey {directory}/host_key\nAuthorizedKeysFile {directory}/user_key.pub\n"

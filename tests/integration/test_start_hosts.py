@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster_harness import ROOT, Cluster
-from tests.fakes.sshd import find_sshd, running_sshd
+from tests.fakes.sshd import find_sshd, running_sshd, unused_port
 from tests.job_files import TRIVIAL, write_job
 
 ABSENT = "127.0.0.2"
@@ -39,16 +38,13 @@ def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp
     program = find_sshd()
     if program is None:
         pytest.skip("there is no sshd (openssh-server)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     run, conf = tmp_path / "run", tmp_path / "config.yaml"
     with running_sshd(program, tmp_path) as sshd:
         settings = {
             "cluster.runtime-dir": str(run),
             "cluster.start-timeout": "5 min",
             "high-availability.type": "none",
-            "jobmanager.rpc.port": str(port),
+            "jobmanager.rpc.port": str(unused_port()),
             "rest.port": "0",
             "spark.driver.memory": "1g",
             "env.ssh.opts": shlex.join(sshd.options),
