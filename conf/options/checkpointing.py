@@ -30,11 +30,11 @@ class ExternalizedCheckpointRetention(Enum):
 
 
 def _checkpoints_dir(configuration: Configuration) -> Path:
-    return configuration.get(ClusterOptions.RUNTIME_DIR) / "checkpoints"
+    return configuration.get(ClusterOptions.SHARED_DIR) / "checkpoints"
 
 
 def _savepoints_dir(configuration: Configuration) -> Path:
-    return configuration.get(ClusterOptions.RUNTIME_DIR) / "savepoints"
+    return configuration.get(ClusterOptions.SHARED_DIR) / "savepoints"
 
 
 class CheckpointingOptions:
@@ -91,7 +91,7 @@ class CheckpointingOptions:
         "execution.checkpointing.dir",
         FilePath("/data/checkpoints"),
         _checkpoints_dir,
-        "<cluster.runtime-dir>/checkpoints",
+        "<cluster.shared-dir>/checkpoints",
         "Where checkpoints are. On the file system of the queries' checkpointLocations they are hard links and cost no "
         "room; elsewhere they are copies.",
         fallback_keys=("state.checkpoints.dir",),
@@ -100,7 +100,7 @@ class CheckpointingOptions:
         "execution.checkpointing.savepoint-dir",
         FilePath("/data/savepoints"),
         _savepoints_dir,
-        "<cluster.runtime-dir>/savepoints",
+        "<cluster.shared-dir>/savepoints",
         "Where savepoints are made that are asked for without a directory.",
         fallback_keys=("state.savepoints.dir",),
     )

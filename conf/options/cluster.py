@@ -36,6 +36,14 @@ def _runtime_dir(configuration: Configuration) -> Path:
     return Path.home() / ".understudy" / configuration.get(ClusterOptions.ID)
 
 
+def _shared_dir(configuration: Configuration) -> Path:
+    return configuration.get(ClusterOptions.RUNTIME_DIR)
+
+
+def _host(configuration: Configuration) -> str:
+    return configuration.get(JobManagerOptions.RPC_ADDRESS)
+
+
 def _secret_file(configuration: Configuration) -> Path:
     return configuration.get(ClusterOptions.RUNTIME_DIR) / "secret"
 
@@ -56,6 +64,23 @@ class ClusterOptions:
         _runtime_dir,
         "~/.understudy/<cluster.id>",
         "The one directory under which the cluster keeps its files: sockets, logs, blobs, state, archive. Mode 0700.",
+    )
+    HOST = computed_option(
+        "cluster.host",
+        HOST_NAME,
+        _host,
+        "<jobmanager.rpc.address>",
+        "The address of this machine, on which its processes listen and at which those of other machines reach them. "
+        "`start --role` finds it: the one by which the machine reaches Redis or the master, unless it is set or "
+        "`--host` says another.",
+    )
+    SHARED_DIR = computed_option(
+        "cluster.shared-dir",
+        FilePath("/mnt/understudy"),
+        _shared_dir,
+        "<cluster.runtime-dir>",
+        "The directory for what every machine of the cluster has to see: state, blobs, results, archive, checkpoints "
+        "and savepoints. With several machines it is on a file system that all of them have mounted at the same place.",
     )
     START_TIMEOUT = option(
         "cluster.start-timeout",
@@ -78,8 +103,8 @@ class JobManagerOptions:
         "jobmanager.rpc.address",
         HOST_NAME,
         "127.0.0.1",
-        "The address on which every process of the cluster listens, and at which it is reached. Only this machine can "
-        "reach the default.",
+        "The address at which the master listens and is reached, and so do all processes of its machine. Only this "
+        "machine can reach the default. With masters on several machines it is of no account (`cluster.host`).",
     )
     RPC_PORT = option(
         "jobmanager.rpc.port",
@@ -104,6 +129,30 @@ class TaskManagerOptions:
         Integer(1, 1024, example="2"),
         "2",
         "How many tasks a TaskManager runs at once. All of them share its Spark driver and its cores.",
+    )
+
+    RESOURCE_ID = option(
+        "taskmanager.resource-id",
+        Text("taskmanager", r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "1 to 63 letters, digits, '.', '_' or '-'"),
+        "taskmanager",
+        "What the names of the TaskManagers of `start --role task-executor` begin with; a number follows. Unless it is "
+        "set the machine's address stands between. Two machines cannot use the same.",
+    )
+    REGISTRATION_TIMEOUT = option(
+        "taskmanager.registration.timeout",
+        Duration("5 min", minimum=1.0),
+        "5 min",
+        "How long the TaskManagers of `start --role task-executor` try to register before they end. Those that `start` "
+        "starts go on trying.",
+    )
+    ISOLATION_TIMEOUT = option(
+        "taskmanager.isolation.timeout",
+        Duration("8 s", minimum=0.1),
+        None,
+        "A TaskManager that has tasks and has heard for this long of no ResourceManager and no JobMaster, and reaches "
+        "no Redis, takes itself for cut off: it kills its tasks with their Spark driver and begins anew, since others "
+        "will do its work. Shorter than `heartbeat.timeout`. Unset: `heartbeat.timeout` less twice "
+        "`heartbeat.interval`, half of it at the least, with `start --role`, and never with `start`.",
     )
 
     TASK_MEMORY_LIMIT = option(
@@ -203,7 +252,32 @@ class SecurityOptions:
 
 
 class EnvironmentOptions:
-    """Java and logging."""
+    """Java, logging, and how other hosts are reached."""
+
+    SSH_OPTS = option(
+        "env.ssh.opts",
+        Arguments("-p 2222 -i /home/me/.ssh/cluster"),
+        "",
+        "What `ssh` is given by `start --hosts` and `stop --hosts`, as in a shell. It never asks: `BatchMode` is on.",
+    )
+    SSH_PYTHON = option(
+        "env.ssh.python",
+        Text("/opt/understudy/bin/python", r"\S+", "a path without blanks"),
+        None,
+        "The Python on the other hosts that has Understudy. Unset: the path of the one that runs the command.",
+    )
+    SSH_DIRECTORY = option(
+        "env.ssh.directory",
+        FilePath("/opt/understudy"),
+        None,
+        "The directory on the other hosts in which the commands are run. Unset: the user's home.",
+    )
+    SSH_PARALLEL = option(
+        "env.ssh.parallel",
+        Integer(1, 256, example="8"),
+        "8",
+        "On how many hosts something is started or stopped at once.",
+    )
 
     JAVA_HOME = option(
         "env.java.home",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _storage_dir(configuration: Configuration) -> Path:
-    return configuration.get(ClusterOptions.RUNTIME_DIR) / "ha"
+    return configuration.get(ClusterOptions.SHARED_DIR) / "ha"
 
 
 class HighAvailabilityMode(Enum):
@@ -52,7 +52,7 @@ class HighAvailabilityOptions:
         "high-availability.storageDir",
         FilePath("/mnt/shared/understudy/ha"),
         _storage_dir,
-        "<cluster.runtime-dir>/ha",
+        "<cluster.shared-dir>/ha",
         "The directory for the state whose handles are in Redis. Masters on several machines need a shared one.",
     )
     LEASE = option(

@@ -34,6 +34,7 @@ class LeaseHolder:
         attempt_id: its id.
         attempt_number: of the attempt, from 0.
         driver_pid: process of its Spark driver.
+        host: address of its machine; empty in files of former versions.
     """
 
     job_id: str
@@ -42,6 +43,7 @@ class LeaseHolder:
     attempt_id: str
     attempt_number: int
     driver_pid: int
+    host: str = ""
 
     def encode(self) -> bytes:
         """As it is in the file."""
@@ -72,7 +74,8 @@ def decide(
 
     An earlier attempt of the same task is over, as far as the JobMaster knows. So its driver is given time to see that
     too, and is ended then (FENCE): one that comes back from wherever it was must not commit. Another job's is never
-    touched.
+    touched. Nor is one on another machine, whose processes cannot be ended from here: it ends its tasks itself when it
+    is cut off, and its file system gives the lock back.
 
     Args:
         wanted: who wants it.
@@ -84,25 +87,31 @@ def decide(
     if locked_by is None or (named is not None and named.attempt_id == wanted.attempt_id):
         return LeaseDecision.GRANTED
     ours = named is not None and (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
-    if named is None or named.driver_pid != locked_by or not ours:
+    is_remote = named is not None and named.host != wanted.host
+    # What the kernel says of a lock that another machine holds is no process of this one.
+    if named is None or not ours or (named.driver_pid != locked_by and not is_remote):
         return LeaseDecision.WAIT if waited_s < SETTLE_S else LeaseDecision.REFUSED
     if named.attempt_number > wanted.attempt_number:
         return LeaseDecision.REFUSED
     if waited_s < patience_s:
         return LeaseDecision.WAIT
+    if is_remote:
+        return LeaseDecision.REFUSED
     # Of one's own driver the rest of the earlier attempt is ended by the TaskExecutor, or the driver with it.
     return LeaseDecision.REFUSED if locked_by == wanted.driver_pid else LeaseDecision.FENCE
 
 
 def refusal(location: str, wanted: LeaseHolder, named: LeaseHolder | None, locked_by: int) -> LocationInUseError:
     """The error of a lease that is not to be had."""
-    if named is None or named.driver_pid != locked_by:
+    is_remote = named is not None and named.host != wanted.host
+    place = f" on {named.host}" if named is not None and is_remote else ""
+    if named is None or (named.driver_pid != locked_by and not is_remote):
         who, remedy = f"process {locked_by}", "give the query a checkpointLocation of its own"
     elif named.job_id == wanted.job_id:
-        who = f"attempt {named.attempt_number} of this job (Spark driver: process {locked_by})"
+        who = f"attempt {named.attempt_number} of this job (Spark driver: process {named.driver_pid}{place})"
         remedy = "two tasks, or two attempts of one, cannot share it"
     else:
-        who = f"job {named.job_id} ({named.job_name}; Spark driver: process {locked_by})"
+        who = f"job {named.job_id} ({named.job_name}; Spark driver: process {named.driver_pid}{place})"
         remedy = "give the query a checkpointLocation of its own, or end that job first"
     return LocationInUseError(f"the checkpointLocation {location} is written to by {who}: {remedy}")
 

@@ -9,7 +9,15 @@ import click
 from conf.errors import ConfigurationError
 from runtime.cluster.completion import SHELLS, complete_job, completion_script
 from runtime.cluster.examples import show_examples
-from runtime.cluster.options import configured, files_option, job_argument, json_option, target_options
+from runtime.cluster.options import (
+    configured,
+    files_option,
+    host_option,
+    job_argument,
+    json_option,
+    role_options,
+    target_options,
+)
 from runtime.cluster.savepoint_commands import savepoint
 from runtime.environment.errors import ClusterError
 
@@ -53,6 +61,8 @@ def cli() -> None:
     show_default=True,
     help="How many masters: one leads, the others take over when it is lost.",
 )
+@role_options
+@host_option
 @json_option
 def start(**settings: object) -> None:
     """Start a session cluster in the background, and say where everything is."""
@@ -73,6 +83,7 @@ def master(**settings: object) -> None:
 
 @cli.command()
 @configured
+@role_options
 @json_option
 def stop(**settings: object) -> None:
     """Stop the cluster, and clean up after whatever part of it was killed."""

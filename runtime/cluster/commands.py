@@ -54,8 +54,15 @@ def _say(step: str) -> None:
 # ------------------------------------------------------------------------ cluster
 
 
-def start(configuration: Configuration, masters: int, as_json: bool) -> None:
+def start(
+    configuration: Configuration, masters: int, as_json: bool, role: str | None, host: str | None, hosts: bool
+) -> None:
     """`understudy start`."""
+    if role is not None or hosts or host is not None:
+        from runtime.cluster import host_commands
+
+        host_commands.start(configuration, masters, role, host, hosts, as_json)
+        return
     left = "what was started has been stopped again"
     with readable_errors(), waiting("", left):
         with start_cluster(configuration, _say, masters) as client:
@@ -102,8 +109,13 @@ def _plain_names(facts: Mapping[str, str]) -> dict[str, str]:
     return {name.lower().replace(" ", "_"): value for name, value in facts.items()}
 
 
-def stop(configuration: Configuration, as_json: bool) -> None:
+def stop(configuration: Configuration, as_json: bool, role: str | None, hosts: bool) -> None:
     """`understudy stop`."""
+    if role is not None or hosts:
+        from runtime.cluster import host_commands
+
+        host_commands.stop(configuration, role, hosts, as_json)
+        return
     left = "part of the cluster may run still; `python -m runtime.cluster stop` goes on"
     with readable_errors(), waiting("", left):
         stop_cluster(configuration, _say)

@@ -1,8 +1,9 @@
 """The process of a cluster's master; what kind of cluster it is, `runtime.cluster.cluster_entrypoint` says.
 
-    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD [join]
+    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD [join | member]
 
-It is started by `python -m runtime.cluster start`, or by `master` to join a running cluster. It reads the configuration
+It is started by `python -m runtime.cluster start`, or by `master` to join a running cluster, or by
+`start --role master` as a member of a cluster on several hosts. It reads the configuration
 handed over in the runtime directory, and says on the report descriptor, in one JSON line, that it serves or why it does
 not.
 """
@@ -45,19 +46,25 @@ log = logging.getLogger(__name__)
 EXPECTED = (ActorError, ClusterError, ConfigurationError, HaError, OSError)
 
 
-class _Report:
-    """The one line that tells the starter how it went; nobody may be there to read it any more."""
+class Report:
+    """The one line that tells the starter how it went; nobody may be there to read it any more.
+
+    What comes after the first is for the log alone.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor: int | None = descriptor
         os.set_inheritable(descriptor, False)
 
     def send(self, **values: str) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
         try:
-            os.write(self._descriptor, json.dumps(values).encode() + b"\n")
+            os.write(descriptor, json.dumps(values).encode() + b"\n")
         except BrokenPipeError:
             log.warning("whoever started this master is gone")
-        os.close(self._descriptor)
+        os.close(descriptor)
 
 
 async def _serve(
@@ -66,8 +73,9 @@ async def _serve(
     system: ProcessActorSystem,
     claim: Claim,
     lock: ClusterLock,
-    report: _Report,
+    report: Report,
     entrypoint: ClusterEntrypoint,
+    is_member: bool,
 ) -> ApplicationStatus:
     loop = asyncio.get_running_loop()
     secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
@@ -84,7 +92,7 @@ async def _serve(
         await ha.cleanup()  # a killed master's handles went with it
     storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
     storage.mkdir(mode=0o700, parents=True, exist_ok=True)
-    master = Master(service, context, system, receptionist, redis, ha, claim, entrypoint)
+    master = Master(service, context, system, receptionist, redis, ha, claim, entrypoint, is_member=is_member)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
     await service.start_server(receptionist)
@@ -146,8 +154,8 @@ def _take_number(directory: ClusterDirectory) -> Claim:
 
 def main() -> int:
     """Run a master until it is told to stop; the exit status is its entrypoint's, or 1 when it could not start."""
-    directory, report = ClusterDirectory(Path(sys.argv[1])), _Report(int(sys.argv[2]))
-    joins = sys.argv[3:] == ["join"]
+    directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
+    joins, is_member = sys.argv[3:] == ["join"], sys.argv[3:] == ["member"]
     try:
         configuration = Configuration.read(directory.configuration_file)
         with directory.join() if joins else directory.acquire() as lock:
@@ -159,7 +167,8 @@ def main() -> int:
             # Before any thread is started: the actor system's admin is forked from this process.
             system = ProcessActorSystem(secret)
             entrypoint = entrypoint_of(configuration)
-            status = asyncio.run(_serve(configuration, directory, system, claim, lock, report, entrypoint))
+            serving = _serve(configuration, directory, system, claim, lock, report, entrypoint, is_member)
+            status = asyncio.run(serving)
             claim.forget()
             if lock.is_alone():
                 entrypoint.clean_up(directory)

@@ -9,9 +9,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "understudy start -D taskmanager.count=2",
         "understudy start --masters 2",
         "understudy start --json",
+        "understudy start --role task-executor --config /etc/understudy/config.yaml",
+        "understudy start --hosts",
     ),
     "master": ("understudy master",),
-    "stop": ("understudy stop", "understudy stop -D cluster.id=second"),
+    "stop": ("understudy stop", "understudy stop -D cluster.id=second", "understudy stop --role master"),
     "status": ("understudy status", "understudy status --json"),
     "doctor": ("understudy doctor", "understudy doctor --start-spark --json"),
     "completion": (

@@ -74,6 +74,8 @@ class Master(RpcEndpoint, MasterGateway):
         ha: high-availability services; closed with the endpoint.
         claim: its own, with its number.
         entrypoint: which kind of cluster it is of.
+        is_member: whether it is one host's of a cluster on several: told to end by a signal, it leaves the jobs to the
+            masters of the others, or to those that are started later.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class Master(RpcEndpoint, MasterGateway):
         ha: HighAvailabilityServices,
         claim: Claim,
         entrypoint: ClusterEntrypoint,
+        *,
+        is_member: bool,
     ) -> None:
         super().__init__(service, "master")
         self._context = context
@@ -95,6 +99,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._ha = ha
         self._claim = claim
         self._entrypoint = entrypoint
+        self._is_member = is_member
         number = claim.path.name.removeprefix("master-")
         self._suffix = "" if number == "0" else f"-{number}"
         self._specs = ComponentSpecs(context, self._suffix)
@@ -184,7 +189,7 @@ class Master(RpcEndpoint, MasterGateway):
                     log.error("a process could not be stopped: %s", outcome)
         await self.service.loop.run_in_executor(self._system_thread, self._system.shutdown)
         await self._leaders.stop()
-        if is_last and self._described:
+        if is_last and self._described and (self._ends_cluster or not self._is_member):
             await self._await_other_masters()
             await self._clean_up_ha()
         await self._ha.close()

@@ -41,6 +41,22 @@ def configured(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def role_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--role`` and ``--hosts``: for one host's part of a cluster on several, or for all of them."""
+    role = click.option(
+        "--role",
+        type=click.Choice(["master", "task-executor"]),
+        help="This host's part of a cluster on several hosts (docs/hosts.md).",
+    )
+    hosts = click.option(
+        "--hosts",
+        is_flag=True,
+        help="On every host that `masters` and `workers` in the configuration directory name, over ssh.",
+    )
+    return role(hosts(command))
+
+
+host_option = click.option("--host", help="With --role: the address of this host.  [default: found]")
 job_argument = click.argument("job_id", shell_complete=complete_job)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 

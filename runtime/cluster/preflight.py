@@ -65,7 +65,7 @@ def standard_checks(
     """
     runtime_dir = configuration.get(ClusterOptions.RUNTIME_DIR)
     needed = configuration.get(BlobOptions.DISK_RESERVE) + HEADROOM
-    bind_host = configuration.get(JobManagerOptions.RPC_ADDRESS)
+    bind_host = configuration.get(ClusterOptions.HOST)
     checks = [
         Check("runtime directory", lambda: check_writable(runtime_dir)),
         Check("disk space", lambda: check_disk_space(runtime_dir, needed)),

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from actors.errors import ActorError
 from actors.rpc.security import load_or_create_secret
@@ -32,14 +27,19 @@ from conf.options import (
     SparkOptions,
 )
 from runtime.client import ClusterClient
+from runtime.cluster.host_processes import (
+    ClusterStartError,
+    await_condition,
+    embedded_redis,
+    launch,
+    processes_of,
+    sweep,
+)
 from runtime.cluster.preflight import Check, require, standard_checks
 from runtime.cluster.workers import fixed_workers
 from runtime.environment.context import has_redis, tls_config
-from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
+from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
-
-if TYPE_CHECKING:
-    from runtime.ha.redis_process import EmbeddedRedis
 
 Say = Callable[[str], None]
 
@@ -47,15 +47,13 @@ WORKER_TRIES = 2
 LAST_STEPS_S = 2.0  # between a master's release of the lock and the end of its process
 
 
-class ClusterStartError(ClusterError):
-    """The cluster did not come up; what was started has been stopped again."""
-
-
 def start_cluster(
     configuration: Configuration,
     say: Say,
     masters: int = 1,
     target: ExecutionTarget = ExecutionTarget.SESSION,
+    *,
+    is_member: bool = False,
 ) -> ClusterClient:
     """Start a cluster in the background and wait until it takes and runs jobs.
 
@@ -64,6 +62,7 @@ def start_cluster(
         say: told each step, in a few words.
         masters: how many masters; one leads, the others are standbys.
         target: which kind of cluster; see `runtime.cluster.cluster_entrypoint`.
+        is_member: whether it is one host's master of a cluster on several hosts.
 
     Raises:
         ClusterError, HaError, SparkVehicleError: the machine lacks something, a cluster runs already, or it failed.
@@ -82,7 +81,7 @@ def start_cluster(
     checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis)
     require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
     directory.create()
-    _sweep(directory)  # what a killed master left behind
+    sweep(directory)  # what a killed master left behind
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
     configuration.write(directory.configuration_file)
     deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
@@ -90,10 +89,10 @@ def start_cluster(
     if not has_redis(configuration):
         say("high-availability.type is none: the cluster's jobs live as long as its master, and are lost with it")
     try:
-        _start_master(directory, deadline)
+        start_master(directory, deadline, "member" if is_member else "")
         for _ in range(masters - 1):
             say("starting a standby master")
-            _start_master(directory, deadline, joins=True)
+            start_master(directory, deadline, "join")
         client = connect(configuration)
         try:
             _await_workers(client, configuration, deadline, say)
@@ -102,7 +101,7 @@ def start_cluster(
             raise
     except BaseException:
         with contextlib.suppress(ClusterNotRunning):
-            stop_cluster(configuration, lambda step: None)
+            (leave_cluster if is_member else stop_cluster)(configuration, lambda step: None)
         raise
     return client
 
@@ -122,7 +121,7 @@ def join_cluster(configuration: Configuration) -> str:
             f"no cluster was started in {directory.root}", "start one with `python -m runtime.cluster start`"
         )
     _require_redis(Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master")
-    return _start_master(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT), joins=True)
+    return start_master(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT), "join")
 
 
 def _require_redis(configuration: Configuration, refusal: str) -> None:
@@ -183,47 +182,9 @@ def describe_redis(configuration: Configuration) -> str:
     return asyncio.run(check())
 
 
-def _start_master(directory: ClusterDirectory, deadline: float, *, joins: bool = False) -> str:
-    """Start a master and return its address once it serves."""
-    reading, writing = os.pipe()
-    output = os.open(directory.log / "master.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.cluster.entrypoint", str(directory.root), str(writing), *["join"] * joins],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(writing,),
-            start_new_session=True,
-            env={**os.environ, CLUSTER_DIR_VARIABLE: str(directory.root), "PYTHONPATH": _python_path()},
-        )
-    finally:
-        os.close(writing)
-        os.close(output)
-    with os.fdopen(reading, "rb", buffering=0) as pipe:
-        answer = b""
-        while not answer.endswith(b"\n"):
-            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-            chunk = pipe.read(65536) if ready else b""
-            if not chunk:
-                break
-            answer += chunk
-    log = directory.log / "master.log"
-    if not answer:
-        ended = process.poll() is not None
-        what = "ended before it served" if ended else "did not serve within cluster.start-timeout"
-        raise ClusterStartError(f"the master {what}", f"see {log} and {directory.log / 'master.out'}")
-    report = json.loads(answer)
-    if "error" in report:
-        process.wait(10)
-        raise ClusterStartError(report["error"], report["remedy"] or f"see {log}")
-    return str(report["address"])
-
-
-def _python_path() -> str:
-    """Where this very code is, so that the cluster's processes run the same."""
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+def start_master(directory: ClusterDirectory, deadline: float, mode: str = "") -> str:
+    """Start a master, see `runtime.cluster.entrypoint`, and return its address once it serves."""
+    return launch(directory, "master", "runtime.cluster.entrypoint", [mode] if mode else [], deadline)
 
 
 def _await_workers(client: ClusterClient, configuration: Configuration, deadline: float, say: Say) -> None:
@@ -259,10 +220,19 @@ def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:
 def connect(configuration: Configuration) -> ClusterClient:
     """A client of the running cluster of the configuration's runtime directory.
 
+    Where none was started there, it is one on other hosts, if the configuration says how to find that.
+
     Raises:
         ClusterNotRunning: none runs there.
+        HaError: the Redis by which it is to be found cannot be used.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    if not directory.cluster_json.exists():
+        from runtime.cluster.elsewhere import connect_elsewhere
+
+        client = connect_elsewhere(configuration)
+        if client is not None:
+            return client
     descriptor = directory.read_descriptor()
     if not directory.is_running():
         raise ClusterNotRunning(
@@ -291,7 +261,7 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     running = directory.is_running()
-    if not running and not _processes_of(directory):
+    if not running and not processes_of(directory):
         if directory.cluster_json.exists():
             directory.clean()
         raise ClusterNotRunning(f"no cluster runs in {directory.root}", "there is nothing to stop")
@@ -305,7 +275,7 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
         else:
             has_ended(directory, configuration.get(ClusterOptions.STOP_TIMEOUT))
     _forget_jobs(directory, say)
-    left = _sweep(directory)
+    left = sweep(directory)
     if left:
         say(f"ended {left} process{'es' if left > 1 else ''} that had been left behind")
     if directory.root.exists():
@@ -317,9 +287,38 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
 
 def has_ended(directory: ClusterDirectory, timeout_s: float) -> bool:
     """Wait for the end of a directory's cluster; whether it has come, and no process is left of it."""
-    return _await(lambda: not directory.is_running(), timeout_s) and _await(
-        lambda: not _processes_of(directory), LAST_STEPS_S
+    return await_condition(lambda: not directory.is_running(), timeout_s) and await_condition(
+        lambda: not processes_of(directory), LAST_STEPS_S
     )
+
+
+def require_for_workers(configuration: Configuration) -> None:
+    """See that this host has what TaskExecutors need; raises as `start_cluster`."""
+    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
+    checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis, with_ports=False)
+    require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
+
+
+def leave_cluster(configuration: Configuration, say: Say) -> None:
+    """Stop what runs in the configuration's runtime directory of a cluster on several hosts; its jobs are the others'.
+
+    Raises:
+        ClusterNotRunning: there is nothing to stop.
+    """
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    if not directory.is_running() and not processes_of(directory):
+        if directory.cluster_json.exists():
+            directory.clean()
+        raise ClusterNotRunning(f"nothing of a cluster runs in {directory.root}", "there is nothing to stop")
+    for pid in directory.heads():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    has_ended(directory, configuration.get(ClusterOptions.STOP_TIMEOUT))
+    left = sweep(directory)
+    if left:
+        say(f"ended {left} process{'es' if left > 1 else ''} that had been left behind")
+    with directory.acquire():
+        directory.clean()
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
@@ -346,57 +345,10 @@ def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
         return
     if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
         return  # the master did not come as far as to store anything
-    embedded = _embedded_redis(directory)
+    embedded = embedded_redis(directory)
     try:
         if embedded is not None and embedded.pid is None:
             embedded.start()  # it was killed too; only it can forget what it knows
         asyncio.run(clean_up(configuration))
     except HaError as error:
         say(f"the cluster's keys stay in Redis: {error}")
-
-
-def _embedded_redis(directory: ClusterDirectory) -> EmbeddedRedis | None:
-    """The cluster's own Redis, running or not; None where another one is used."""
-    if not (directory.redis / "redis.conf").exists() or not directory.run.exists():
-        return None
-    from runtime.ha.redis_process import EmbeddedRedis
-
-    return EmbeddedRedis(directory.redis, socket_path=directory.socket_dir() / "redis.sock")
-
-
-def _sweep(directory: ClusterDirectory) -> int:
-    """End all processes that belong to the directory's cluster; returns how many there were."""
-    processes = _processes_of(directory)
-    redis = _embedded_redis(directory)
-    if redis is not None and (pid := redis.pid) is not None:
-        # redis-server writes its title over its environment, so the mark does not find it.
-        processes.append(pid)
-        redis.stop()
-    for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        for pid in _processes_of(directory):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if _await(lambda: not _processes_of(directory), patience_s):
-            break
-    return len(processes)
-
-
-def _processes_of(directory: ClusterDirectory) -> list[int]:
-    """Living processes that carry the cluster's mark in their environment, whoever their parent is by now."""
-    mark = f"{CLUSTER_DIR_VARIABLE}={directory.root}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
-def _await(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

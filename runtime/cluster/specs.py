@@ -10,7 +10,7 @@ from actors.errors import ActorError
 from actors.process.host import HostSpec
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress
-from conf.options import BlobOptions, JobManagerOptions
+from conf.options import BlobOptions, ClusterOptions
 from runtime.environment.context import ComponentContext, blob_store_url, log_config
 from runtime.gateways.web_monitor import RestAddress
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
@@ -48,7 +48,7 @@ class ComponentSpecs:
         arguments = {
             "directory": str(local),
             "store": blob_store_url(self._context.configuration),
-            "host": get(JobManagerOptions.RPC_ADDRESS),
+            "host": get(ClusterOptions.HOST),
             "port": wanted if self.blob is None else self.blob.port,
             "options": {
                 "max_connections": get(BlobOptions.MAX_CONNECTIONS),
@@ -67,7 +67,7 @@ class ComponentSpecs:
     def _blob_arguments(self) -> dict[str, Any]:
         if self.blob is None:
             raise ActorError("the BlobServer has not been started")
-        host = self._context.configuration.get(JobManagerOptions.RPC_ADDRESS)
+        host = self._context.configuration.get(ClusterOptions.HOST)
         return {"blob_host": host, "blob_port": self.blob.port}
 
     def resource_manager(self) -> HostSpec:

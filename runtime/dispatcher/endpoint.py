@@ -384,7 +384,7 @@ async def create(
         master=service.gateway(master_address, MasterGateway, timeout_s=60.0),
         blob=blob,
         blobs=blob_client(context.configuration, blob, service.secret),
-        archive=create_archive(context.configuration, context.directory.archive),
+        archive=create_archive(context.configuration, context.archive),
         log_dir=context.directory.log,
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
         starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),

@@ -25,7 +25,6 @@ from conf.options import (
     EnvironmentOptions,
     HighAvailabilityMode,
     HighAvailabilityOptions,
-    JobManagerOptions,
     LogFormat,
     RpcOptions,
     SecurityOptions,
@@ -57,6 +56,16 @@ class ComponentContext:
         """From what a component is told at its start: the runtime directory and the system's address."""
         directory = ClusterDirectory(Path(runtime_dir))
         return cls(Configuration.read(directory.configuration_file), directory, ActorAddress.parse(system))
+
+    @property
+    def results(self) -> Path:
+        """Where jobs materialise their results: every TaskExecutor reads there."""
+        return self.configuration.get(ClusterOptions.SHARED_DIR) / "jobs"
+
+    @property
+    def archive(self) -> Path:
+        """Where finished jobs are kept: every Dispatcher reads there."""
+        return self.configuration.get(ClusterOptions.SHARED_DIR) / "archive"
 
     def arguments(self) -> dict[str, Any]:
         """What `read` needs, as plain arguments of a component's factory."""
@@ -129,7 +138,7 @@ def log_config(configuration: Configuration, directory: ClusterDirectory, name: 
 def rpc_config(configuration: Configuration, directory: ClusterDirectory, *, port: int = 0) -> RpcConfig:
     """Settings of the RPC service of a process."""
     return RpcConfig(
-        bind_host=configuration.get(JobManagerOptions.RPC_ADDRESS),
+        bind_host=configuration.get(ClusterOptions.HOST),
         port=port,
         socket_dir=directory.socket_dir(),
         frame_size=configuration.get(RpcOptions.FRAME_SIZE),
@@ -186,7 +195,7 @@ def offload_large_calls(
 
 def system_address(configuration: Configuration, port: int) -> ActorAddress:
     """The address by which users know the system: that of its receptionist."""
-    return ActorAddress("understudy", configuration.get(JobManagerOptions.RPC_ADDRESS), port, RECEPTIONIST_PATH)
+    return ActorAddress("understudy", configuration.get(ClusterOptions.HOST), port, RECEPTIONIST_PATH)
 
 
 async def wait_for_process(pid: int) -> None:

@@ -109,6 +109,11 @@ class ClusterDirectory:
                 found[int(path.name.removeprefix("master-"))] = living[1]
         return dict(sorted(found.items()))
 
+    def heads(self) -> list[int]:
+        """The processes that everything here belongs to: masters, or that of a host's workers (``host``)."""
+        claims = [Claim(path) for path in (*self.claims.glob("master-*"), *self.claims.glob("host"))]
+        return [living[0].pid for claim in claims if (living := claim.living()) is not None]
+
     def join(self) -> ClusterLock:
         """Takes the lock together with the other masters of the cluster that runs here; see `acquire`.
 

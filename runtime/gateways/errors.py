@@ -7,6 +7,7 @@ GatewayError
 ├── JobSubmissionError           the job cannot be accepted
 ├── JobNotReachableError         the job's JobMaster does not answer at present
 ├── UnknownTaskExecutorError     the TaskExecutor's registration has been ended
+├── RegistrationRejectedError    the TaskExecutor cannot work for this cluster
 ├── UnknownJobManagerError       the job's JobMaster is not registered
 ├── SlotOccupiedError            the slot belongs to another allocation
 ├── SlotNotAllocatedError        the slot is not this job's (any more)
@@ -58,6 +59,11 @@ class JobNotReachableError(GatewayError):
 @wire_error
 class UnknownTaskExecutorError(GatewayError):
     """The TaskExecutor's registration has been ended; it has to register again."""
+
+
+@wire_error
+class RegistrationRejectedError(GatewayError):
+    """The TaskExecutor cannot work for this cluster as it is: its version, its name or its file system do not fit."""
 
 
 @wire_error

@@ -38,6 +38,8 @@ class TaskExecutorRegistration:
         spark_master: master URL of its Spark driver, e.g. ``local[2]``.
         spark_pid: process of its Spark driver.
         memory_bytes: heap limit of its Spark driver.
+        version: of Understudy.
+        shared_directory: the cluster's mark in ``cluster.shared-dir``, as it sees it; empty where there is none.
     """
 
     resource_id: ResourceID
@@ -49,6 +51,8 @@ class TaskExecutorRegistration:
     spark_master: str
     spark_pid: int
     memory_bytes: int
+    version: str = ""
+    shared_directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)

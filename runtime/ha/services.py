@@ -50,6 +50,9 @@ class HighAvailabilityServices(Protocol):
     def leader_retrieval(self, component: str) -> LeaderRetrievalService:
         """A new retrieval service for one listener on ``component``."""
 
+    async def current_leader(self, component: str) -> LeaderInformation | None:
+        """Who leads at this moment; None while nobody does. Raises `HaError`."""
+
     async def depose(self, component: str, term: LeaderTerm) -> None:
         """End the term of a component that has ended itself, so that nothing of what it wrote can still arrive.
 
@@ -133,6 +136,9 @@ class LatchedHaServices:
         service = DefaultLeaderRetrievalService(component, self._reader, self._feed, self._timing)
         self._opened.add(service)
         return service
+
+    async def current_leader(self, component: str) -> LeaderInformation | None:
+        return await self._reader.leader(component)
 
     async def depose(self, component: str, term: LeaderTerm) -> None:
         await self._maps.depose(component, term)
@@ -220,10 +226,6 @@ class RedisHaServices(LatchedHaServices):
             RedisUnreachableError, RedisAuthenticationError, RedisRequirementError: each with the remedy.
         """
         return await self._data.check()
-
-    async def current_leader(self, component: str) -> LeaderInformation | None:
-        """Who leads at this moment; None while nobody does. Raises `HaError`."""
-        return await self._latch_reader.leader(component)
 
     def latch(self, component: str) -> RedisLeaderLatch:
         return RedisLeaderLatch(self._latches, self._keys, component, self._timing.lease)

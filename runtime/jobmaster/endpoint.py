@@ -206,7 +206,7 @@ async def create(
         await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
-        context.directory.jobs,
+        context.results,
         BlobAddress(blob_host, blob_port),
     )
     registry = MetricRegistry()

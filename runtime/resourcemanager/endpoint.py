@@ -44,6 +44,7 @@ from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.leadership import LeaderEndpoint
 from runtime.metrics.query_service import beside, serve_metrics
 from runtime.resourcemanager.active import ActiveResourceManager
+from runtime.resourcemanager.admission import Admission
 from runtime.resourcemanager.driver import ResourceManagerDriver
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
@@ -96,6 +97,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._configuration = configuration
         self._blob = blob
         self._system = str(system)
+        self._admission = Admission(configuration)
         self._instances = InstanceManager()
         self._instances.add_instance_listener(self)
         self._shutting_down = ""
@@ -168,6 +170,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def register_task_executor(self, registration: TaskExecutorRegistration) -> RegistrationSuccess:
         if self._shutting_down:
             raise ShuttingDownError(f"TaskExecutor {registration.resource_id} is not registered: {self._shutting_down}")
+        self._admission.check(registration, self._instances.find(registration.resource_id))
         gateway = self.service.gateway(registration.address, TaskExecutorGateway)
         instance = self._instances.register(registration, gateway, _now_ms())
         return RegistrationSuccess(instance.instance_id, self._blob, self._system)

@@ -33,8 +33,8 @@ def directory_of(configuration: Configuration, text: str) -> Path:
     try:
         path = path.resolve()
         savepoints = configuration.get(CheckpointingOptions.SAVEPOINT_DIR).resolve()
-        own = (configuration.get(ClusterOptions.RUNTIME_DIR), configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
-        is_own = any(path.is_relative_to(directory.resolve()) for directory in own)
+        own = (ClusterOptions.RUNTIME_DIR, ClusterOptions.SHARED_DIR, CheckpointingOptions.CHECKPOINTS_DIR)
+        is_own = any(path.is_relative_to(configuration.get(option).resolve()) for option in own)
     except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name that is none
         raise RestError(400, f"{shown} cannot be used: {error}") from None
     if is_own and not path.is_relative_to(savepoints):

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import runtime
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
@@ -15,6 +16,7 @@ from actors.rpc.service import RpcService
 from blob.client import BlobClient
 from conf.configuration import Configuration
 from conf.options import (
+    ClusterOptions,
     HeartbeatOptions,
     JobOptions,
     SparkOptions,
@@ -26,6 +28,7 @@ from runtime.environment.context import (
     offload_large_calls,
     wait_for_process,
 )
+from runtime.environment.shared_directory import shared_directory_mark
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import (
     JobHeartbeat,
@@ -45,9 +48,11 @@ from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, warm_u
 from runtime.spark.remote import adopt_driver
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
+from runtime.taskexecutor.isolation_watch import IsolationWatch
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.metrics import task_executor_metrics
+from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 from runtime.taskexecutor.services import TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
@@ -109,7 +114,14 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         self._connections = JobConnections(self, ha, self._job_connected)
         self._tasks = TaskTable(self, self._connections)
         self._resource_manager = ResourceManagerConnection(
-            self, ha, configuration.get(HeartbeatOptions.TIMEOUT), self._registered
+            self, ha, configuration.get(HeartbeatOptions.TIMEOUT), self._registered, RegistrationState(directory)
+        )
+        self._isolation = IsolationWatch(
+            ha,
+            configuration.get(TaskManagerOptions.ISOLATION_TIMEOUT),
+            configuration.get(HeartbeatOptions.INTERVAL),
+            lambda: len(self._tasks) > 0,
+            driver.info.pid,
         )
         self._runner_pid = runner_pid
         self._rm_token: FencingToken | None = None
@@ -144,6 +156,10 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
             spark_master=info.master,
             spark_pid=info.pid,
             memory_bytes=self._configuration.get(SparkOptions.DRIVER_MEMORY),
+            version=runtime.__version__,
+            shared_directory=shared_directory_mark(
+                self._configuration.get(ClusterOptions.SHARED_DIR), self._configuration.get(ClusterOptions.ID)
+            ),
         )
 
     # ---------------------------------------------------------------- life
@@ -168,6 +184,7 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         )
         zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
         self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
+        self.spawn(self._isolation.run(), "watching whether it is cut off")
         self.spawn(self._warm(zygote, pool), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
@@ -259,6 +276,7 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
     @rpc_sync
     def heartbeat_from_resource_manager(self) -> TaskExecutorHeartbeat:
         self._resource_manager.heard()
+        self._isolation.heard()
         return TaskExecutorHeartbeat(self.slots.report(), self._sample())
 
     def _sample(self) -> TaskManagerMetrics:
@@ -318,6 +336,7 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         connection = self._connections.find(job_id)
         if connection is not None and job_master.token < connection.token:
             raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
+        self._isolation.heard()
         if self._connections.master_heard(job_id, job_master):
             self._job_heartbeats.received(job_id)
         held = tuple(report.state.attempt_id for report in self.report_of(job_id).executions)

@@ -108,7 +108,7 @@ def _make_own(path: Path) -> None:
         raise PermissionError(errno.EPERM, f"it belongs to user {owner}", str(path))
 
 
-def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver) -> LeaseHolder:
+def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str) -> LeaseHolder:
     """An attempt as the holder of a lease."""
     return LeaseHolder(
         descriptor.job_id,
@@ -117,6 +117,7 @@ def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver) -> L
         descriptor.attempt_id,
         descriptor.attempt_number,
         driver.info.pid,
+        host,
     )
 
 

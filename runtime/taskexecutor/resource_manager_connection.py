@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from actors.errors import ActorError
+from actors.errors import ActorError, AuthenticationError
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
-from runtime.gateways.errors import GatewayError
+from runtime.gateways.errors import GatewayError, RegistrationRejectedError
 from runtime.gateways.messages import RegistrationSuccess
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import InstanceID
 from runtime.leaders import LeaderFollower
+from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
 
 if TYPE_CHECKING:
     from runtime.taskexecutor.endpoint import TaskExecutor
@@ -36,6 +37,7 @@ class ResourceManagerConnection:
         ha: finds the leader.
         silence_s: seconds without a heartbeat after which it registers anew (``heartbeat.timeout``).
         on_registered: told the answer to each registration.
+        state: told how far it is.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class ResourceManagerConnection:
         ha: HighAvailabilityServices,
         silence_s: float,
         on_registered: Callable[[RegistrationSuccess], None],
+        state: RegistrationState,
     ) -> None:
         self._endpoint = endpoint
         self._silence_s = silence_s
         self._on_registered = on_registered
+        self._state = state
         self._follower = LeaderFollower(
             endpoint.service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
         )
@@ -60,6 +64,7 @@ class ResourceManagerConnection:
 
     async def start(self) -> None:
         """Follow the leader."""
+        self._state.write(WAITING, "no ResourceManager leads, or who does cannot be found out")
         await self._follower.start()
 
     async def stop(self) -> None:
@@ -117,10 +122,13 @@ class ResourceManagerConnection:
                 self._on_registered(success)
                 await gateway.send_slot_report(success.instance_id, endpoint.slots.report())
             except (ActorError, GatewayError) as error:
+                refused = isinstance(error, RegistrationRejectedError | AuthenticationError)
+                self._state.write(REFUSED if refused else WAITING, str(error))
                 endpoint.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
                 await asyncio.sleep(RETRY_S)
                 continue
             endpoint.log.info("registered at the ResourceManager")
+            self._state.write(REGISTERED)
             self.heard()
             while (silent_s := time.monotonic() - self._last_heard) < silence_s:  # noqa: ASYNC110  # time is the condition
                 await asyncio.sleep(silence_s - silent_s)

@@ -10,7 +10,14 @@ from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
-from conf.options import BlobOptions, CheckpointingOptions, JobOptions, StreamingOptions, TaskManagerOptions
+from conf.options import (
+    BlobOptions,
+    CheckpointingOptions,
+    ClusterOptions,
+    JobOptions,
+    StreamingOptions,
+    TaskManagerOptions,
+)
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
@@ -40,6 +47,7 @@ class TaskServices:
         query_failure_grace_s: see `runtime.spark.query_supervision`.
         task_env: in the environment of task processes.
         no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
+        host: the address of this machine.
     """
 
     driver: SparkDriver
@@ -55,6 +63,7 @@ class TaskServices:
     query_failure_grace_s: float
     task_env: dict[str, str]
     no_progress_timeout_s: float | None
+    host: str
 
 
 def create_services(
@@ -111,4 +120,5 @@ def create_services(
         get(StreamingOptions.FAILURE_GRACE),
         task_environment(configuration),
         get(StreamingOptions.NO_PROGRESS_TIMEOUT),
+        get(ClusterOptions.HOST),
     )

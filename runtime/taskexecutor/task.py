@@ -367,9 +367,8 @@ class Task:
 
     async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
         patience_s = self._services.cancellation_timeout_s
-        leases = LocationLeases(
-            self._driver, lease_holder(self.descriptor, self._driver), patience_s, self._files.tell_user
-        )
+        holder = lease_holder(self.descriptor, self._driver, self._services.host)
+        leases = LocationLeases(self._driver, holder, patience_s, self._files.tell_user)
         await process.answer_lease(int(message["number"]), await leases.request(str(message["location"])))
 
     async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:

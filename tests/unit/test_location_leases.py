@@ -32,6 +32,7 @@ OURS, OTHERS = 100, 200
 PATIENCE = 30.0
 FIRST = LeaseHolder("job", "flights", "task", "first", 0, OTHERS)
 SECOND = LeaseHolder("job", "flights", "task", "second", 1, OURS)
+REMOTE = dataclasses.replace(FIRST, host="192.0.2.7")
 STRANGER = LeaseHolder("another", "weather", "task", "stranger", 7, OTHERS)
 
 
@@ -52,6 +53,10 @@ STRANGER = LeaseHolder("another", "weather", "task", "stranger", 7, OTHERS)
         (SECOND, None, OTHERS, 0.0, LeaseDecision.WAIT),  # it has not said yet who it is
         (SECOND, None, OTHERS, SETTLE_S, LeaseDecision.REFUSED),
         (SECOND, FIRST, 300, PATIENCE, LeaseDecision.REFUSED),  # not the process that the file names
+        # On another host: the kernel names no process of it, and nobody here can end one there.
+        (SECOND, REMOTE, 300, 0.0, LeaseDecision.WAIT),
+        (SECOND, REMOTE, OTHERS, PATIENCE, LeaseDecision.REFUSED),
+        (SECOND, REMOTE, None, 0.0, LeaseDecision.GRANTED),
     ],
 )
 def test_decision(
@@ -68,6 +73,7 @@ HOLDERS = st.builds(
     st.sampled_from(["x", "y", "z"]),
     st.integers(0, 3),
     st.sampled_from([OURS, OTHERS]),
+    st.sampled_from(["", "192.0.2.7"]),
 )
 
 
@@ -79,6 +85,7 @@ def test_only_an_earlier_attempt_of_the_same_task_in_another_driver_is_ever_kill
         assert named is not None
         assert (named.job_id, named.task_key) == (wanted.job_id, wanted.task_key)
         assert named.attempt_number <= wanted.attempt_number
+        assert named.host == wanted.host
         assert named.driver_pid == locked_by != wanted.driver_pid
         assert waited_s >= PATIENCE
 
@@ -87,6 +94,7 @@ def test_a_refusal_names_the_holder() -> None:
     text = str(refusal("/live", SECOND, STRANGER, OTHERS))
     assert "/live is written to by job another (weather; Spark driver: process 200): give the query" in text
     assert "attempt 1 of this job" in str(refusal("/live", FIRST, SECOND, OURS))
+    assert "process 200 on 192.0.2.7)" in str(refusal("/live", SECOND, REMOTE, 300))
     assert "by process 300: " in str(refusal("/live", SECOND, STRANGER, 300))
 
 

@@ -25,6 +25,7 @@ from runtime.checkpoint.statistics import (
     CheckpointStatsSnapshot,
     CheckpointStatsStatus,
 )
+from runtime.cluster import elsewhere
 from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
 from runtime.environment.errors import ClusterNotRunning
 from runtime.gateways.dispatcher import DispatcherGateway
@@ -290,18 +291,18 @@ async def test_redis_is_asked_who_leads_also_while_a_loop_runs(tmp_path: Path, m
             raise found
         return found
 
-    monkeypatch.setattr(connecting, "_leader", leader)
-    monkeypatch.setattr(connecting, "_masters_of", lambda _, leader: (leader.address,))
-    client = connecting._by_redis(configuration)
+    monkeypatch.setattr(elsewhere, "_leader", leader)
+    monkeypatch.setattr(elsewhere, "_masters_of", lambda _, leader: (leader.address,))
+    client = elsewhere.connect_by_redis(configuration)
     assert client.system.port == 1
     assert client._find_masters() == ()
     assert list(client._find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
     leaders += [None] * 100
     with pytest.raises(ClusterNotRunning, match="Redis knows no leader of the cluster 'default'"):
-        connecting._by_redis(configuration)
+        elsewhere.connect_by_redis(configuration)
     leaders[:] = [RedisAuthenticationError("redis")]
     with pytest.raises(RedisAuthenticationError):
-        connecting._by_redis(configuration)
+        elsewhere.connect_by_redis(configuration)
 
 
 @pytest.mark.parametrize("address", ["akka.tcp://u@h:1", "akka.tcp://u@h:1/", "akka.tcp://u@h:1/user/dispatcher"])

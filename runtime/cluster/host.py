@@ -1,0 +1,140 @@
+"""The process that looks after the TaskExecutors of one host of a cluster on several.
+
+    python -m runtime.cluster.host RUNTIME_DIR REPORT_FD
+
+It is started by `python -m runtime.cluster start --role task-executor`, keeps ``taskmanager.count`` workers running,
+and ends when one of them has not been registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from actors.address import ActorAddress
+from actors.process.logs import configure_logging
+from actors.receptionist import PATH as RECEPTIONIST_PATH
+from conf.configuration import Configuration
+from conf.errors import ConfigurationError
+from conf.options import ClusterOptions, JobManagerOptions, TaskManagerOptions
+from runtime.cluster.entrypoint import Report
+from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
+from runtime.cluster.worker_process import start_worker
+from runtime.environment.context import ComponentContext, log_config
+from runtime.environment.descriptor import ProcessRecord
+from runtime.environment.directory import ClusterDirectory
+from runtime.environment.errors import ClusterError
+from runtime.taskexecutor.registration_state import REGISTERED, RegistrationState
+
+log = logging.getLogger(__name__)
+
+NAME = "host"
+CHECK_INTERVAL_S = 0.5
+WORKER_STOP_S = 20.0
+
+
+class RegistrationTimeoutError(ClusterError):
+    """A TaskExecutor was not registered in time."""
+
+
+def worker_name(configuration: Configuration, index: int) -> str:
+    """The name of a host's TaskExecutor, counted from 0."""
+    return f"{configuration.get(TaskManagerOptions.RESOURCE_ID)}-{index}"
+
+
+def registrations(configuration: Configuration, directory: ClusterDirectory) -> dict[str, RegistrationState]:
+    """How far the TaskExecutors of this host are, by name."""
+    return {
+        worker_name(configuration, index): RegistrationState(directory.taskmanager(index))
+        for index in range(configuration.get(TaskManagerOptions.COUNT))
+    }
+
+
+def _worker(context: ComponentContext, index: int) -> Child:
+    name = worker_name(context.configuration, index)
+
+    async def start() -> Running:
+        process = start_worker(context, index, name)
+        return Running(process.pid, "", process)
+
+    async def stop(running: Running) -> None:
+        await terminate(running.pid, WORKER_STOP_S)
+
+    return Child(name, "worker", start, stop)
+
+
+async def all_registered(context: ComponentContext) -> None:
+    """Return when every TaskExecutor has been registered once; raises `RegistrationTimeoutError`."""
+    timeout_s = context.configuration.get(TaskManagerOptions.REGISTRATION_TIMEOUT)
+    waiting = registrations(context.configuration, context.directory)
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while waiting:
+        states = {name: state.read() for name, state in waiting.items()}
+        waiting = {name: state for name, state in waiting.items() if states[name][0] != REGISTERED}
+        if waiting and asyncio.get_running_loop().time() > deadline:
+            name = min(waiting)
+            raise RegistrationTimeoutError(
+                f"{name} was not registered within taskmanager.registration.timeout ({timeout_s:g} s): "
+                f"{states[name][1] or 'it has not started'}",
+                "start the master and then this again",
+            )
+        await asyncio.sleep(CHECK_INTERVAL_S)
+
+
+async def _serve(context: ComponentContext, report: Report) -> None:
+    loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_requested.set)
+    supervisor = Supervisor(lambda child, pid: None)
+    registering, stopped = loop.create_task(all_registered(context)), loop.create_task(stop_requested.wait())
+    try:
+        for index in range(context.configuration.get(TaskManagerOptions.COUNT)):
+            await supervisor.add(_worker(context, index))
+        report.send(address=context.configuration.get(ClusterOptions.HOST))
+        await asyncio.wait((registering, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if registering.done():
+            registering.result()
+            await stopped
+    finally:
+        for task in (registering, stopped):
+            task.cancel()
+        await asyncio.gather(*(supervisor.remove(name) for name in list(supervisor.children)))
+
+
+def main() -> int:
+    """Run until it is told to stop; the exit status is 0, or 1 when it could not start, or nobody registered it."""
+    directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
+    try:
+        configuration = Configuration.read(directory.configuration_file)
+        with directory.acquire() as lock:
+            claim = directory.claim(NAME)
+            claim.try_acquire()
+            claim.note(ProcessRecord.of(NAME, os.getpid()))
+            configure_logging(log_config(configuration, directory, NAME))
+            log.info("the TaskExecutors of this host are started by process %d", os.getpid())
+            get = configuration.get
+            # Where the master is, without Redis; with it the leader says so when it registers a TaskExecutor.
+            system = ActorAddress(
+                "understudy",
+                get(JobManagerOptions.RPC_ADDRESS),
+                get(JobManagerOptions.RPC_PORT),
+                RECEPTIONIST_PATH,
+            )
+            asyncio.run(_serve(ComponentContext(configuration, directory, system), report))
+            claim.forget()
+            if lock.is_alone():
+                directory.clean()
+    except (ClusterError, ConfigurationError, OSError) as error:
+        log.critical("the TaskExecutors of this host end: %s", error)
+        report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
+        return 1
+    log.info("the TaskExecutors of this host have stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

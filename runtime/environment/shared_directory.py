@@ -1,0 +1,33 @@
+"""Whether two machines see the same directory (``cluster.shared-dir``): by a mark that the first one leaves there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from conf.files import write_private
+
+_MARK = ".understudy-{}"
+
+
+def mark_shared_directory(directory: Path, cluster_id: str) -> None:
+    """Make the directory with mode 0700, and leave the cluster's mark there unless it has one. Raises OSError."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / _MARK.format(cluster_id)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    write_private(draft, secrets.token_hex(16).encode())
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return  # another master was first
+    finally:
+        draft.unlink()
+
+
+def shared_directory_mark(directory: Path, cluster_id: str) -> str:
+    """The mark of the cluster in a directory; empty where there is none, or it cannot be read."""
+    try:
+        return (directory / _MARK.format(cluster_id)).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
