@@ -59,7 +59,7 @@ class Bound:
 BOUNDS = {
     "rss": Bound(0.10, 24 * MB),
     "uss": Bound(0.10, 24 * MB),
-    "descriptors": Bound(0.10, 12),
+    "descriptors": Bound(0.25, 24),  # who leads has some 15 more than who stands by, and who leads changes
     "threads": Bound(0.10, 6),
     "processes": Bound(0.10, 2),
     "keys": Bound(0.10, 20),
@@ -68,6 +68,12 @@ BOUNDS = {
     "bytes": Bound(0.10, 24 * MB),
 }
 """Of each kind, over the second half of a run, however long that is: a leak that a long run shows is one."""
+
+LIFE_BOUNDS = {"uss": Bound(0.25, 16 * MB), "descriptors": Bound(0.25, 24), "threads": Bound(0.25, 8)}
+"""What one process may gain while it is looked at: that much it does gain when it begins to lead."""
+
+LIFE_FEWEST = 24
+"""So many samples of a process in the judged time are worth a look at it alone."""
 
 CEILINGS = {"java": {"rss": 2200 * MB, "uss": 2200 * MB}}
 """The heap of a JVM grows until it is collected: what is bound is how large it becomes (``spark.driver.memory=1g``)."""
@@ -121,7 +127,7 @@ def judge(samples: Sequence[Sample]) -> list[Verdict]:
         for (kind, of), found in sorted(series.items())
         if len(found) >= FEWEST
     ]
-    return verdicts + _lives(late, end - middle)
+    return verdicts + _lives(late)
 
 
 def _figures(sample: Sample) -> Iterable[tuple[tuple[str, str], float]]:
@@ -141,26 +147,20 @@ def _figures(sample: Sample) -> Iterable[tuple[tuple[str, str], float]]:
         yield ("bytes", name), size
 
 
-def _lives(samples: Sequence[Sample], span: float) -> list[Verdict]:
-    """What processes gain while they live: the median over the lives of each role that were seen often enough."""
+def _lives(samples: Sequence[Sample]) -> list[Verdict]:
+    """What processes gain while they live: of each role the one that gains most, of those that live for long."""
     lives: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
         for process in sample.processes:
-            for kind in ("uss", "descriptors", "threads"):
+            for kind in LIFE_BOUNDS:
                 lives[kind, process.role, process.pid].append((sample.at, getattr(process, kind)))
-    slopes: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
     for (kind, role, _), series in lives.items():
-        if len(series) >= FEWEST and role not in CEILINGS:
-            slopes[kind, role].append((slope(series), median(value for _, value in series)))
-    return [
-        Verdict(
-            f"{kind} {role}, while it lives",
-            median(level for _, level in found),
-            median(gain for gain, _ in found) * span,
-            BOUNDS[kind].of(median(level for _, level in found)),
-        )
-        for (kind, role), found in sorted(slopes.items())
-    ]
+        if len(series) >= LIFE_FEWEST and role not in CEILINGS:
+            level, span = median(value for _, value in series), series[-1][0] - series[0][0]
+            bound = LIFE_BOUNDS[kind].of(level)
+            found[kind, role].append(Verdict(f"{kind} {role}, while it lives", level, slope(series) * span, bound))
+    return [max(verdicts, key=lambda verdict: verdict.growth) for _, verdicts in sorted(found.items())]
 
 
 def _verdict(what: str, kind: str, of: str, series: Series, span: float) -> Verdict:

@@ -36,10 +36,10 @@ runs twice, epochs rise, RUNNING is said only where somebody knows.
 
 Short jobs and a streaming job, with the nemesis on, for an hour. Memory, descriptors, threads and processes by role,
 Redis' keys and memory, files and bytes by directory are noted every five seconds. In the second half of the time none
-may gain more than a tenth, or a small amount where that is more (`tests/faults/growth.py: BOUNDS`), by the median
-slope of all pairs of samples; what single processes gain while they live is judged besides. The JVM's heap has a
-ceiling instead. All invariants of the nemesis' history have to hold, and the stream must not have lost or doubled a
-row.
+may gain more than a tenth (descriptors: a quarter), or a small amount where that is more (`tests/faults/growth.py:
+BOUNDS`), by the median slope of all pairs of samples; what single processes gain while they live is judged besides.
+The JVM's heap has a ceiling instead. All invariants of the nemesis' history have to hold, and the stream must not
+have lost or doubled a row.
 """
 
 

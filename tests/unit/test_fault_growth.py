@@ -76,10 +76,24 @@ def test_a_leak_is_named_by_role_and_kind() -> None:
 
 def test_a_leak_of_processes_that_are_killed_all_the_time_is_seen_in_their_lives() -> None:
     samples = [
-        Sample(5.0 * number, (process("rest", number // 20, uss=50 * MB + (number % 20) * 3 * MB),))
+        Sample(5.0 * number, (process("rest", number // 40, uss=50 * MB + (number % 40) * MB),))
         for number in range(400)
     ]
     assert wrong(samples) == {"uss rest, while it lives"}
+
+
+def test_who_begins_to_lead_gains_by_that_and_it_is_no_leak() -> None:
+    samples = [
+        Sample(
+            5.0 * number,
+            (
+                process("dispatcher", 1, descriptors=32 + 15 * (number > 160), threads=1 + 5 * (number > 160)),
+                process("dispatcher", 2, descriptors=48, threads=6),
+            ),
+        )
+        for number in range(220)
+    ]
+    assert wrong(samples) == set()
 
 
 def test_what_grows_only_in_the_beginning_is_no_leak() -> None:
