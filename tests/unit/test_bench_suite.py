@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.bench.comparisons import COMPARISONS, growths
 from tests.bench.guard import bounds, exceeded
 from tests.bench.html_report import html_report
-from tests.bench.page import page
+from tests.bench.page import TEXTS, page
 from tests.bench.suite import Outcome, summary, surroundings
 
 ROUNDS = [
@@ -60,6 +61,13 @@ def test_the_page_says_what_was_measured_where_we_lose_and_what_was_left_out(res
     assert "`rpc` failed in one round" in text
     assert "| `rm_slots` | 1.90 | 250 |" in text
     assert all(len({row.count("|") for row in table.splitlines()}) == 1 for table in re.findall(r"(?:\|.*\n)+", text))
+
+
+def test_the_committed_page_is_one_that_was_written_by_it() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    assert written.startswith((TEXTS / "page_head.md").read_text()), (
+        "python -m tests.bench page FILE > docs/performance.md"
+    )
 
 
 def test_the_html_is_whole_escaped_and_asks_for_nothing(result: dict[str, Any]) -> None:

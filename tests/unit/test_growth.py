@@ -19,7 +19,7 @@ from runtime.heartbeat.monitor import HeartbeatMonitor
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 from runtime.resourcemanager.slot_book import TaskManagerSlots
 from runtime.resourcemanager.slot_manager import SlotManager, SlotReport, SlotRequest, SlotStatus
-from tests.bench.scale.growth import bend, exponent
+from tests.bench.scale.growth import bend, exponent, sizes
 
 TERM = LeaderTerm("dispatcher", 1, "s")
 
@@ -175,3 +175,5 @@ def test_growth_is_the_slope_of_the_logarithms_and_a_bend_is_named() -> None:
     assert exponent(square) == pytest.approx(2.0)
     assert bend(linear) == 0
     assert bend([*linear[:3], (1000, 9000.0)]) == 500
+    assert sizes(1000) == [125, 250, 500, 1000]
+    assert sizes(0.4) == [2, 4, 8, 16], "four different ones, however small a part is asked for"

@@ -21,7 +21,7 @@ import asyncio
 import importlib
 from collections.abc import Sequence
 
-from tests.bench.scale.growth import Figures
+from tests.bench.scale.growth import Figures, sizes
 from tests.bench.scale.surroundings import Surroundings
 
 Rows = list[tuple[str, str]]
@@ -41,10 +41,5 @@ def run(_rounds: int, size: float = 1.0, parts: Sequence[str] = tuple(PARTS)) ->
         measure = importlib.import_module(f"{__name__}.{part}").measure
         most = PARTS[part]
         with Surroundings() as cluster:
-            figures |= asyncio.run(cluster.serve(lambda it: measure(it, sizes(most, size))))  # noqa: B023  # is run here
+            figures |= asyncio.run(cluster.serve(lambda it: measure(it, sizes(most * size))))  # noqa: B023  # is run here
     return figures, [(name, f"{value:12,.4g}") for name, value in figures.items()]
-
-
-def sizes(most: int, part: float) -> list[int]:
-    """Four sizes, each twice the one before."""
-    return [max(1, round(most * part / 2**halvings)) for halvings in (3, 2, 1, 0)]

@@ -16,6 +16,7 @@ from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.leaders import LeaderFollower
 from tests.bench.scale.growth import Figures, growth
+from tests.bench.scale.growth import sizes as halves
 from tests.bench.scale.job_masters import LightMaster
 from tests.bench.scale.surroundings import PATIENCE_S, Component, Surroundings, progress, until
 
@@ -144,7 +145,7 @@ async def measure(cluster: Surroundings, sizes: list[int]) -> Figures:
         "redis_bytes_per_job": (await cluster.redis_bytes() - data_bytes) / done,
     }
     figures |= await _expire(cluster, measuring, sizes)
-    figures |= await _at_once(measuring, master, [max(size // AT_ONCE_SHARE, 1) for size in sizes])
+    figures |= await _at_once(measuring, master, halves(sizes[-1] / AT_ONCE_SHARE))
     for name, points in measuring.points.items():
         figures |= growth(f"dispatcher_{name}", points)
     return figures

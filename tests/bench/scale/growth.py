@@ -14,6 +14,11 @@ LEAST = 0.05
 """Seconds: what costs less is a few of the hundredths that the kernel counts in, and tells nothing of a bend."""
 
 
+def sizes(most: float) -> list[int]:
+    """Four sizes, each twice the one before; never fewer than 16 at the end, of which less could not be said."""
+    return [max(round(most), 16) // 2**halvings for halvings in (3, 2, 1, 0)]
+
+
 def exponent(points: Points) -> float:
     """The slope of the cost against the size, both logarithmic, by least squares.
 
