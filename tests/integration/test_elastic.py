@@ -11,9 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.job_files import TRIVIAL, write_job
-
-WORKER = "taskmanager-0"
+from tests.job_files import TRIVIAL, WAITING, write_job
 
 
 def worker_of(cluster: Cluster) -> int:
@@ -44,10 +42,12 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
     )
     assert worker_of(cluster) == 0
 
-    job = WaitingJob.start(cluster, tmp_path)
+    gate = tmp_path / "gate"
+    job = WaitingJob(cluster.submit(write_job(tmp_path, WAITING), str(gate)), gate)
+    await_value(lambda: job.starts == 1, 200)  # a worker comes first
     first = worker_of(cluster)
     kill_worker(first)
-    await_value(lambda: job.starts == 2, 120)
+    await_value(lambda: job.starts == 2, 200)
     second = worker_of(cluster)
     assert second not in (0, first)
 

@@ -100,7 +100,7 @@ def test_a_job_runs_in_a_pod_that_comes_for_it_and_goes_after_it(
         server, {**os.environ, "UNDERSTUDY_CONF_DIR": str(mounted), "UNDERSTUDY_SECRETS_DIR": str(mounted)}
     )
     try:
-        assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL))).stdout == "sum 499500\n"
+        assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL)), timeout=280).stdout == "sum 499500\n"
         [name] = kubelet.processes
         await_value(lambda: not server.pods, 120)
         assert kubelet.processes[name].wait(60) == 0, "it ended in good order"
