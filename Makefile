@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: env demo test check format bench clean
+.PHONY: env demo test check format bench docs clean
 
 env: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,kubernetes,test,fuzz,dev]'
+	$(BIN)/pip install --quiet --editable '.[java,redis-server,examples,notebook,kubernetes,test,fuzz,docs,dev]'
 	@touch $@
 
 demo: env
@@ -31,6 +31,10 @@ check: env
 format: env
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in build/site"
 
 bench: env
 	$(BIN)/python -m tests.bench submit --json -

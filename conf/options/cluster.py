@@ -142,8 +142,9 @@ class TaskManagerOptions:
         "taskmanager.registration.timeout",
         Duration("5 min", minimum=1.0),
         "5 min",
-        "How long the TaskManagers of `start --role task-executor` try to register before they end. Those that `start` "
-        "starts go on trying.",
+        "How long the TaskManagers of `start --role task-executor` try to register before they end, and how long those "
+        "that were started on demand (`resourcemanager.driver`) go on without hearing of a ResourceManager. Those that "
+        "`start` starts go on trying.",
     )
     ISOLATION_TIMEOUT = option(
         "taskmanager.isolation.timeout",
@@ -176,13 +177,6 @@ class TaskManagerOptions:
         "4",
         "How many task processes a TaskManager keeps ready, with PySpark imported and a Spark session open, for jobs "
         "that bring no libraries of their own. Each takes some 20 MB, and runs one task. 0: every task starts one.",
-    )
-    REGISTRATION_TIMEOUT = option(
-        "taskmanager.registration.timeout",
-        Duration("5 min", minimum=1.0),
-        "5 min",
-        "How long a worker that was started on demand (`resourcemanager.driver`) goes on while it hears of no "
-        "ResourceManager; after that it ends itself. One that `start` started waits for ever.",
     )
     JOB_MASTER_TIMEOUT = option(
         "taskmanager.job-master.timeout",

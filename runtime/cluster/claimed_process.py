@@ -18,6 +18,25 @@ STOP_S = 20.0
 log = logging.getLogger(__name__)
 
 
+def start_process(
+    context: ComponentContext, name: str, module: str, arguments: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """A fork of some milliseconds, from the main thread. Raises OSError.
+
+    Args:
+        context: the surroundings of the components, which the process is given first.
+        name: of the file in the log directory that it writes to.
+        module: what it runs.
+        arguments: after the context's.
+    """
+    path = context.directory.log / f"{name}.out"
+    command = [sys.executable, "-m", module, *map(str, context.arguments().values()), *arguments]
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: PTH123
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
 def claimed_process(
     context: ComponentContext,
     name: str,
@@ -39,22 +58,13 @@ def claimed_process(
         claim: names it for the next master.
         is_kept: whether it is started again when it has ended.
     """
-    command = [sys.executable, "-m", module, *map(str, context.arguments().values()), *arguments]
 
     async def start() -> Running:
         living = claim.living()
         if living is not None:
             log.info("%s runs as process %d already", name, living[0].pid)
             return Running(living[0].pid)
-        path, flags = context.directory.log / f"{name}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with open(os.open(path, flags, 0o600), "ab") as file:  # noqa: ASYNC230, PTH123
-            process = subprocess.Popen(  # noqa: ASYNC220  # a fork of some milliseconds, from the main thread
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        process = start_process(context, name, module, arguments)
         claim.note(ProcessRecord.of(name, process.pid))
         return Running(process.pid, "", process)
 

@@ -21,9 +21,9 @@ from actors.receptionist import PATH as RECEPTIONIST_PATH
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, JobManagerOptions, TaskManagerOptions
+from runtime.cluster.claimed_process import start_process
 from runtime.cluster.entrypoint import Report
 from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
-from runtime.cluster.worker_process import start_worker
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory
@@ -58,7 +58,7 @@ def _worker(context: ComponentContext, index: int) -> Child:
     name = worker_name(context.configuration, index)
 
     async def start() -> Running:
-        process = start_worker(context, index, name)
+        process = start_process(context, name, "runtime.cluster.worker", (str(index), name))
         return Running(process.pid, "", process)
 
     async def stop(running: Running) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import create_autospec
 
@@ -20,6 +21,7 @@ from runtime.resourcemanager.driver import DriverError, OnTerminated, ResourceMa
 from runtime.resourcemanager.slot_manager import SlotManager, SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.worker_allocator import AllocationLimits
 from runtime.taskexecutor import resource_manager_connection
+from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 
 NAME = ResourceID("tm-1")
@@ -171,13 +173,13 @@ async def test_without_a_driver_nothing_is_done_and_nothing_said() -> None:
 
 
 async def test_a_worker_that_was_started_on_demand_ends_when_no_resource_manager_is_left(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(resource_manager_connection, "LOOK_S", 0.1)
     ha = create_autospec(HighAvailabilityServices, instance=True)
     endpoint: Any = create_autospec(RpcEndpoint, instance=True)
     endpoint.service, endpoint.log = None, logging.getLogger("test")
-    connection = ResourceManagerConnection(endpoint, ha, 1.0, lambda success: None)
+    connection = ResourceManagerConnection(endpoint, ha, 1.0, lambda success: None, RegistrationState(tmp_path))
     process = subprocess.Popen(["/bin/sleep", "600"])  # noqa: ASYNC220  # a fork of some milliseconds
     try:
         fixed = Configuration.from_dict({"taskmanager.registration.timeout": "1s"})
