@@ -185,8 +185,8 @@ def _states(tree: _Tree, batch_id: int) -> tuple[list[str], tuple[OperatorInfo, 
         operators.append(operator)
         found += [f"{directory}/{path}" for path in described(files, batch_id)]
         inside = _grouped(files, 1)
-        for partition in range(max((store.partitions for store in operator.stores), default=0)):
-            by_partition = unique_ids.get(operator.id, [])
+        by_partition = unique_ids.get(operator.id, [])
+        for partition in range(1 if _is_single(operator, inside) else _partitions(operator)):
             ids = by_partition[partition] if partition < len(by_partition) else []
             for store in operator.stores:
                 prefix = "" if store.name == DEFAULT_STORE else f"{store.name}/"
@@ -195,6 +195,19 @@ def _states(tree: _Tree, batch_id: int) -> tuple[list[str], tuple[OperatorInfo, 
                 }
                 found += _version(tree, f"{directory}/{partition}/{prefix}", paths, batch_id + 1, ids)
     return found, tuple(sorted(operators, key=lambda operator: operator.id))
+
+
+def _partitions(operator: OperatorInfo) -> int:
+    return max((store.partitions for store in operator.stores), default=0)
+
+
+def _is_single(operator: OperatorInfo, directories: Collection[str]) -> bool:
+    """Whether all its rows are in partition 0, as those of a limit or of an aggregation without keys are.
+
+    Its metadata do not tell: Spark writes the number of shuffle partitions there all the same. But every batch writes
+    all partitions that there are, so others would be there too.
+    """
+    return not any(str(number) in directories for number in range(1, _partitions(operator)))
 
 
 def _version(tree: _Tree, place: str, files: Collection[str], version: int, ids: Collection[str]) -> list[str]:

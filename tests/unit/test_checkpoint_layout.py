@@ -143,6 +143,29 @@ def test_a_version_that_another_run_wrote_is_not_taken_for_the_committed_one(tmp
         choose(files.location, 2)
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_an_operator_without_keys_has_one_partition_whatever_its_metadata_say(tmp_path: Path, provider: str) -> None:
+    files = StreamingFiles(tmp_path, provider, partitions=1)
+    files.run(3, whole=[1])
+    metadata = files.location / "state" / "0" / "_metadata" / "metadata"
+    said = metadata.read_text()
+    metadata.write_text(said.replace('"numPartitions": 1', '"numPartitions": 3'))
+    assert metadata.read_text() != said
+    assert any(path.startswith("state/0/0/") for path in choose(files.location, 2).files)
+    shutil.rmtree(files.location / "state" / "0" / "0")
+    with pytest.raises(IncompleteError, match="state/0/0"):
+        choose(files.location, 2)
+
+
+def test_a_partition_that_is_lost_is_noticed(tmp_path: Path) -> None:
+    for lost in range(3):
+        files = StreamingFiles(tmp_path / str(lost), partitions=3)
+        files.run(3)
+        shutil.rmtree(files.location / "state" / "0" / str(lost))
+        with pytest.raises(IncompleteError, match=f"state/0/{lost}"):
+            choose(files.location, 2)
+
+
 def test_what_is_not_known_is_kept(tmp_path: Path) -> None:
     files = StreamingFiles(tmp_path, partitions=1)
     files.run(2)
