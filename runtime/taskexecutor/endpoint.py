@@ -11,7 +11,7 @@ import runtime
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
+from actors.rpc.gateway import FencingToken, rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
 from conf.configuration import Configuration
@@ -31,7 +31,6 @@ from runtime.environment.context import (
 from runtime.environment.shared_directory import shared_directory_mark
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import (
-    JobHeartbeat,
     LeaderAddress,
     RegistrationSuccess,
     TaskExecutorHeartbeat,
@@ -41,7 +40,6 @@ from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
-from runtime.jobmaster.descriptor import JobReport
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.metrics.query_service import serve_metrics
 from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, warm_up
@@ -49,6 +47,7 @@ from runtime.spark.remote import adopt_driver
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
 from runtime.taskexecutor.isolation_watch import IsolationWatch
+from runtime.taskexecutor.job_calls import TaskExecutorJobs
 from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.metrics import task_executor_metrics
@@ -67,7 +66,7 @@ LAST_WORDS_S = 10.0
 FLUSH_S = 0.1
 
 
-class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGateway):
+class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGateway):
     """One worker. It stands on its own: it finds leaders by retrieval, and tells them what it really holds.
 
     Args:
@@ -299,83 +298,8 @@ class TaskExecutor(TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGatew
         self.slots.allocate(slot_id, job_id, allocation_id)
         await self._connections.add(job_id, job_master)
 
-    # ------------------------------------------------------------- JobMasters
-
-    def _job_connected(self, job_id: JobID) -> None:
-        self._job_heartbeats.monitor(job_id)
-
-    def _job_master_silent(self, target: str, reason: str) -> None:
-        """Keep what runs of the job for its next JobMaster, for as long as the configuration says."""
-        job_id = JobID(target)
-        loss = self._connections.master_lost(job_id)
-        patience_s = self._configuration.get(TaskManagerOptions.JOB_MASTER_TIMEOUT)
-        if loss is None or not self.report_of(job_id).executions:
-            self.log.warning("the JobMaster of job %s is silent: %s", target, reason)
-            self._drop_job(job_id, reason)
-            return
-        self.log.warning(
-            "the JobMaster of job %s is silent: %s. Its tasks go on for %g s without one "
-            "(taskmanager.job-master.timeout)",
-            target,
-            reason,
-            patience_s,
-        )
-        self.schedule_run_async(patience_s, lambda: self._give_up_job_master(job_id, loss))
-
-    def _give_up_job_master(self, job_id: JobID, loss: int) -> None:
-        if self._connections.is_lost(job_id, loss):
-            self.log.error("no JobMaster of job %s has come back: its tasks are cancelled", job_id)
-            self._drop_job(job_id, "no JobMaster within taskmanager.job-master.timeout")
-
-    def report_of(self, job_id: JobID) -> JobReport:
-        """All that is here of a job."""
-        return JobReport(self._tasks.executions(job_id), tuple(self.slots.offers(job_id)))
-
-    @rpc_sync
-    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> JobHeartbeat:
-        connection = self._connections.find(job_id)
-        if connection is not None and job_master.token < connection.token:
-            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
-        self._isolation.heard()
-        if self._connections.master_heard(job_id, job_master):
-            self._job_heartbeats.received(job_id)
-        held = tuple(report.state.attempt_id for report in self.report_of(job_id).executions)
-        return JobHeartbeat(held, self._tasks.progress(job_id))
-
     def _process_of(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
         return self._tasks.process(attempt_id)
-
-    @rpc_tell
-    def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
-        self._drop_job(job_id, reason)
-
-    def _drop_job(self, job_id: JobID, reason: str) -> None:
-        self._job_heartbeats.unmonitor(job_id)
-        self._tasks.cancel_job(job_id)
-        self.spawn(self._leave_job(job_id, reason), f"leaving job {job_id}")
-
-    async def _leave_job(self, job_id: JobID, reason: str) -> None:
-        """Free the job's slots once none of its tasks runs any more."""
-        await self._tasks.job_ended(job_id)
-        for allocation in self.slots.of_job(job_id):
-            self.release_slot(allocation.allocation_id, reason)
-        await self._connections.remove(job_id)
-        self._tasks.forget(job_id)
-        if self._services is not None:
-            await self.run_blocking(self._services.blobs.release_job, job_id)
-
-    @rpc_sync
-    def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
-        self.release_slot(allocation_id, reason)
-
-    def release_slot(self, allocation_id: AllocationID, reason: str) -> None:
-        """Free a slot, cancel what still runs in it, and tell the ResourceManager."""
-        allocation = self.slots.free(allocation_id)
-        if allocation is None:
-            return
-        self.log.info("slot %s of job %s is free: %s", allocation.slot_id, allocation.job_id, reason)
-        self._tasks.cancel_allocation(allocation_id)
-        self._resource_manager.slots_changed()
 
 
 async def create(
