@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
+from tests.faults.processes import lives
 from tests.job_files import TRIVIAL, WAITING, write_job
 
 
@@ -67,5 +68,5 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
     assert job.starts == 2, "the job went on in the worker that was adopted"
     cluster.await_status(waiting, "FINISHED")
 
-    await_value(lambda: worker_of(cluster) == 0 and not psutil.pid_exists(second), 120)
+    await_value(lambda: worker_of(cluster) == 0 and not lives(second), 120)
     assert cluster.json("status")["task_managers"] == []
