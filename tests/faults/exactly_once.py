@@ -4,7 +4,7 @@ Files are counted by windows of five minutes, a minute in each file and a file i
 moment rows of some batches are in the state and nowhere else. The query's task process, Spark driver, TaskExecutor, or
 all processes of the cluster are killed at random moments, also while it comes back from the kill before; sometimes its
 checkpointLocation is lost as well, and it goes on from the last checkpoint. At the end the sink holds what was written
-to the source, which is also what an undisturbed query makes of the same files. The short form has 6 kills, the long one
+to the source, which is also what an undisturbed query makes of the same files. The short form has 5 kills, the long one
 50.
 """
 
@@ -29,7 +29,7 @@ from tests.faults.processes import kill, lives
 from tests.job_files import write_job
 from tests.streaming_rows import Source, rows_of, rows_so_far
 
-SHORT = 6
+SHORT = 5
 LONG = 50
 PATIENCE_S = 300.0
 """Far more than a restart takes, also on a machine that is busy with other things."""
