@@ -1,8 +1,8 @@
 """Clients, a nemesis, and what both did: ``python -m tests.faults.nemesis [--long] [--seconds N] [--seed N]``.
 
 Three clients submit, watch and cancel jobs while the nemesis kills and stops whatever the cluster is made of, harms
-what passes between it and its Redis, and fills its disks. The history goes to `tests.faults.history.check`. The short form takes
-a minute and a quarter, the long one an hour.
+what passes between it and its Redis, and fills its disks. The history goes to `tests.faults.history.check`. The short
+form takes a minute and a quarter, the long one an hour.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Reader:
         bin_dir, conf_dir = home / "bin", home / "conf"
         for directory in (self._work, bin_dir, conf_dir):
             directory.mkdir(parents=True)
-        for name, command in (("python", ""), ("understudy", " -m runtime.cluster")):
+        for name, command in (("python", ""), ("python3", ""), ("understudy", " -m runtime.cluster")):
             program = bin_dir / name
             program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{command} "$@"\n')
             program.chmod(0o755)
