@@ -17,6 +17,7 @@ def page(result: Mapping[str, Any]) -> str:
     """The page; *result* is what `tests.bench.suite.run_all` returns."""
     machine, versions = result["machine"], result["versions"]
     figures = {name: spread["median"] for name, spread in result["figures"].items()}
+    benchmarks = dict.fromkeys(name.partition("/")[0] for name in figures)
     gib = machine["memory_bytes"] / 2**30
     parts = [
         (TEXTS / "page_head.md").read_text(),
@@ -26,7 +27,8 @@ def page(result: Mapping[str, Any]) -> str:
         f"load when it began: {machine['load']}. "
         + ", ".join(f"{name} {text}" for name, text in versions.items())
         + ". "
-        f"{result['repeats']} rounds of all benchmarks, {time.strftime('%Y-%m-%d', time.gmtime(result['began']))}, "
+        f"{result['repeats']} round(s) of {', '.join(benchmarks)}; "
+        f"{time.strftime('%Y-%m-%d', time.gmtime(result['began']))}, "
         f"{result['took_s'] / 60:.0f} minutes.\n",
         *_absent(result),
         "## Ratios\n",
