@@ -6,8 +6,8 @@ function called with the arguments. Every other file is a script: it is not run 
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import symtable
 import sys
 import time
 import traceback
@@ -57,7 +57,8 @@ def read_job_file(path: Path, argv: Sequence[str], name: str | None = None, job_
 def kind_of(path: Path) -> JobKind:
     """Whether a file is a script or a pipeline, found without running it; raises `JobFileError`."""
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        # Not `ast.parse`: in Python 3.11 that fails now and then where threads call it at once (SystemError).
+        table = symtable.symtable(path.read_bytes(), str(path), "exec")  # type: ignore[arg-type]  # bytes: any encoding
     except FileNotFoundError as error:
         raise JobFileError(f"there is no job file {path}", "give the path of a PySpark script or pipeline") from error
     except OSError as error:
@@ -67,8 +68,8 @@ def kind_of(path: Path) -> JobKind:
         raise JobFileError(
             f"the job file {path} is not valid Python", "correct it and run it again", details
         ) from error
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
-    return JobKind.PIPELINE if any(node.name == ENTRY for node in functions) else JobKind.SCRIPT
+    is_pipeline = any(block.get_name() == ENTRY and block.get_type() == "function" for block in table.get_children())
+    return JobKind.PIPELINE if is_pipeline else JobKind.SCRIPT
 
 
 def build_pipeline(path: Path, argv: Sequence[str]) -> Pipeline:

@@ -72,7 +72,8 @@ class Load(nemesis.Companion):
         self._script = write_job(directory, STREAM, "stream.py")
         self._last: dict[str, LastState] = {}
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=target, name=target.__name__) for target in (self._feed, self._watch)]
+        loops = (self._feed, self._watch)
+        self._threads = [threading.Thread(target=loop, name=loop.__name__, daemon=True) for loop in loops]
 
     def begin(self, cluster: Cluster) -> None:
         self._cluster = cluster
