@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
 from conf.options.cluster import ClusterOptions
-from conf.values import Choice, Duration, FilePath, SecretUrl
+from conf.values import Choice, Duration, FilePath, MemorySize, SecretUrl
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -26,7 +26,7 @@ class HighAvailabilityMode(Enum):
 
 
 class HighAvailabilityOptions:
-    """Leader latches and the recovery of jobs. Redis holds the latches and small handles; state lies in files."""
+    """Leader latches and the recovery of jobs. Redis holds latches, handles and small states; others lie in files."""
 
     TYPE = option(
         "high-availability.type",
@@ -54,6 +54,14 @@ class HighAvailabilityOptions:
         _storage_dir,
         "<cluster.shared-dir>/ha",
         "The directory for the state whose handles are in Redis. Masters on several machines need a shared one.",
+    )
+    MEMORY_THRESHOLD = option(
+        "high-availability.memory-threshold",
+        MemorySize("20 kb", maximum=1 << 20),
+        "20 kb",
+        "Job graphs, execution states and checkpoints of at most this size are kept in Redis with their handles, which "
+        "takes one flush of a disk where a file takes three (as Flink's `state.storage.fs.memory-threshold`). `0 b`: "
+        "all are in files below `high-availability.storageDir`.",
     )
     LEASE = option(
         "high-availability.lease",

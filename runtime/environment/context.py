@@ -82,6 +82,7 @@ class ComponentContext:
                 self.configuration.get(ClusterOptions.ID),
                 self.configuration.get(HighAvailabilityOptions.STORAGE_DIR),
                 lease=self.configuration.get(HighAvailabilityOptions.LEASE),
+                memory_threshold=self.configuration.get(HighAvailabilityOptions.MEMORY_THRESHOLD),
             )
         return open_redis_services(self.configuration)
 
@@ -120,6 +121,7 @@ def open_redis_services(configuration: Configuration) -> RedisHaServices:
         configuration.get(ClusterOptions.ID),
         configuration.get(HighAvailabilityOptions.STORAGE_DIR),
         lease=configuration.get(HighAvailabilityOptions.LEASE),
+        memory_threshold=configuration.get(HighAvailabilityOptions.MEMORY_THRESHOLD),
     )
 
 

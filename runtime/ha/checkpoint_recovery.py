@@ -43,13 +43,17 @@ class DefaultCheckpointRecoveryFactory:
         keys: their names.
         directory: of the cluster's state files.
         retry: seconds between the looks after a lost reply.
+        memory_threshold: see `StateHandleStore`.
     """
 
-    def __init__(self, maps: FencedMaps, keys: ClusterKeys, directory: Path, *, retry: float) -> None:
+    def __init__(
+        self, maps: FencedMaps, keys: ClusterKeys, directory: Path, *, retry: float, memory_threshold: int = 0
+    ) -> None:
         self._maps = maps
         self._keys = keys
         self._directory = directory
         self._retry = retry
+        self._memory_threshold = memory_threshold
 
     def completed_checkpoint_store(self, job_id: str, max_retained: int) -> DefaultCompletedCheckpointStore:
         return DefaultCompletedCheckpointStore(job_id, self._handles(job_id), max_retained)
@@ -65,7 +69,14 @@ class DefaultCheckpointRecoveryFactory:
         await asyncio.to_thread(self._files(job_id).delete_all)
 
     def _handles(self, job_id: str) -> StateHandleStore:
-        return StateHandleStore(self._maps, self._keys, _kind(job_id), self._files(job_id), retry=self._retry)
+        return StateHandleStore(
+            self._maps,
+            self._keys,
+            _kind(job_id),
+            self._files(job_id),
+            retry=self._retry,
+            memory_threshold=self._memory_threshold,
+        )
 
     def _files(self, job_id: str) -> StateFiles:
         return StateFiles(self._directory / _kind(job_id))

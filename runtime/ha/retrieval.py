@@ -66,11 +66,22 @@ class RetrievalState:
         return changed
 
 
+def next_look(now: float, every: float, phase: float) -> float:
+    """Seconds until the next look of all that look every so often. Pure.
+
+    Never less than a tenth of *every*, since who is woken a moment too early would look twice.
+    """
+    left = every - (now + phase) % every
+    return left if left >= every / 10 else left + every
+
+
 class DefaultLeaderRetrievalService:
     """Reads the latch when it is said to have changed, and every third of a lease in any case.
 
     Args:
         clock: seconds; runs through suspend.
+        phase: seconds; those of one process have the same, and look at the same moments, so that one request reads for
+            all of them. Those of other processes look at other moments.
     """
 
     def __init__(
@@ -81,10 +92,12 @@ class DefaultLeaderRetrievalService:
         timing: LatchTiming,
         *,
         clock: Callable[[], float] = boottime,
+        phase: float = 0.0,
     ) -> None:
         self.component = component
         self._reader = reader
         self._timing = timing
+        self._phase = phase
         self._clock = clock
         self._state = RetrievalState(timing.lease)
         self._changes = feed.subscribe(component)
@@ -107,7 +120,7 @@ class DefaultLeaderRetrievalService:
                 while True:
                     if await self._look():
                         listener.notify_leader_address(self._state.leader)
-                    await self._changes.wait(self._timing.renew_every)
+                    await self._changes.wait(next_look(self._clock(), self._timing.renew_every, self._phase))
         except Exception as error:
             logger.exception("following the leader of %s ended by a defect", self.component)
             listener.handle_error(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
@@ -36,6 +37,8 @@ from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
 
 logger = logging.getLogger(__name__)
+
+MEMORY_THRESHOLD = 20 * 1024
 
 
 class HighAvailabilityServices(Protocol):
@@ -85,7 +88,7 @@ class HighAvailabilityServices(Protocol):
 
 
 class LatchedHaServices:
-    """High availability by latches, and by states in files whose handles are where the latches are.
+    """High availability by latches, and by states in files, or in their handles, which are where the latches are.
 
     Args:
         keys: names of everything that the cluster has there.
@@ -95,6 +98,7 @@ class LatchedHaServices:
         maps: where the handles are.
         reader: says who leads.
         changes: tells of new leaders.
+        memory_threshold: states of at most so many bytes are where their handles are, and in no file.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class LatchedHaServices:
         maps: FencedMaps,
         reader: LeaderReader,
         changes: ChangeSource,
+        memory_threshold: int,
     ) -> None:
         self._keys = keys
         self._timing = timing
@@ -113,12 +118,16 @@ class LatchedHaServices:
         self._maps = maps
         self._reader = reader
         self._feed = ChangeFeed(changes, retry=retry)
+        self._memory_threshold = memory_threshold
+        self._phase = random.uniform(0.0, timing.renew_every)  # noqa: S311  # no secret
         self._directory = storage_dir / keys.cluster_id
         self._handles: dict[str, StateHandleStore] = {}
         self._registry = DefaultRunningJobsRegistry(maps, keys)
         self._graphs = DefaultJobGraphStore(self.state_handles(JOB_GRAPHS))
         self._executions = DefaultExecutionStore(self.state_handles(EXECUTIONS))
-        self._checkpoints = DefaultCheckpointRecoveryFactory(maps, keys, self._directory, retry=retry)
+        self._checkpoints = DefaultCheckpointRecoveryFactory(
+            maps, keys, self._directory, retry=retry, memory_threshold=memory_threshold
+        )
         # Weak: a service that runs is kept by its task, and one that was stopped and dropped need not be remembered.
         self._opened: WeakSet[DefaultLeaderElectionService | DefaultLeaderRetrievalService] = WeakSet()
 
@@ -133,7 +142,7 @@ class LatchedHaServices:
         return service
 
     def leader_retrieval(self, component: str) -> DefaultLeaderRetrievalService:
-        service = DefaultLeaderRetrievalService(component, self._reader, self._feed, self._timing)
+        service = DefaultLeaderRetrievalService(component, self._reader, self._feed, self._timing, phase=self._phase)
         self._opened.add(service)
         return service
 
@@ -159,7 +168,9 @@ class LatchedHaServices:
         """The store of the states of one kind (``jobgraphs``, later checkpoints)."""
         if kind not in self._handles:
             files = StateFiles(self._directory / kind)
-            self._handles[kind] = StateHandleStore(self._maps, self._keys, kind, files, retry=self._retry)
+            self._handles[kind] = StateHandleStore(
+                self._maps, self._keys, kind, files, retry=self._retry, memory_threshold=self._memory_threshold
+            )
         return self._handles[kind]
 
     async def close(self) -> None:
@@ -190,6 +201,7 @@ class RedisHaServices(LatchedHaServices):
         timeout: seconds that any call to Redis may take; by default 1 s, or a third of the lease where that is less and
             the call is about leadership.
         retry: seconds between repetitions outside of the latch; by default a sixth of the lease.
+        memory_threshold: states of at most so many bytes are in Redis, and in no file.
     """
 
     def __init__(
@@ -201,6 +213,7 @@ class RedisHaServices(LatchedHaServices):
         lease: float = 3.0,
         timeout: float | None = None,
         retry: float | None = None,
+        memory_threshold: int = MEMORY_THRESHOLD,
     ) -> None:
         keys, timing = ClusterKeys(cluster_id), LatchTiming(lease)
         limit = timing.call_timeout if timeout is None else timeout
@@ -217,6 +230,7 @@ class RedisHaServices(LatchedHaServices):
             FencedWriter(self._data, keys),
             self._latch_reader,
             RedisChangeSource(self._latches, keys),
+            memory_threshold,
         )
 
     async def start(self) -> RedisCheck:
@@ -258,10 +272,18 @@ class StandaloneHaServices(LatchedHaServices):
         cluster_id: all files of the cluster bear it.
         storage_dir: where state files go.
         lease: seconds after which the leadership of a silent leader ends.
+        memory_threshold: states of at most so many bytes are in the master's memory, and in no file.
     """
 
     def __init__(
-        self, service: RpcService, system: ActorAddress, cluster_id: str, storage_dir: Path, *, lease: float = 3.0
+        self,
+        service: RpcService,
+        system: ActorAddress,
+        cluster_id: str,
+        storage_dir: Path,
+        *,
+        lease: float = 3.0,
+        memory_threshold: int = MEMORY_THRESHOLD,
     ) -> None:
         timing = LatchTiming(lease)
         self._connection = MasterConnection(service, system, timing.call_timeout)
@@ -273,6 +295,7 @@ class StandaloneHaServices(LatchedHaServices):
             MasterMaps(self._connection),
             MasterLeaderReader(self._connection),
             MasterChangeSource(self._connection),
+            memory_threshold,
         )
 
     async def start(self) -> None:

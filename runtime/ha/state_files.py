@@ -1,7 +1,8 @@
-"""The files behind state handles: written whole or not at all, never changed, verified at every read."""
+"""State handles, and the files behind them: written whole or not at all, never changed, verified at every read."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -22,21 +23,42 @@ _PART = ".part"
 class StateHandle:
     """What is kept in place of a state (Flink's ``RetrievableStateHandle``).
 
+    A small state is in its handle (Flink's ``ByteStreamStateHandle``).
+
     Args:
-        path: the file's name within the directory of its kind.
+        path: the file's name within the directory of its kind; no other handle ever has the same, also without a file.
         size: in bytes.
         sha256: hex digest of the content.
         created: seconds since 1970.
+        content: the state itself, base64; None where it is in the file.
     """
 
     path: str
     size: int
     sha256: str
     created: float
+    content: str | None = None
+
+    @classmethod
+    def of(cls, name: str, data: bytes, term: LeaderTerm, *, inline: bool) -> StateHandle:
+        """A new handle of a state.
+
+        Args:
+            name: of the state.
+            data: the state.
+            term: in which it is written.
+            inline: whether the state is to be in the handle.
+        """
+        path = f"{checked_name('state', name)}@{term.component}.e{term.epoch}.{uuid4().hex}"
+        content = base64.b64encode(data).decode() if inline else None
+        return cls(path, len(data), hashlib.sha256(data).hexdigest(), time.time(), content)
 
     def to_json(self) -> str:
         """The text that is kept."""
-        return json.dumps(asdict(self), sort_keys=True)
+        fields = asdict(self)
+        if self.content is None:
+            del fields["content"]
+        return json.dumps(fields, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> StateHandle:
@@ -47,7 +69,8 @@ class StateHandle:
         """
         try:
             raw = json.loads(text)
-            handle = cls(str(raw["path"]), int(raw["size"]), str(raw["sha256"]), float(raw["created"]))
+            content = str(raw["content"]) if "content" in raw else None
+            handle = cls(str(raw["path"]), int(raw["size"]), str(raw["sha256"]), float(raw["created"]), content)
         except (ValueError, KeyError, TypeError) as error:
             raise StateCorruptedError(f"not a state handle: {text[:200]!r} ({error})") from None
         if not _FILE.fullmatch(handle.path):
@@ -57,6 +80,20 @@ class StateHandle:
     def describes(self, data: bytes) -> bool:
         """Whether it is the handle of ``data``."""
         return self.size == len(data) and self.sha256 == hashlib.sha256(data).hexdigest()
+
+    def decode(self) -> bytes:
+        """The state that is in the handle.
+
+        Raises:
+            StateCorruptedError: it is not what was stored.
+        """
+        try:
+            data = base64.b64decode(self.content or "", validate=True)
+        except ValueError:
+            data = b""
+        if not self.describes(data):
+            raise StateCorruptedError(f"the state in the handle {self.path} is not what was stored")
+        return data
 
 
 class StateFiles:
@@ -78,7 +115,8 @@ class StateFiles:
             OSError: the disk is full, the directory not writable; nothing is left behind.
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        target = self.directory / f"{checked_name('state', name)}@{term.component}.e{term.epoch}.{uuid4().hex}"
+        handle = StateHandle.of(name, data, term, inline=False)
+        target = self.directory / handle.path
         part = target.with_name(target.name + _PART)
         try:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -91,7 +129,7 @@ class StateFiles:
             part.unlink(missing_ok=True)
             raise
         self._sync_directory()
-        return StateHandle(target.name, len(data), hashlib.sha256(data).hexdigest(), time.time())
+        return handle
 
     def read(self, handle: StateHandle) -> bytes:
         """The content of the file.

@@ -1,6 +1,7 @@
 """Named states by indirection: the bytes in a file, the handle in `FencedMaps` (Flink's ``StateHandleStore``).
 
-The order is everything:
+A small state is in its handle: the file beside it would be two more flushes of the disk, and no more durable than the
+handle without which nobody finds it. For files, the order is everything:
 
 - to store: the file, then the handle; to remove: the handle, then the file. Nothing that a handle points to is deleted.
 - every write of a handle is conditional on the leadership *and* on the handle that was there before.
@@ -43,16 +44,25 @@ class StateHandleStore:
         kind: for example ``jobgraphs``; part of their key.
         files: where the bytes go.
         retry: seconds between the looks after a lost reply.
+        memory_threshold: states of at most so many bytes are in their handles; 0 for none.
     """
 
     def __init__(
-        self, maps: FencedMaps, keys: ClusterKeys, kind: str, files: StateFiles, *, retry: float = 0.2
+        self,
+        maps: FencedMaps,
+        keys: ClusterKeys,
+        kind: str,
+        files: StateFiles,
+        *,
+        retry: float = 0.2,
+        memory_threshold: int = 0,
     ) -> None:
         self._maps = maps
         self._key = keys.handles(kind)
         self._kind = kind
         self._files = files
         self._retry = retry
+        self._memory_threshold = memory_threshold
 
     async def put(self, name: str, data: bytes, term: LeaderTerm) -> StateHandle:
         """Store ``data`` as ``name``, in place of what was there; storing the same again changes nothing.
@@ -69,7 +79,7 @@ class StateHandleStore:
             # Written again as it is: whoever is told that it is stored must be the leader.
             self._demand_done(name, await self._maps.hset(self._key, name, before, term, demand=before))
             return handle
-        handle = await asyncio.to_thread(self._files.write, name, data, term)
+        handle = await self._written(name, data, term)
         text = handle.to_json()
         try:
             write = await self._maps.hset(
@@ -83,13 +93,13 @@ class StateHandleStore:
             write = HashWrite(True)
         except HaError:
             # An answer of the server: the handle was not written and never will be.
-            await asyncio.to_thread(self._files.delete, handle)
+            await self._delete(handle)
             raise
         if not write.done:
-            await asyncio.to_thread(self._files.delete, handle)
+            await self._delete(handle)
         self._demand_done(name, write)
         if before is not None and (old := _readable(before)) is not None:
-            await asyncio.to_thread(self._files.delete, old)
+            await self._delete(old)
         return handle
 
     async def get(self, name: str) -> bytes:
@@ -148,7 +158,7 @@ class StateHandleStore:
             self._demand_done(name, write)
         # A handle's text is never written twice: gone once, nothing can point to the file again.
         if (handle := _readable(before)) is not None:
-            await asyncio.to_thread(self._files.delete, handle)
+            await self._delete(handle)
         return True
 
     async def sweep(self, term: LeaderTerm) -> int:
@@ -175,6 +185,15 @@ class StateHandleStore:
         await asyncio.to_thread(self._files.delete_named, orphans)
         return len(orphans)
 
+    async def _written(self, name: str, data: bytes, term: LeaderTerm) -> StateHandle:
+        if len(data) <= self._memory_threshold:
+            return StateHandle.of(name, data, term, inline=True)
+        return await asyncio.to_thread(self._files.write, name, data, term)
+
+    async def _delete(self, handle: StateHandle) -> None:
+        if handle.content is None:
+            await asyncio.to_thread(self._files.delete, handle)
+
     def _demand_done(self, name: str, write: HashWrite) -> None:
         if not write.done:
             raise StateHandleConflictError(f"{self._kind}/{name} was changed by somebody else; read it again")
@@ -186,6 +205,8 @@ class StateHandleStore:
         text = await self._raw(name)
         while text is not None:
             handle = StateHandle.from_json(text)
+            if handle.content is not None:
+                return handle.decode()
             try:
                 return await asyncio.to_thread(self._files.read, handle)
             except FileNotFoundError:

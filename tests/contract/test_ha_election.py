@@ -307,7 +307,7 @@ async def test_the_end_of_the_cluster_leaves_nothing(keeper: Keeper) -> None:
     services = keeper.open()
     leader = await contend(services)
     await until(lambda: leader.term)
-    await services.job_graph_store().put("j", b"g", leader.terms[0])
+    await services.job_graph_store().put("j", b"g" * 100_000, leader.terms[0])
     await services.running_jobs_registry().set_running("j", leader.terms[0])
     await leader.election.stop()
     await services.cleanup()
@@ -323,7 +323,7 @@ async def test_nothing_is_left_behind(redis_server: RedisServer, open_ha: Open, 
     leader, master = await contend(services), await contend(services, "jobmaster-1")
     await until(lambda: leader.term and master.term)
     assert await services.job_graph_store().sweep(leader.terms[0]) == 0
-    await services.job_graph_store().put("j", b"g", leader.terms[0])
+    await services.job_graph_store().put("j", b"g" * 100_000, leader.terms[0])
     await services.running_jobs_registry().set_running("j", leader.terms[0])
     await leader.election.stop()
     await master.election.stop()

@@ -62,8 +62,9 @@ async def succeed_at(keeper: Keeper, term: LeaderTerm) -> LeaderTerm:
     return await lead_at(keeper, term.session + "+")
 
 
-def store_at(keeper: Keeper, tmp_path: Path) -> StateHandleStore:
-    return StateHandleStore(keeper.maps(), KEYS, "jobgraphs", StateFiles(tmp_path / "files"), retry=0.02)
+def store_at(keeper: Keeper, tmp_path: Path, memory_threshold: int = 0) -> StateHandleStore:
+    files = StateFiles(tmp_path / "files")
+    return StateHandleStore(keeper.maps(), KEYS, "jobgraphs", files, retry=0.02, memory_threshold=memory_threshold)
 
 
 async def succeed(connection: RedisConnection, term: LeaderTerm) -> LeaderTerm:
@@ -72,14 +73,20 @@ async def succeed(connection: RedisConnection, term: LeaderTerm) -> LeaderTerm:
     return await lead(connection, term.component, term.session + "+")
 
 
-def store(connection: RedisConnection, tmp_path: Path) -> StateHandleStore:
+def store(connection: RedisConnection, tmp_path: Path, memory_threshold: int = 0) -> StateHandleStore:
     return StateHandleStore(
-        FencedWriter(connection, KEYS), KEYS, "jobgraphs", StateFiles(tmp_path / "files"), retry=0.02
+        FencedWriter(connection, KEYS),
+        KEYS,
+        "jobgraphs",
+        StateFiles(tmp_path / "files"),
+        retry=0.02,
+        memory_threshold=memory_threshold,
     )
 
 
 def files(tmp_path: Path) -> list[str]:
-    return sorted(entry.name for entry in (tmp_path / "files").iterdir())
+    directory = tmp_path / "files"
+    return sorted(entry.name for entry in directory.iterdir()) if directory.exists() else []
 
 
 async def check_nothing_dangles(connection: RedisConnection, tmp_path: Path) -> None:

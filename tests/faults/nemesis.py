@@ -31,7 +31,7 @@ from runtime.ha.model import job_master
 from runtime.jobmaster.archived_execution_graph import JobDetails
 from tests.cluster_harness import Cluster
 from tests.faults.customers import JOB, Customer, Recorder, executions
-from tests.faults.deeds import KINDS, PAUSE_S, Nemesis, dangling_handles
+from tests.faults.deeds import PAUSE_S, Nemesis, dangling_handles, handles
 from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, History, LastState, Leadership, Outcome, check
 from tests.faults.redis_front import RedisFront
@@ -60,6 +60,8 @@ START_S = 600.0
 CLOCKS_S = 0.2
 """How far the clock of the logs may have gone from the monotonic one in the course of a run."""
 DISKS = ("ha", "blob")
+THRESHOLDS = ("0 b", "20 kb")
+"""The states of jobs are in files in one run, and in Redis in another."""
 GONE = ("run", "cluster.json", "claims")
 STATES = "ha/*/*/*@*"
 BLOBS = "ha/*/blob/job_*/*"
@@ -134,7 +136,8 @@ def run(
     scratch = directory / "work"
     scratch.mkdir()
     (scratch / "job.py").write_text(JOB)
-    cluster = Cluster(directory / "c", settings)
+    threshold = f"high-availability.memory-threshold={THRESHOLDS[seed % len(THRESHOLDS)]}"
+    cluster = Cluster(directory / "c", (*settings, threshold))
     disks = {name: SmallDisk(cluster.directory / name) for name in DISKS}
     try:
         cluster.run("start", "--masters=2", timeout=START_S)
@@ -237,9 +240,7 @@ async def _leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     services = open_redis_services(Configuration.read(cluster.directory / "configuration.json"))
     try:
         problems = await dangling_handles(services)
-        for kind in KINDS:
-            names = await services.state_handles(kind).names()
-            problems += [f"the handle {kind}/{name} remains" for name in names]
+        problems += [f"the handle {name} remains" for name in await handles(services)]
     finally:
         await services.close()
     problems += [f"the file {file} remains" for file in cluster.directory.glob(STATES)]

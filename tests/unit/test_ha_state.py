@@ -7,10 +7,12 @@ from pathlib import Path
 
 import cattrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.ha.errors import JobAlreadyDoneError, StateCorruptedError
 from runtime.ha.model import LeaderInformation, LeaderTerm
-from runtime.ha.retrieval import RetrievalState
+from runtime.ha.retrieval import RetrievalState, next_look
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, clean, done, pending, running
 from runtime.ha.state_files import StateFiles, StateHandle
 
@@ -111,3 +113,18 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="No space"):
         StateFiles(tmp_path).write("a", b"1", TERM)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_those_of_one_process_look_at_the_same_moments() -> None:
+    moments = {round(now + next_look(now, 1.0, 0.25), 6) for now in (100.0, 100.3, 100.6)}
+    assert moments == {100.75}
+
+
+def test_who_is_woken_a_moment_too_early_does_not_look_twice() -> None:
+    assert next_look(99.999999, 1.0, 0.0) == pytest.approx(1.000001)
+    assert next_look(100.0, 1.0, 0.0) == pytest.approx(1.0)
+
+
+@given(now=st.floats(0, 1e7), every=st.floats(0.01, 1000), phase=st.floats(0, 1000))
+def test_nobody_looks_too_often_or_too_seldom(now: float, every: float, phase: float) -> None:
+    assert every * 0.099 <= next_look(now, every, phase) <= every * 1.101
