@@ -126,7 +126,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
             self._election.step_down(term, "it was not confirmed as the leader")
             return
         self.log.info("%s leads at %s, epoch %d", self.path, self.address, term.epoch)
-        await self._list(term)
+        self._list_again(term)  # beside its work: who follows the leader has it from the latch
         await self.serve()
 
     async def _list(self, term: LeaderTerm) -> None:

@@ -43,6 +43,9 @@ class HostSpec:
         rpc: settings of the process's RPC service.
         secret_file: file with the cluster secret.
         log: how the process logs.
+        prepare: ``package.module:function``, a coroutine function ``(service, **arguments)``: what a process that is
+            started ahead does for one like this, before it is known which. It is given these same arguments, of
+            another actor, and must not depend on what differs.
         nonce: correlates the answer.
     """
 
@@ -52,21 +55,32 @@ class HostSpec:
     rpc: RpcConfig
     secret_file: Path
     log: LogConfig
+    prepare: str = ""
     nonce: str = ""
+
+    def spare(self) -> HostSpare:
+        """What is started ahead for one like this."""
+        return HostSpare(self.rpc, self.secret_file, self.prepare, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpare:
-    """What a host is told that is started ahead: it listens, and waits for its `HostSpec`.
+    """What a host is told that is started ahead: it listens, prepares, and waits for its `HostSpec`.
 
     Args:
-        rpc, secret_file: as in the `HostSpec` that will come.
+        rpc, secret_file, prepare, arguments: as in the `HostSpec` that will come; the arguments are another's.
         nonce: correlates the answer.
     """
 
     rpc: RpcConfig
     secret_file: Path
+    prepare: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict, compare=False)
     nonce: str = ""
+
+    def fits(self, spec: HostSpec) -> bool:
+        """Whether what is started by this can run that; one that wants nothing prepared may run in any."""
+        return (self.rpc, self.secret_file) == (spec.rpc, spec.secret_file) and spec.prepare in ("", self.prepare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +145,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         embedded = self._embed()
         try:
             with embedded.outside_thespian():
-                embedded.loop.run_until_complete(self._listen(spare.rpc, spare.secret_file, embedded.loop))
+                embedded.loop.run_until_complete(self._make_ready(spare, embedded.loop))
         except Exception as error:  # whatever it is, the one who ordered the start is told
             return _failure(spare, error)
         return HostReady(spare.nonce, os.getpid())
@@ -160,10 +174,14 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         await service.listen()
         return service
 
+    async def _make_ready(self, spare: HostSpare, loop: asyncio.AbstractEventLoop) -> None:
+        service = await self._listen(spare.rpc, spare.secret_file, loop)
+        if spare.prepare:
+            await _named(spare.prepare)(service, **spare.arguments)
+
     async def _start_endpoint(self, spec: HostSpec, loop: asyncio.AbstractEventLoop) -> HostStarted:
         service = self._service or await self._listen(spec.rpc, spec.secret_file, loop)
-        module, _, function = spec.factory.partition(":")
-        factory: EndpointFactory = getattr(importlib.import_module(module), function)
+        factory: EndpointFactory = _named(spec.factory)
         await service.start_server(Diagnostics(service))
         endpoint = await factory(service, spec.name, **spec.arguments)
         address = await service.start_server(endpoint)
@@ -179,6 +197,12 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
                 log.error("%s did not stop within %g s; its process ends all the same", self._name(), STOP_DEADLINE_S)
         self._embedded = None
         logging.shutdown()
+
+
+def _named(path: str) -> Callable[..., Awaitable[Any]]:
+    module, _, function = path.partition(":")
+    found: Callable[..., Awaitable[Any]] = getattr(importlib.import_module(module), function)
+    return found
 
 
 def _failure(spec: HostSpec | HostSpare, error: Exception) -> HostFailed:

@@ -96,19 +96,20 @@ class ProcessActorSystem:
     def keep_spare(self, spec: HostSpec) -> None:
         """Have one process ready for the next actor whose `HostSpec` has the settings of *spec*; no error if there is.
 
-        It has imported what this process had when the system was made, and listens: `start` is then one message.
+        It has imported what this process had when the system was made, listens, and has prepared what *spec* says:
+        `start` is then one message.
 
         Raises:
             ActorSystemError: it could not be started.
         """
-        wanted = HostSpare(spec.rpc, spec.secret_file)
+        wanted = spec.spare()
         if self._spare is not None and self._spare[0] == wanted and not _ends_within(self._spare[1].pid, 0.0):
             return
         spare = self._start(dataclasses.replace(wanted, nonce=secrets.token_hex(8)), "a spare process", None)
         self._spare = wanted, spare
 
     def _take_spare(self, spec: HostSpec) -> HostedActor | None:
-        if self._spare is None or self._spare[0] != HostSpare(spec.rpc, spec.secret_file):
+        if self._spare is None or not self._spare[0].fits(spec):
             return None
         (_, spare), self._spare = self._spare, None
         return None if _ends_within(spare.pid, 0.0) else spare

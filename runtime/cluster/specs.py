@@ -87,4 +87,5 @@ class ComponentSpecs:
     def job_master(self, job_id: JobID) -> HostSpec:
         """The JobMaster of a job."""
         arguments = {"job_id": job_id, **self._blob_arguments()}
-        return self._spec(job_master(job_id), "runtime.jobmaster.endpoint:create", arguments)
+        spec = self._spec(job_master(job_id), "runtime.jobmaster.endpoint:create", arguments)
+        return replace(spec, prepare="runtime.jobmaster.endpoint:prepare")

@@ -6,21 +6,26 @@ brought back to them.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-from actors.errors import FencingError
+from actors.errors import ActorError, FencingError
 from actors.process.log_context import set_process_context
 from actors.receptionist import receptionist_of
-from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
+from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.options import HeartbeatOptions
 from runtime.environment.context import ComponentContext
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
+from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import LeaderTerm
+from runtime.ha.errors import HaError
+from runtime.ha.model import RESOURCE_MANAGER, LeaderTerm
+from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
@@ -192,18 +197,46 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
         return self._require_graph().archive().details()
 
 
+class _Prepared(NamedTuple):
+    context: ComponentContext
+    ha: HighAvailabilityServices
+
+
+_prepared: list[_Prepared] = []
+"""What this process has made ready for its JobMaster, if it was started ahead of it."""
+
+
+async def prepare(service: RpcService, *, runtime_dir: str, system: str, **_others: object) -> None:
+    """Have ready what any JobMaster needs: the configuration, and connections to Redis and to the ResourceManager.
+
+    To be called in a process that is started ahead. Who does not answer now may do so when there is a job.
+    """
+    context = ComponentContext.read(runtime_dir, system)
+    ha = await context.ha_services(service)
+    _prepared.append(_Prepared(context, ha))
+    with contextlib.suppress(HaError, ActorError):
+        leader = await ha.current_leader(RESOURCE_MANAGER)
+        if leader is not None:
+            token = FencingToken(leader.epoch, leader.session)
+            await service.gateway(leader.address, ResourceManagerGateway, token).request_resource_overview()
+
+
 async def create(
     service: RpcService, name: str, *, runtime_dir: str, system: str, job_id: str, blob_host: str, blob_port: int
 ) -> JobMaster:
     """Factory for the actor's host."""
     set_process_context(job=job_id)
-    context = ComponentContext.read(runtime_dir, system)
+    if _prepared:
+        context, ha = _prepared.pop()
+    else:
+        context = ComponentContext.read(runtime_dir, system)
+        ha = await context.ha_services(service)
     context.offload_large_calls(service, BlobAddress(blob_host, blob_port))
     master = JobMaster(
         service,
         name,
         JobID(job_id),
-        await context.ha_services(service),
+        ha,
         receptionist_of(service, context.system),
         context.configuration,
         context.results,

@@ -125,16 +125,16 @@ class JobExecution(LeaderEndpoint):
 
     async def lead(self, term: LeaderTerm) -> None:
         """Read the job from the store and build its execution graph."""
-        registry = self._ha.running_jobs_registry()
         try:
-            await registry.set_running(self._job_id, term)
+            await self._ha.running_jobs_registry().set_running(self._job_id, term)
         except JobAlreadyDoneError:
             self.log.warning("job %s is over already: it is not run again", self._job_id)
             return
         store = self._ha.execution_store()
-        await store.sweep(term)
-        saved = await self._saved_execution()
-        self._job = job = decode_job_graph(await self._ha.job_graph_store().get(self._job_id))
+        _, saved, encoded = await asyncio.gather(
+            store.sweep(term), self._saved_execution(), self._ha.job_graph_store().get(self._job_id)
+        )
+        self._job = job = decode_job_graph(encoded)
         configuration = self._configuration_of(job)
         strategy = job.restart_strategy or default_restart_strategy(configuration)
         self._pool = self._new_pool()

@@ -107,6 +107,21 @@ async def make_greeter(service: RpcService, name: str, **arguments: Any) -> RpcE
     return Greeter(service, name, **arguments)
 
 
+_prepared: list[str] = []
+
+
+async def prepare_greeting(service: RpcService, greeting: str) -> None:
+    _prepared.append(f"{greeting}, prepared in {os.getpid()},")
+
+
+async def make_prepared_greeter(service: RpcService, name: str, greeting: str) -> RpcEndpoint:
+    return Greeter(service, name, _prepared.pop() if _prepared else greeting)
+
+
+async def prepare_badly(service: RpcService) -> None:
+    raise ValueError("the disk of this actor is on fire")
+
+
 async def make_receptionist(service: RpcService, name: str) -> RpcEndpoint:
     return Receptionist(service)
 
@@ -139,8 +154,8 @@ def drive(directory: Path) -> None:
     for line in sys.stdin:
         command, *arguments = json.loads(line)
         try:
-            if command == "start":
-                name, factory, values, unix = arguments
+            if command in ("start", "spare"):
+                name, factory, values, unix, prepare = arguments
                 rpc_config = RpcConfig(system="tests", socket_dir=directory / "run" if unix else None)
                 spec = HostSpec(
                     name=name,
@@ -149,7 +164,12 @@ def drive(directory: Path) -> None:
                     rpc=rpc_config,
                     secret_file=directory / "secret",
                     log=LogConfig(directory / "log" / f"{name}.log"),
+                    prepare=prepare and f"{MODULE}:{prepare}",
                 )
+                if command == "spare":
+                    system.keep_spare(spec)
+                    answer({})
+                    continue
                 actors[name] = system.start(spec)
                 answer({"address": str(actors[name].address), "pid": actors[name].pid})
             elif command == "stop":
@@ -212,8 +232,10 @@ class Driver:
         self.look()
         return result
 
-    def start(self, name: str, factory: str = "make_greeter", unix: bool = True, **arguments: Any) -> Started:
-        result = self.command("start", name, factory, arguments, unix)
+    def start(
+        self, name: str, factory: str = "make_greeter", unix: bool = True, prepare: str = "", **arguments: Any
+    ) -> Started:
+        result = self.command("start", name, factory, arguments, unix, prepare)
         if "error" in result:
             assert result["type"] == "ActorSystemError"
             raise ActorSystemError(result["error"])
@@ -317,6 +339,33 @@ def test_hosted_actors_answer_from_processes_of_their_own(shared: Driver, unix: 
     assert len({one.pid for one in started} | {shared.process.pid, shared.admin, os.getpid()}) == 6
     for n in range(3):
         shared.stop(f"greeter-{n}")
+
+
+def test_an_actor_that_was_prepared_for_starts_in_the_spare_process_and_finds_what_it_prepared(driver: Driver) -> None:
+    factory, prepare = "make_prepared_greeter", "prepare_greeting"
+    assert driver.command("spare", "spare", factory, {"greeting": "salve"}, True, prepare) == {}
+    first = driver.start("first", factory, prepare=prepare, greeting="ave")
+    second = driver.start("second", factory, prepare=prepare, greeting="ave")
+    with calling(driver) as client:
+        assert greeter(client, first).greet("ann").result() == f"salve, prepared in {first.pid}, ann"
+        assert greeter(client, second).greet("ann").result() == "ave ann", "there was one spare process"
+
+
+def test_a_spare_process_runs_what_wants_nothing_prepared_and_nothing_that_wants_something_else(driver: Driver) -> None:
+    factory, prepare = "make_prepared_greeter", "prepare_greeting"
+    assert driver.command("spare", "spare", factory, {"greeting": "salve"}, True, prepare) == {}
+    other = driver.start("other", prepare="prepare_nothing", greeting="ave")
+    plain = driver.start("plain", factory, greeting="ave")
+    with calling(driver) as client:
+        assert greeter(client, other).greet("ann").result() == "ave ann"
+        assert greeter(client, plain).greet("ann").result() == f"salve, prepared in {plain.pid}, ann"
+
+
+def test_what_cannot_be_prepared_is_told_and_leaves_no_process(driver: Driver) -> None:
+    before = len(driver.processes())
+    told = driver.command("spare", "spare", "make_greeter", {}, True, "prepare_badly")
+    assert "the disk of this actor is on fire" in told["error"]
+    wait_until(lambda: len(driver.processes()) == before, "the end of the spare process")
 
 
 def test_actors_ask_each_other(shared: Driver) -> None:
