@@ -28,6 +28,7 @@ from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from conf.options import ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
+from runtime.cluster.abandoned_sockets import remove_abandoned_sockets
 from runtime.cluster.claimed_process import claimed_process
 from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
 from runtime.cluster.leader_board import LeaderBoard
@@ -141,6 +142,7 @@ class Master(RpcEndpoint, MasterGateway):
             await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))
         self._describe()
         self.spawn(collect_orphans(), "collecting orphans")
+        self.spawn(remove_abandoned_sockets(self._context.directory.socket_dir()), "removing abandoned sockets")
         self.spawn(self._keep_describing(), "describing the cluster")
         self.spawn(self._stop_idle_job_masters(), "stopping the JobMasters of ended jobs")
         self._keep_spare()

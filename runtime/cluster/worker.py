@@ -22,6 +22,7 @@ from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
+from runtime.cluster.abandoned_sockets import remove_abandoned_sockets
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
@@ -66,14 +67,15 @@ class TaskManagerRunner:
         await self._supervisor.add(Child(self._name, "actor", self._start, self._stop))
         build = loop.create_task(self._build_archive())
         orphans = loop.create_task(collect_orphans())
+        sockets = loop.create_task(remove_abandoned_sockets(self._context.directory.socket_dir()))
         admin = loop.create_task(wait_for_exit(self._system.admin_pid))
         stopped = loop.create_task(self._stop_requested.wait())
         await asyncio.wait((admin, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
             log.error("the actor system's admin has ended: so does this worker")
-        for task in (admin, stopped, build, orphans):
+        for task in (admin, stopped, build, orphans, sockets):
             task.cancel()
-        await asyncio.gather(admin, stopped, build, orphans, return_exceptions=True)
+        await asyncio.gather(admin, stopped, build, orphans, sockets, return_exceptions=True)
         await self._supervisor.remove(self._name)
         await loop.run_in_executor(self._system_thread, self._system.shutdown)
         if self._driver is not None:
