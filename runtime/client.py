@@ -12,7 +12,15 @@ from typing import Self, TypeVar
 
 from actors.address import ActorAddress
 from actors.client import ActorClient
-from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
+from actors.errors import (
+    ActorError,
+    AskTimeout,
+    AuthenticationError,
+    FencingError,
+    RecipientUnreachable,
+    UnknownActor,
+    WireError,
+)
 from actors.process.diagnostics import DiagnosticsGateway, diagnostics_at
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from actors.rpc.service import RpcConfig
@@ -94,7 +102,7 @@ class ClusterClient(CheckpointClient, LogClient):
         for _ in self._systems[1:]:
             try:
                 return self._gateway(name, gateway_type)
-            except (RecipientUnreachable, UnknownActor, AskTimeout):
+            except (RecipientUnreachable, UnknownActor, AskTimeout, AuthenticationError, WireError):
                 self._systems = [*self._systems[1:], self._systems[0]]
         return self._gateway(name, gateway_type)
 
@@ -140,8 +148,11 @@ class ClusterClient(CheckpointClient, LogClient):
                 if not isinstance(gateway, gateway_type):
                     gateway = self._gateways[name] = self.lookup(name, gateway_type)
                 answer = question(gateway)
-            except _PASSING as error:
+            except (*_PASSING, AuthenticationError) as error:
                 self._gateways.pop(name, None)
+                # Who was answered before has the right secret: a process is gone, and its port is a stranger's.
+                if isinstance(error, AuthenticationError) and not self._learned:
+                    raise
                 if time.monotonic() > deadline:
                     raise ActorError(f"the cluster at {self.system} does not answer: {error}") from error
                 self._add_masters(self._find_masters())
