@@ -174,9 +174,10 @@ class TaskManagerOptions:
     TASK_POOL_SIZE = option(
         "taskmanager.task-pool.size",
         Integer(0, 256),
-        "4",
+        "6",
         "How many task processes a TaskManager keeps ready, with PySpark imported and a Spark session open, for jobs "
-        "that bring no libraries of their own. Each takes some 20 MB, and runs one task. 0: every task starts one.",
+        "that bring no libraries of their own. Each takes some 20 MB, and runs one task. They are made up for when no "
+        "task has begun for two seconds, or none is left. 0: every task starts one.",
     )
     JOB_MASTER_TIMEOUT = option(
         "taskmanager.job-master.timeout",

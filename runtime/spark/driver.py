@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +22,7 @@ import psutil
 
 from .cds import ArchiveBuild, sharing
 from .errors import DriverCallError, DriverLostError, DriverStartError, SparkVehicleError, StillRunningError
-from .gateway import DriverGateway, operation_tag
+from .gateway import DriverGateway, job_tag
 from .info import DriverInfo
 from .java import Java, find_java
 from .jvm import await_connection, prepare, spawn
@@ -257,6 +257,10 @@ class SparkDriver:
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
+    async def configure_session(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
+        """Set configuration of a session from here, which takes 1 ms, and a task 8; whether the session is open."""
+        return await self._call(self._gateway.configure_session, endpoint.user_id, endpoint.session_id, conf)
+
     async def _all_ended(self, remains: TaskRemains, patience: float) -> None:
         deadline = math.inf
         while True:
@@ -314,7 +318,7 @@ class SparkDriver:
 
     async def active_jobs(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> list[int]:
         """Ids of the Spark jobs that a task has running."""
-        return await self._call(self._gateway.active_jobs, _tag(endpoint))
+        return await self._call(self._gateway.active_jobs, job_tag(endpoint))
 
     async def streaming_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> list[StreamingQueryInfo]:
         """The running streaming queries of a task."""
@@ -353,13 +357,6 @@ class SparkDriver:
                 f"the Spark driver (process {self.info.pid}) is gone; its log is {self.info.log_file}"
             )
         return await _on(self._pool, function, *arguments)
-
-
-def _tag(endpoint: ClassicEndpoint | ConnectEndpoint) -> str:
-    """The Spark job tag of a task; Connect's is one for each operation, and this what they begin with."""
-    if isinstance(endpoint, ClassicEndpoint):
-        return endpoint.tag
-    return operation_tag(endpoint.user_id, endpoint.session_id)
 
 
 def _new_pool() -> ThreadPoolExecutor:

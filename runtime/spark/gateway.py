@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
@@ -22,7 +22,7 @@ from .location_locks import lock_file, unlock_files
 from .query_info import StreamingQueryInfo, query_info
 from .query_stop import stop_at_boundary
 from .remains import TaskRemains
-from .spec import ClassicEndpoint
+from .spec import ClassicEndpoint, ConnectEndpoint
 
 REGISTRY_KEY = "understudy.tasks"
 """System property under which the JVM keeps the open task servers: an adopter finds those of its predecessor there."""
@@ -260,6 +260,17 @@ class DriverGateway:
             infos = self._handles.as_java(self._handles.session_manager.listActiveSessions())
             return [(str(info.userId()), str(info.sessionId())) for info in infos]
 
+    def configure_session(self, user_id: str, session_id: str, conf: Mapping[str, str]) -> bool:
+        """Set configuration of a Connect session; whether it is open."""
+        with _calls():
+            holder = self._holder(user_id, session_id)
+            if holder is None:
+                return False
+            settings = holder.session().conf()
+            for key, value in conf.items():
+                settings.set(key, value)
+            return True
+
     def session_queries(self, user_id: str, session_id: str) -> list[StreamingQueryInfo]:
         """The running streaming queries of a Connect session."""
         with _calls():
@@ -312,6 +323,13 @@ class DriverGateway:
 def operation_tag(user_id: str, session_id: str) -> str:
     """What the Spark job tags of a Connect session's operations begin with; the operation's id follows."""
     return f"SparkConnect_OperationTag_User_{user_id}_Session_{session_id}_Operation_"
+
+
+def job_tag(endpoint: ClassicEndpoint | ConnectEndpoint) -> str:
+    """The Spark job tag of a task; Connect's is one for each operation, and this what they begin with."""
+    if isinstance(endpoint, ClassicEndpoint):
+        return endpoint.tag
+    return operation_tag(endpoint.user_id, endpoint.session_id)
 
 
 @contextlib.contextmanager

@@ -63,7 +63,17 @@ def run_pipeline(
     finally:
         cancellation.checkpoint()
         cancellation.close()
-        atexit._run_exitfuncs()  # a forked process ends without them: files that a vertex wants removed would stay
+        _run_exit_functions(spark)
+
+
+def _run_exit_functions(spark: SparkSession) -> None:
+    """Do what is registered for the end of the process: files that a vertex wants removed, say. A forked one would not.
+
+    Left out is what PySpark's client registers: it has the driver empty a cache of the session, which is closed anyway.
+    """
+    client: Any = spark.client
+    atexit.unregister(client._on_exit)
+    atexit._run_exitfuncs()
 
 
 def open_session(endpoint: ConnectEndpoint) -> SparkSession:

@@ -7,7 +7,8 @@ import os
 import shutil
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.rpc.endpoint import RpcEndpoint
@@ -41,13 +42,17 @@ class TakenProcess:
         return self._ready.endpoint
 
     async def run(self, spec: TaskSpec) -> TaskProcess | None:
-        """Let it run a task; None where it had ended, so that nothing was begun and its session is released."""
+        """Let it run a task; None where it, or its session, had ended: nothing was begun, and what is left is ended."""
         process, output = self._ready.process, self._ready.output
         try:
             if output is not None:
                 output.rename(Path(spec.work_dir) / "stdout")  # Spark has it open
                 self._ready.output = None
-            if await process.run(spec):
+            is_open = True
+            if isinstance(self.endpoint, ConnectEndpoint):
+                is_open = await self._pool.configure(self.endpoint, spec.conf)
+                spec = replace(spec, conf={})
+            if is_open and await process.run(spec):
                 return process
         except BaseException:
             await self._pool.end(self._ready)
@@ -92,7 +97,7 @@ class TaskPool:
             kind: of the job.
             own_environment: whether the job brings what its code imports: its session has to be made for it.
         """
-        found = self._policy.take(kind, own_environment)
+        found = self._policy.take(kind, own_environment, time.monotonic())
         self._changed.set()
         if isinstance(found, Miss):
             if found is not Miss.OFF:
@@ -141,10 +146,14 @@ class TaskPool:
         except SparkVehicleError as error:
             self._endpoint.log.info("the session of a task process is left to Spark: %s", error)
 
+    async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
+        """Set configuration of the session of a process that a task has taken; whether it is open."""
+        return await self._driver.configure_session(endpoint, conf)
+
     async def taken_was_dead(self, ready: ReadyProcess) -> None:
-        """A process had ended when it was to run a task."""
+        """A process, or its session, had ended when it was to run a task."""
         self._policy.taken_was_dead()
-        self._endpoint.log.warning("task process %d had ended when it was to run a task", ready.process.pid)
+        self._endpoint.log.warning("task process %d, or its session, had ended: it runs no task", ready.process.pid)
         await self.end(ready)
 
     async def _prepare(self, preparation: Preparation) -> None:

@@ -15,6 +15,10 @@ from runtime.jobgraph.job_graph import JobKind
 MAX_IDLE_S = 900.0
 """Seconds after which a process that nobody took is replaced: Spark closes a Connect session after an hour's rest."""
 
+REST_S = 2.0
+"""Seconds for which the pool is not filled up after a task has taken a process, while some of each kind is left: what
+makes one ready would take the cores from that task."""
+
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 60.0
 FORGETTING = 0.9
@@ -70,7 +74,8 @@ class _Process:
 class TaskPoolPolicy:
     """Keeps at most *size* processes: one of each kind, and the others by what was asked for lately.
 
-    One is made ready at a time. After a failure the next one waits a second, twice as long after each further one.
+    One is made ready at a time, and none for `REST_S` after a process was taken, unless none of a wanted kind is left.
+    After a failure the next one waits a second, twice as long after each further one.
 
     Args:
         size: most processes, ready or being made so; 0 keeps none.
@@ -84,15 +89,16 @@ class TaskPoolPolicy:
         self._numbers = 0
         self._demand = dict.fromkeys(JobKind, 0.0)
         self._delay_s = 0.0
-        self._not_before = float("-inf")
+        self._not_before = self._rests_until = float("-inf")
         self._drained = False
         self._hits = 0
         self._misses: Counter[Miss] = Counter()
         self._died = 0
         self._failed = 0
 
-    def take(self, kind: JobKind, own_environment: bool) -> int | Miss:
+    def take(self, kind: JobKind, own_environment: bool, now: float) -> int | Miss:
         """A task wants a process: the number of the one that has waited longest, or why it gets none."""
+        self._rests_until = now + REST_S
         self._demand = {each: amount * FORGETTING for each, amount in self._demand.items()}
         if not own_environment:
             self._demand[kind] += 1.0
@@ -121,7 +127,7 @@ class TaskPoolPolicy:
 
     def next_preparation(self, now: float) -> Preparation | None:
         """What to make ready now; None if nothing is wanted, or not yet (see `wake_at`)."""
-        if not self._wants_more() or now < self._not_before:
+        if not self._wants_more() or now < self._earliest():
             return None
         counts = Counter(process.kind for process in self._processes.values())
         missing = {kind: wanted - counts[kind] for kind, wanted in self._targets().items()}
@@ -134,7 +140,7 @@ class TaskPoolPolicy:
         """When something is to be looked at again though nothing happens; None if never."""
         times = [since + self._max_idle_s for process in self._processes.values() if (since := process.ready_since)]
         if self._wants_more():
-            times.append(self._not_before)
+            times.append(self._earliest())
         return min(times, default=None)
 
     def prepared(self, number: int, now: float) -> None:
@@ -186,6 +192,12 @@ class TaskPoolPolicy:
     def _wants_more(self) -> bool:
         is_preparing = any(process.ready_since is None for process in self._processes.values())
         return not self._drained and not is_preparing and len(self._processes) < self._size
+
+    def _earliest(self) -> float:
+        """When the next one may be made ready."""
+        counts = Counter(process.kind for process in self._processes.values())
+        is_short = any(wanted and not counts[kind] for kind, wanted in self._targets().items())
+        return self._not_before if is_short else max(self._not_before, self._rests_until)
 
     def _ready(self) -> list[int]:
         """The numbers of those that are ready, the longest waiting first."""

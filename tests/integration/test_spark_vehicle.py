@@ -474,6 +474,11 @@ PIPELINE = """
     def fails(ctx, rows):
         rows.selectExpr("raise_error('bad row')").collect()
 
+    def ends(ctx):
+        import atexit
+        atexit.register(print, "the vertex's own")
+        ctx.spark.client._cleanup_ml_cache = lambda: print("asks the driver")
+
     def slow(ctx):
         import time
         ctx.spark.range(0, 400, 1, 400).select(F.udf(lambda x: time.sleep(0.5), "long")("id")).collect()
@@ -520,6 +525,14 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
     progress = [message["vertices"] for message in outcome.messages if message["type"] == "progress"]
     assert {vertex["state"] for vertex in progress[-1].values()} == {"FINISHED"}
     assert all(v["tasks_completed"] == v["tasks_total"] > 0 for v in progress[-1].values())
+
+
+async def test_what_a_vertex_registers_for_the_end_is_done_and_the_driver_not_asked_once_more(vehicle: Vehicle) -> None:
+    outcome = await vehicle.outcome(
+        await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "ends", "ends"))
+    )
+    assert outcome.last["type"] == "finished", outcome.stderr
+    assert outcome.stdout == "the vertex's own\n"
 
 
 async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:

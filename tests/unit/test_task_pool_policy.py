@@ -15,12 +15,14 @@ from runtime.taskexecutor.task_pool_policy import (
     FIRST_DELAY_S,
     LONGEST_DELAY_S,
     MAX_IDLE_S,
+    REST_S,
     Miss,
     Preparation,
     TaskPoolPolicy,
 )
 
 SCRIPT, PIPELINE = JobKind.SCRIPT, JobKind.PIPELINE
+LONG_AGO = -REST_S
 
 
 def fill(policy: TaskPoolPolicy, now: float = 1.0) -> list[Preparation]:
@@ -36,7 +38,7 @@ def test_one_of_each_kind_is_ready_and_the_rest_goes_by_demand() -> None:
     policy = TaskPoolPolicy(4)
     assert Counter(made.kind for made in fill(policy)) == {SCRIPT: 2, PIPELINE: 2}
     for _ in range(6):
-        assert isinstance(policy.take(SCRIPT, False), int)
+        assert isinstance(policy.take(SCRIPT, False, LONG_AGO), int)
         for number in policy.surplus(1.0):
             assert number
         fill(policy)
@@ -50,19 +52,19 @@ def test_a_pool_of_one_follows_the_demand() -> None:
     policy = TaskPoolPolicy(1)
     first = fill(policy)[0].kind
     other = PIPELINE if first is SCRIPT else SCRIPT
-    assert policy.take(other, False) is Miss.OTHER_KIND
+    assert policy.take(other, False, LONG_AGO) is Miss.OTHER_KIND
     assert len(policy.surplus(1.0)) == 1
     assert [made.kind for made in fill(policy)] == [other]
 
 
 def test_the_reasons_of_misses_are_counted() -> None:
     policy = TaskPoolPolicy(2)
-    assert policy.take(SCRIPT, False) is Miss.EMPTY
+    assert policy.take(SCRIPT, False, LONG_AGO) is Miss.EMPTY
     fill(policy)
-    assert policy.take(SCRIPT, True) is Miss.OWN_ENVIRONMENT
-    assert isinstance(policy.take(SCRIPT, False), int)
-    assert policy.take(SCRIPT, False) is Miss.OTHER_KIND
-    assert isinstance(policy.take(PIPELINE, False), int)
+    assert policy.take(SCRIPT, True, LONG_AGO) is Miss.OWN_ENVIRONMENT
+    assert isinstance(policy.take(SCRIPT, False, LONG_AGO), int)
+    assert policy.take(SCRIPT, False, LONG_AGO) is Miss.OTHER_KIND
+    assert isinstance(policy.take(PIPELINE, False, LONG_AGO), int)
     policy.taken_was_dead()
     report = policy.report()
     assert report.hits == 1
@@ -72,16 +74,33 @@ def test_the_reasons_of_misses_are_counted() -> None:
 def test_a_process_is_taken_once() -> None:
     policy = TaskPoolPolicy(4)
     fill(policy)
-    taken = [policy.take(SCRIPT, False) for _ in range(2)] + [policy.take(PIPELINE, False) for _ in range(2)]
+    taken = [policy.take(SCRIPT, False, LONG_AGO) for _ in range(2)] + [
+        policy.take(PIPELINE, False, 0.0) for _ in range(2)
+    ]
     assert len(set(taken)) == 4
-    assert policy.take(PIPELINE, False) is Miss.EMPTY
+    assert policy.take(PIPELINE, False, LONG_AGO) is Miss.EMPTY
+
+
+def test_it_is_not_filled_up_while_a_task_has_just_begun_unless_a_kind_has_run_out() -> None:
+    policy = TaskPoolPolicy(6)
+    fill(policy)
+    policy.take(PIPELINE, False, 10.0)
+    assert policy.next_preparation(10.0 + REST_S / 2) is None, "its cores are the task's"
+    assert policy.wake_at() == 10.0 + REST_S
+    assert policy.next_preparation(10.0 + REST_S) is not None
+    policy = TaskPoolPolicy(2)
+    fill(policy)
+    policy.take(PIPELINE, False, 10.0)
+    preparation = policy.next_preparation(10.0)
+    assert preparation is not None
+    assert preparation.kind is PIPELINE, "there is none left"
 
 
 def test_without_size_nothing_is_made_ready() -> None:
     policy = TaskPoolPolicy(0)
     assert policy.next_preparation(1.0) is None
     assert policy.wake_at() is None
-    assert policy.take(SCRIPT, False) is Miss.OFF
+    assert policy.take(SCRIPT, False, LONG_AGO) is Miss.OFF
 
 
 def test_failures_are_followed_by_longer_and_longer_pauses() -> None:
@@ -119,7 +138,7 @@ def test_after_the_drain_nothing_is_made_or_given() -> None:
     fill(policy)
     assert len(policy.drain()) == 3
     assert policy.next_preparation(1.0) is None
-    assert policy.take(SCRIPT, False) is Miss.OFF
+    assert policy.take(SCRIPT, False, LONG_AGO) is Miss.OFF
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -161,7 +180,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(JobKind), own=st.booleans())
     def take(self, kind: JobKind, own: bool) -> None:
         self.takes += 1
-        found = self.policy.take(kind, own)
+        found = self.policy.take(kind, own, self.now)
         if isinstance(found, Miss):
             assert own or kind not in self.ready.values()
         else:
