@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blob.errors import BlobError
-from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
@@ -45,6 +44,7 @@ from runtime.spark.spec import (
 )
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
+from runtime.taskexecutor.log_keeper import AttemptLogKeeper
 from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
 from runtime.taskexecutor.query_watch import watch_queries
 from runtime.taskexecutor.services import TaskServices
@@ -70,7 +70,7 @@ class Task:
         services: see `TaskServices`.
         on_state: told each state that the attempt enters, the last one when nothing of it runs any more.
         on_progress: told Spark's counts.
-        keep_logs: puts the logs of the attempt, which has ended, where they outlive this TaskExecutor.
+        logs: puts the logs of the attempt where they outlive this TaskExecutor.
         responder: tells the JobMaster of its part of checkpoints.
     """
 
@@ -81,7 +81,7 @@ class Task:
         services: TaskServices,
         on_state: Callable[[TaskExecutionState], None],
         on_progress: Callable[[TaskProgress], None],
-        keep_logs: Callable[[], Awaitable[tuple[KeptLog, ...]]],
+        logs: AttemptLogKeeper,
         responder: CheckpointResponder,
     ) -> None:
         self.descriptor = descriptor
@@ -89,7 +89,7 @@ class Task:
         self._services = services
         self._on_state = on_state
         self._on_progress = on_progress
-        self._keep_logs = keep_logs
+        self._logs = logs
         self._process: TaskProcess | None = None
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
@@ -148,7 +148,7 @@ class Task:
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
-        self._enter(replace(state, logs=await self._keep_logs()))
+        self._enter(replace(state, logs=await self._logs.keep(state.state is ExecutionState.FINISHED)))
         if self._left is not None:
             await self._close_behind(self._left)
 
@@ -359,6 +359,8 @@ class Task:
                 result = message["result"]
                 self._outcome.finish(ResultPartitionInfo(**each) for each in result.get("partitions", ()))
                 self._is_batch = not result.get("streaming", True)
+                if self._is_done:
+                    self._logs.begin()
             case "failed":
                 error = message["error"]
                 lost = error.get("lost_result")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -11,7 +11,6 @@ from actors.process.log_context import log_context
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.gateways.errors import GatewayError
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID
-from runtime.job_logs import KeptLog
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     TaskDeploymentDescriptor,
@@ -21,6 +20,7 @@ from runtime.jobmaster.descriptor import (
 from runtime.spark import TaskProcess
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.job_connections import JobConnections
+from runtime.taskexecutor.log_keeper import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.task_checkpoints import TaskCheckpoints
@@ -63,7 +63,7 @@ class TaskTable:
         descriptor: TaskDeploymentDescriptor,
         directory: Path,
         services: TaskServices,
-        keep_logs: Callable[[], Awaitable[tuple[KeptLog, ...]]],
+        logs: AttemptLogKeeper,
     ) -> None:
         """Run an attempt; see `Task`."""
         job_id, attempt_id = descriptor.job_id, descriptor.attempt_id
@@ -73,7 +73,7 @@ class TaskTable:
             services,
             lambda state: self._state_entered(job_id, state),
             lambda progress: self._progressed(job_id, progress),
-            keep_logs,
+            logs,
             CheckpointResponder(self._connections, job_id),
         )
         self._tasks[attempt_id] = task
