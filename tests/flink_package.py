@@ -16,17 +16,27 @@ import pytest
 from runtime.spark.java import find_java
 from tests.rest_client import RestClient
 
-_OPENED = ("java.lang", "java.util", "java.net", "java.io", "java.nio")
+OPENED = ("java.lang", "java.util", "java.net", "java.io", "java.nio")
+"""What Flink has to see of Java's own packages."""
+
 _STACK_FRAME = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more)")
+
+
+def flink_home() -> Path | None:
+    """The folder that holds Flink's `lib`; None where it is not installed."""
+    try:
+        return Path(str(distribution("apache-flink-libraries").locate_file("pyflink")))
+    except PackageNotFoundError:
+        return None
 
 
 def flink_dist() -> Path:
     """The jar that holds Flink; skips the test where there is none."""
-    try:
-        package = distribution("apache-flink-libraries")
-    except PackageNotFoundError:
+    home = flink_home()
+    if home is None:
         pytest.skip("Flink is not installed (330 MB): pip install 'apache-flink-libraries>=2.3,<2.4', the extra flink")
-    return Path(str(package.locate_file("pyflink"))) / "lib" / f"flink-dist-{package.version}.jar"
+    (jar,) = (home / "lib").glob("flink-dist-*.jar")
+    return jar
 
 
 def web_files() -> dict[str, bytes]:
@@ -64,7 +74,7 @@ class FlinkClient:
     def __call__(self, *arguments: str) -> Said:
         """One command, to its end."""
         java = [find_java(None).executable, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
+        opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED]
         environment = {**os.environ, "FLINK_CONF_DIR": str(self._configuration)}
         environment.pop("FLINK_REST_CLIENT_HEADERS", None)
         if self._token:

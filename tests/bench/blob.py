@@ -329,7 +329,8 @@ def _transfers(
 def _rate(workers: list[Worker], name: str, *arguments: Any) -> float:
     for worker in workers:
         worker.tell(name, *arguments)
-    return sum([worker.result() for worker in workers])
+    rates: list[float] = [worker.result() for worker in workers]
+    return sum(rates)
 
 
 def _table(figures: dict[str, float]) -> list[tuple[str, str]]:

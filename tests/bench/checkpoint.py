@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
@@ -136,8 +136,9 @@ class Counts:
     def snapshot(self) -> QuerySnapshot:
         """Take one, and note how long it took; one older than the last is removed, as a job keeps few."""
         target = self.root / f"chk-{len(self.took_ms)}"
+        previous = self.snapshots[-1] if self.snapshots else None
         began = time.perf_counter()
-        taken = take_snapshot(QueryLocation("counts", str(self.location)), target, (self.snapshots or [None])[-1])
+        taken = take_snapshot(QueryLocation("counts", str(self.location)), target, previous)
         self.took_ms.append((time.perf_counter() - began) * 1000)
         for old in self.snapshots:
             shutil.rmtree(old.path)

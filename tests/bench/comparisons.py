@@ -45,9 +45,23 @@ class Comparison:
 _ASK_ONE_CORE = "a floor of some 5 us is less than Python needs for anything: encode, look up, dispatch, decode"
 _HASH_TWICE = "the content is hashed by the sender and again by the receiver, the floor hashes once"
 _IN_PROCESS = "Pykka's actors are threads of the asking process: nothing is encoded, and nothing leaves it"
+_NO_PROCESS = "Flink runs tasks as threads of its TaskManager, here each is a process that opens a session of Spark"
 
 COMPARISONS = (
     Comparison("job by the command line", "submit/cli_finished_s", "submit/spark_submit_s", "spark-submit"),
+    Comparison(
+        "job by the command line",
+        "submit/cli_finished_s",
+        "submit/flink_run_s",
+        "Flink: `flink run` on a warm session cluster, its client's Java included",
+    ),
+    Comparison(
+        "job by a client in process",
+        "submit/finished_s",
+        "submit/flink_rest_finished_s",
+        "Flink: a jar that a warm session cluster has, run by REST, planned in the JobManager, asked each 5 ms",
+        why=_NO_PROCESS,
+    ),
     Comparison(
         "job by a client in process",
         "submit/finished_s",
@@ -126,8 +140,15 @@ COMPARISONS = (
     ),
 )
 
-PEERS = {"ray": "Ray", "xoscar": "xoscar", "pykka": "Pykka", "thespian": "Thespian", "pyspark": "spark-submit"}
-"""The distributions that are peers, by their names on PyPI. Flink is not driven by a benchmark."""
+PEERS = {
+    "ray": "Ray",
+    "xoscar": "xoscar",
+    "pykka": "Pykka",
+    "thespian": "Thespian",
+    "pyspark": "spark-submit",
+    "apache-flink-libraries": "Flink",
+}
+"""The distributions that are peers, by their names on PyPI."""
 
 GROWTHS = "_growth_exponent"
 BENDS = "_bends_at"

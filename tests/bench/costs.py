@@ -116,7 +116,6 @@ async def _of_checkpoints(url: str, ha: RedisHaServices) -> Figures:
     return {
         "checkpoint_redis_reads": counts["get"] / CHECKPOINTS,
         "checkpoint_redis_writes": (counts["hset"] + counts["hdel"]) / CHECKPOINTS,
-        "checkpoint_fsyncs": counts["fsync"] / CHECKPOINTS,
     }
 
 

@@ -7,6 +7,7 @@ and the same run. Measured with a client that is connected all the time, at the 
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import signal
 import statistics
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -134,8 +136,8 @@ def _with_a_query(client: ClusterClient, scratch: Path, setting: list[str], roun
         names = [view.name for view in client.status().processes if view.leadership == "leader"]
         (leader,) = [name for name in names if name.startswith("dispatcher")]
         (dispatcher,) = [view.pid for view in client.status().processes if view.name == leader]
-        began = _kill(client, lambda name, leader=leader: name == leader.replace("dispatcher", "master"))
-        _until(lambda dispatcher=dispatcher: _has_ended(dispatcher))  # it outlives its master by a moment
+        began = _kill(client, partial(operator.eq, leader.replace("dispatcher", "master")))
+        _until(partial(_has_ended, dispatcher))  # it outlives its master by a moment
         client.list_jobs()
         figures.serving.append(time.monotonic() - began)
         _until(lambda: client.status_of(job_id) is JobStatus.RUNNING)
@@ -161,18 +163,21 @@ def _with_a_query(client: ClusterClient, scratch: Path, setting: list[str], roun
 
 def _with_a_task(client: ClusterClient, scratch: Path, setting: list[str], rounds: int, figures: Figures) -> None:
     for number in range(rounds):
-        gate = scratch / f"gate{number}"
-        job_id = _submit(scratch, setting, SLEEPER, gate)
-        _until(lambda job_id=job_id: _attempt_states(client, job_id) == [ExecutionState.RUNNING])
-        (worker,) = client.task_managers()
-        began = time.monotonic()
-        os.kill(worker.registration.pid, signal.SIGKILL)
-        _until(lambda job_id=job_id: _attempt_states(client, job_id)[0] is ExecutionState.FAILED)
-        figures.detected.append(time.monotonic() - began)
-        _until(lambda job_id=job_id: _attempt_states(client, job_id)[1:] == [ExecutionState.RUNNING])
-        figures.running.append(time.monotonic() - began)
-        gate.touch()
-        _until(lambda job_id=job_id: client.status_of(job_id).is_globally_terminal)
+        _worker_killed(client, scratch, setting, scratch / f"gate{number}", figures)
+
+
+def _worker_killed(client: ClusterClient, scratch: Path, setting: list[str], gate: Path, figures: Figures) -> None:
+    job_id = _submit(scratch, setting, SLEEPER, gate)
+    _until(lambda: _attempt_states(client, job_id) == [ExecutionState.RUNNING])
+    (worker,) = client.task_managers()
+    began = time.monotonic()
+    os.kill(worker.registration.pid, signal.SIGKILL)
+    _until(lambda: _attempt_states(client, job_id)[0] is ExecutionState.FAILED)
+    figures.detected.append(time.monotonic() - began)
+    _until(lambda: _attempt_states(client, job_id)[1:] == [ExecutionState.RUNNING])
+    figures.running.append(time.monotonic() - began)
+    gate.touch()
+    _until(lambda: client.status_of(job_id).is_globally_terminal)
 
 
 def _attempt_states(client: ClusterClient, job_id: JobID) -> list[ExecutionState]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def _pykka() -> Outcome:
     """Actors are threads of this process: nothing is encoded, nothing leaves it."""
     import pykka
 
-    class Echo(pykka.ThreadingActor):  # type: ignore[misc]  # not installed where this is checked
+    class Echo(pykka.ThreadingActor):  # type: ignore[misc, unused-ignore]  # not installed where this is checked
         def on_receive(self, message: bytes) -> bytes:
             return message
 
@@ -62,17 +63,17 @@ def _pykka() -> Outcome:
 
 def _ray() -> Outcome:
     """An actor in a process of its own."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing of it leaves this machine
     import ray
 
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
 
-        @ray.remote
         class Echo:
             def echo(self, data: bytes) -> bytes:
                 return data
 
-        actor = Echo.remote()
+        actor = ray.remote(Echo).remote()
         ray.get(actor.echo.remote(DATA))
         return _outcome(lambda: actor.echo.remote(DATA), ray.get, 5_000)
     finally:

@@ -5,6 +5,9 @@
   ``script_running_s`` and ``script_finished_s`` are the same for a script; ``accepted_s``, ``created_s``,
   ``deploying_s`` and ``initializing_s`` are the stations on the pipeline's way, from its submission.
 - ``cli_finished_s``: `job run` of a trivial script, whole command; ``spark_submit_s``: spark-submit of the same file.
+- ``flink_run_s``, ``flink_rest_finished_s``: the same query on a warm session cluster of Flink (`tests.bench.flink`),
+  where that is installed: `flink run`, whole command; and a jar that the cluster has, run by its REST API, until that
+  says FINISHED (asked each 5 ms). That begins when the pool of ready task processes is full, too.
 - ``connect_client_s``: a new Python process that opens a session of the same driver, without the runtime, and runs the
   same query.
 - ``burst_50_jobs_per_s``: 50 such pipelines submitted one after the other without waiting, until all have FINISHED.
@@ -22,8 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyspark
@@ -34,11 +38,12 @@ from runtime.client import ClusterClient
 from runtime.cluster.session import connect
 from runtime.ids import JobID
 from runtime.job_file import read_job_file
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.spark.info import DriverInfo, info_file
 from runtime.spark.java import find_java
 from runtime.spark.launcher import launcher_home
+from tests.bench.flink import TOTAL, FlinkSession, flink_session
 
 SCRIPT = """\
 from pyspark.sql import SparkSession
@@ -72,6 +77,8 @@ spark = SparkSession.builder.remote(sys.stdin.readline().strip()).getOrCreate()
 print(spark.range(1000).selectExpr("sum(id) AS total").first().total)
 """
 BURST = 50
+WARM_UP = 10
+"""Runs of the main job, either way, before any counts: by then Java has compiled what it runs."""
 PATIENCE_S = 300.0
 
 Figures = dict[str, float]
@@ -86,12 +93,11 @@ def run(rounds: int) -> tuple[Figures, list[tuple[str, str]]]:
         files["pipeline"].write_text(PIPELINE)
         with _cluster(directory / "c") as (setting, client):
             driver = DriverInfo.read(info_file(next((directory / "c").glob("tm-*")) / "spark"))
-            figures = {
-                **_in_process(client, files, rounds),
-                **_commands(directory, setting, files["script"], driver, rounds),
-                "burst_50_jobs_per_s": _burst(client, files["pipeline"]),
-                "overhead_ratio": _overhead(directory, client, driver, rounds),
-            }
+            with flink_session(directory / "flink") as flink:
+                figures = _in_process(client, files, flink, rounds)
+                figures |= _commands(directory, setting, files["script"], driver, flink, rounds)
+            figures["burst_50_jobs_per_s"] = _burst(client, files["pipeline"])
+            figures["overhead_ratio"] = _overhead(directory, client, driver, rounds)
     return figures, _table(figures)
 
 
@@ -113,13 +119,17 @@ def _cluster(directory: Path) -> Iterator[tuple[list[str], ClusterClient]]:
 # ---------------------------------------------------------------------------- a client in process
 
 
-def _in_process(client: ClusterClient, files: dict[str, Path], rounds: int) -> Figures:
+def _in_process(client: ClusterClient, files: dict[str, Path], flink: FlinkSession | None, rounds: int) -> Figures:
+    jobs: list[Callable[[], Figures]] = [
+        partial(_one_job, client, files["script"], "script_"),
+        partial(_one_job, client, files["pipeline"], ""),
+        *([lambda: {"flink_rest_finished_s": flink.finished_s()}] if flink else ()),
+    ]
     samples: dict[str, list[float]] = {}
     for number in range(rounds + 1):
-        for kind, file in files.items():
+        for job in jobs:
             _await_full_pools(client)
-            figures = _one_job(client, file, "" if kind == "pipeline" else "script_")
-            for name, seconds in figures.items() if number else ():
+            for name, seconds in job().items() if number else ():
                 samples.setdefault(name, []).append(seconds)
     return {name: statistics.median(values) for name, values in samples.items()}
 
@@ -157,21 +167,26 @@ def _burst(client: ClusterClient, file: Path) -> float:
     graphs = [read_job_file(file, ()) for _ in range(BURST)]
     began = time.perf_counter()
     for job_id in [client.submit(graph, file) for graph in graphs]:
-        _await_end(client, job_id)  # one after the other: to ask all jobs again and again would be most of the work
+        if client.result(job_id).status is not ApplicationStatus.SUCCEEDED:
+            raise RuntimeError(f"job {job_id} did not finish")
     return BURST / (time.perf_counter() - began)
 
 
 # -------------------------------------------------------------------------------- whole commands
 
 
-def _commands(scratch: Path, setting: list[str], job: Path, driver: DriverInfo, rounds: int) -> Figures:
+def _commands(
+    scratch: Path, setting: list[str], job: Path, driver: DriverInfo, flink: FlinkSession | None, rounds: int
+) -> Figures:
     spark_submit, environ = _spark_submit(scratch, job)
     url = f"sc://localhost:{driver.connect_port}/;token={driver.connect_token}\n"
-    commands = {
+    commands: dict[str, Callable[[], float]] = {
         "cli_finished_s": lambda: _time([sys.executable, "-m", "runtime.cluster", "job", "run", *setting, str(job)]),
         "spark_submit_s": lambda: _time(spark_submit, environ=environ),
         "connect_client_s": lambda: _time([sys.executable, "-c", CONNECT], text=url),
     }
+    if flink:
+        commands["flink_run_s"] = lambda: _time(flink.run_command, environ=flink.environ)
     samples = [{name: measure() for name, measure in commands.items()} for _ in range(rounds + 1)][1:]
     return {name: statistics.median(sample[name] for sample in samples) for name in commands}
 
@@ -190,7 +205,7 @@ def _time(command: list[str], *, environ: dict[str, str] | None = None, text: st
     began = time.perf_counter()
     done = subprocess.run(command, env=environ, input=text, capture_output=True, text=True, check=False)
     took = time.perf_counter() - began
-    if done.returncode != 0 or "499500" not in done.stdout:
+    if done.returncode != 0 or TOTAL not in done.stdout:
         raise RuntimeError(f"{command[:4]} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
     return took
 
@@ -205,11 +220,13 @@ def _overhead(scratch: Path, client: ClusterClient, driver: DriverInfo, rounds: 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as bare:
         assert bare.stdin is not None
         assert bare.stdout is not None
-        for _ in range(rounds + 1):
+        for _ in range(WARM_UP + rounds):
             graph = read_job_file(file, ("--out", str(out)))
+            _await_full_pools(client)
             began = time.perf_counter()
             _await_end(client, client.submit(graph, file))
             ours = time.perf_counter() - began
+            _await_full_pools(client)  # what follows a job is not to be the other's burden
             bare.stdin.write(f"{out}\n")
             bare.stdin.flush()
             answer = bare.stdout.readline()
@@ -217,7 +234,8 @@ def _overhead(scratch: Path, client: ClusterClient, driver: DriverInfo, rounds: 
                 raise RuntimeError("the bare run of the main job failed; its traceback is above")
             times.append((ours, float(answer)))
         bare.stdin.close()
-    return statistics.median(ours for ours, _ in times[1:]) / statistics.median(theirs for _, theirs in times[1:])
+    counted = times[WARM_UP:]
+    return statistics.median(ours for ours, _ in counted) / statistics.median(theirs for _, theirs in counted)
 
 
 def _table(figures: Figures) -> list[tuple[str, str]]:

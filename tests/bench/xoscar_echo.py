@@ -5,7 +5,7 @@ from __future__ import annotations
 import xoscar
 
 
-class XoscarEcho(xoscar.Actor):  # type: ignore[misc]  # not installed where this is checked
+class XoscarEcho(xoscar.Actor):  # type: ignore[misc, unused-ignore]  # not installed where this is checked
     """Sends back what it gets."""
 
     def echo(self, data: bytes) -> bytes:

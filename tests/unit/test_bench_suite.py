@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.bench import flink, suite
 from tests.bench.comparisons import COMPARISONS, growths
 from tests.bench.guard import bounds, exceeded
 from tests.bench.html_report import html_report
@@ -43,6 +44,28 @@ def test_a_ratio_is_taken_within_a_round_and_told_with_its_spread(result: dict[s
     assert len(ratios) == 3, "what was not measured is not told"
     assert result["figures"]["submit/cli_finished_s"] == {"median": 2.0, "least": 1.0, "greatest": 6.0}
     assert result["failed"] == [{"benchmark": "rpc", "error": "status 1: the port <is> taken"}]
+
+
+def test_a_peer_that_is_not_installed_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = {"pyspark": "4.1.0", "ray": "2.40.0"}
+    monkeypatch.setattr(suite, "_version", lambda name: found.get(name, ""))
+    around = surroundings()
+    assert around["not_installed"] == ["xoscar", "Pykka", "Thespian", "Flink"]
+    assert around["versions"] == found
+    monkeypatch.setattr(flink, "flink_home", lambda: None)
+    with flink.flink_session(tmp_path / "flink") as session:
+        assert session is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_job_is_set_beside_flinks_by_the_command_line_and_by_a_client_in_process() -> None:
+    figures = {"cli_finished_s": 1.0, "finished_s": 0.2, "flink_run_s": 4.0, "flink_rest_finished_s": 0.1}
+    told = summary([[Outcome("submit", figures)]])["ratios"]
+    assert [(one["what"], one["ratio"]["median"], bool(one["why"])) for one in told] == [
+        ("job by the command line", 0.25, False),
+        ("job by a client in process", 2.0, True),
+    ]
+    assert all(one["beside"].startswith("Flink: ") for one in told), "what the page of charts calls them"
 
 
 def test_every_comparison_has_a_name_of_its_own() -> None:

@@ -18,11 +18,12 @@ from runtime.leaders import LeaderFollower
 from tests.bench.scale.growth import Figures, growth
 from tests.bench.scale.growth import sizes as halves
 from tests.bench.scale.job_masters import LightMaster
-from tests.bench.scale.surroundings import PATIENCE_S, Component, Surroundings, progress, until
+from tests.bench.scale.surroundings import LEASE_S, PATIENCE_S, Component, Surroundings, progress, until
 
 AT_ONCE = 16
 LISTINGS = 5
-IDLE_S = 5.0
+IDLE_S = LEASE_S / 3
+"""In which everyone who follows a leader looks once."""
 AT_ONCE_SHARE = 10
 """One in so many jobs of all runs at the same time as the others of its kind."""
 COSTS = ("job", "list", "recovery", "expiry", "running_job", "running_list", "running_idle")

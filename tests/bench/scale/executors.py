@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import runtime
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway, rpc, rpc_sync
 from actors.rpc.service import RpcService
@@ -16,6 +18,7 @@ from runtime.gateways.messages import LeaderAddress, TaskExecutorHeartbeat, Task
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from tests.bench.scale.stubs import refuses_the_rest
@@ -29,20 +32,32 @@ METRICS = TaskManagerMetrics(60_000_000, 1.5, 12, 40, 900_000_000, 20.0, 0)
 class LightTaskExecutor(RpcEndpoint, TaskExecutorGateway):
     """Registers, heartbeats, gives its slots and takes them back."""
 
-    def __init__(self, service: RpcService, ha: HighAvailabilityServices, resource_id: ResourceID) -> None:
+    def __init__(
+        self, service: RpcService, ha: HighAvailabilityServices, resource_id: ResourceID, directory: Path
+    ) -> None:
         super().__init__(service, f"taskmanager-{resource_id}")
         self.resource_id = resource_id
         self.slots = TaskSlotTable(resource_id, SLOTS)
         self.registrations = 0
         connection: Any = ResourceManagerConnection
-        self._resource_manager: ResourceManagerConnection = connection(self, ha, SILENCE_S, self._registered)
+        self._resource_manager: ResourceManagerConnection = connection(
+            self, ha, SILENCE_S, self._registered, RegistrationState(directory)
+        )
 
     @property
     def registration(self) -> TaskExecutorRegistration:
         """What it says of itself."""
-        address = str(self.address)
         return TaskExecutorRegistration(
-            self.resource_id, address, os.getpid(), SLOTS, "4.1.0", "21", "local[2]", os.getpid(), 1 << 30
+            resource_id=self.resource_id,
+            address=str(self.address),
+            pid=os.getpid(),
+            slots=SLOTS,
+            spark_version="4.1.0",
+            java_version="21",
+            spark_master="local[2]",
+            spark_pid=os.getpid(),
+            memory_bytes=1 << 30,
+            version=runtime.__version__,
         )
 
     def _registered(self, _success: object) -> None:
@@ -97,9 +112,10 @@ class ExecutorsGateway(RpcGateway):
 class Executors(RpcEndpoint, ExecutorsGateway):
     """The TaskExecutors of one process. Each has an RPC service, and so sockets, of its own."""
 
-    def __init__(self, service: RpcService, name: str, ha: HighAvailabilityServices) -> None:
+    def __init__(self, service: RpcService, name: str, ha: HighAvailabilityServices, directory: Path) -> None:
         super().__init__(service, name)
         self._ha = ha
+        self._directory = directory
         self._executors: list[LightTaskExecutor] = []
 
     @rpc
@@ -108,7 +124,10 @@ class Executors(RpcEndpoint, ExecutorsGateway):
         for number in numbers:
             service = RpcService(self.service.loop, self.service.secret, config)
             await service.listen()
-            executor = LightTaskExecutor(service, self._ha, ResourceID(f"tm-{number}"))
+            resource_id = ResourceID(f"tm-{number}")
+            own = self._directory / resource_id
+            own.mkdir(mode=0o700)
+            executor = LightTaskExecutor(service, self._ha, resource_id, own)
             await service.start_server(executor)
             self._executors.append(executor)
         while not all(executor.registrations for executor in self._executors):  # noqa: ASYNC110  # a condition of many
@@ -132,4 +151,5 @@ class Executors(RpcEndpoint, ExecutorsGateway):
 
 async def create(service: RpcService, name: str, *, runtime_dir: str, system: str) -> Executors:
     """Factory for the actor's host."""
-    return Executors(service, name, await ComponentContext.read(runtime_dir, system).ha_services(service))
+    context = ComponentContext.read(runtime_dir, system)
+    return Executors(service, name, await context.ha_services(service), Path(runtime_dir))

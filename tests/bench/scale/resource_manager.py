@@ -119,7 +119,7 @@ class _Measuring:
         began, before = time.monotonic(), self._manager.cpu_s()
         await asyncio.sleep(INTERVALS * self._interval_s)
         intervals = (time.monotonic() - began) / self._interval_s
-        return (self._manager.cpu_s() - before) / intervals
+        return max(self._manager.cpu_s() - before, 0.01) / intervals  # what the kernel counts in
 
     def _request(self) -> SlotRequest:
         return SlotRequest(self._job_id, AllocationID.random(), "bench", "task")

@@ -24,6 +24,7 @@ from conf.configuration import Configuration
 from conf.options import ClusterOptions, EnvironmentOptions, HighAvailabilityOptions, SecurityOptions
 from conf.options.cluster import LogLevel
 from conf.secret import SecretStr
+from runtime.cluster.cluster_entrypoint import SessionClusterEntrypoint
 from runtime.cluster.specs import ComponentSpecs
 from runtime.environment.context import ComponentContext, rpc_config
 from runtime.environment.directory import ClusterDirectory
@@ -126,7 +127,7 @@ class Surroundings:
 
     async def dispatcher(self, master: str) -> Component:
         """Start a Dispatcher whose master is at that address."""
-        return await self._start(self._specs.dispatcher(master))
+        return await self._start(self._specs.dispatcher(SessionClusterEntrypoint.dispatcher, master))
 
     def enter(self, path: str, component: Component) -> None:
         """Enter a component that does not do it itself."""
