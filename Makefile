@@ -26,7 +26,7 @@ check: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m conf.reference --check
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest --numprocesses auto tests/unit
 
 format: env
 	$(BIN)/ruff format .

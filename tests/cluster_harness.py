@@ -21,6 +21,7 @@ from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from tests.job_files import WAITING, write_job
 
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
+FEWER_READY = "taskmanager.task-pool.size=4"
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -45,6 +46,7 @@ class Cluster:
             "jobmanager.rpc.port=0",
             "rest.port=0",
             NO_FURTHER_WARM_UP,
+            FEWER_READY,
             *self.settings,
         ]
         flags = [part for option in options for part in ("-D", option)]
@@ -84,7 +86,8 @@ class Cluster:
             assert job["status"] not in final, f"job is {job['status']}: {job['failure']}\n{self.logs()}"
             return None
 
-        return await_value(look, timeout)
+        found: dict[str, Any] = await_value(look, timeout)
+        return found
 
     def logs(self) -> str:
         """The ends of all logs, for a failing test."""

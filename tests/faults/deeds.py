@@ -238,6 +238,11 @@ class Nemesis:
             await services.close()
 
 
+async def handles(services: RedisHaServices) -> list[str]:
+    """What is stored of jobs that are not over."""
+    return [f"{kind}/{name}" for kind in KINDS for name in await services.state_handles(kind).names()]
+
+
 async def dangling_handles(services: RedisHaServices) -> list[str]:
     """The handles that point to no file, or not to what was stored."""
     return [

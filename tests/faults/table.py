@@ -40,6 +40,11 @@ may gain more than a tenth (descriptors: a quarter), or a small amount where tha
 BOUNDS`), by the median slope of all pairs of samples; what single processes gain while they live is judged besides.
 The JVM's heap has a ceiling instead. All invariants of the nemesis' history have to hold, and the stream must not
 have lost or doubled a row.
+
+An hour on two cores, which other work kept busy besides (2026-11-22, seed 20261122): 366 faults of 20 kinds, 2,838 jobs
+acknowledged, 2,122 submissions told to be unknown, 48,476 answers to questions, 861 leaderships. No invariant was
+broken; of the stream's 6,256,763 rows none was lost and none doubled; none of 135 figures grew beyond its bound. One
+came near: killed processes had left two hundred sockets, which are removed since.
 """
 
 

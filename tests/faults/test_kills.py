@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -10,7 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conf.configuration import Configuration
+from runtime.environment.context import open_redis_services
 from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
+from tests.faults.deeds import handles
 from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, write_job
 
 
@@ -86,7 +90,16 @@ def test_a_killed_job_master_is_replaced_and_its_task_runs_on(cluster: Cluster, 
     job = cluster.await_status(job_id, "FINISHED")
     assert (job["restarts"], waiting.starts) == (0, 1)
     await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
-    await_value(lambda: not [p for p in paths_below(cluster.directory / "ha") if p.name.startswith(f"{job_id}@")], 10)
+    await_value(lambda: not asyncio.run(_handles_of(cluster, job_id)), 10)
+    assert not [path for path in paths_below(cluster.directory / "ha") if path.name.startswith(f"{job_id}@")]
+
+
+async def _handles_of(cluster: Cluster, job_id: str) -> list[str]:
+    services = open_redis_services(Configuration.read(cluster.directory / "configuration.json"))
+    try:
+        return [name for name in await handles(services) if name.endswith(f"/{job_id}")]
+    finally:
+        await services.close()
 
 
 def test_what_ends_while_the_job_master_is_away_is_not_run_again(cluster: Cluster, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_components_are_replaced_while_a_job_runs(make_cluster: Callable[..., Cl
 
 
 def test_jobs_are_lost_with_the_master_and_nothing_else_is_left(own_cluster: Cluster, tmp_path: Path) -> None:
-    started = own_cluster.run("start", "-D", NONE)
+    started = own_cluster.run("start", "-D", NONE, "-D", "high-availability.memory-threshold=0 b")
     assert "lost with it" in started.stderr
     waiting = WaitingJob.start(own_cluster, tmp_path)
     for pid in own_cluster.processes_of_master(0):

@@ -205,7 +205,11 @@ def test_memory_stays_bounded_by_the_maximum_however_long_the_stream() -> None:
     assert peak < 8 * maximum
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, 2**64, -(2**63) - 1, "\ud800", lambda: None], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, 2**64, -(2**63) - 1, "\ud800", lambda: None],
+    ids=["object", "set", "large", "small", "surrogate", "function"],
+)
 def test_what_messagepack_cannot_carry_is_refused_and_spoils_nothing(value: Any) -> None:
     encoder = FrameEncoder(MAXIMUM)
     with pytest.raises(WireError, match="cannot be sent"):
