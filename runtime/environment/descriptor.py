@@ -103,7 +103,8 @@ def _start_ticks(pid: int) -> int | None:
         return None
     # the second field is the command in parentheses and may hold anything, so count from its end
     fields = stat.rpartition(b")")[2].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    # a process is a zombie as soon as its first thread has ended; it has ended with the last one
+    return None if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1 else int(fields[19])
 
 
 def _boot_id() -> str:

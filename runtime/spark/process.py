@@ -18,14 +18,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def start_time(pid: int) -> int | None:
     """Return the start time of a process in clock ticks since boot, None where it does not live.
 
-    With the pid it names one process for as long as the machine is up, which a pid alone does not. A zombie is dead.
+    With the pid it names one process for as long as the machine is up, which a pid alone does not. A zombie is dead
+    when its last thread has ended: until then its files are open and its locks held.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1 else int(fields[19])
 
 
 def set_parent_death_signal(number: int = signal.SIGKILL) -> None:

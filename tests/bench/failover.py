@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import psutil
-
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.session import connect
 from runtime.ids import JobID
 from runtime.jobmaster.execution_state import ExecutionState, JobStatus
+from tests.processes import lives
 
 QUERY = """\
 import sys, time
@@ -137,7 +136,7 @@ def _with_a_query(client: ClusterClient, scratch: Path, setting: list[str], roun
         (leader,) = [name for name in names if name.startswith("dispatcher")]
         (dispatcher,) = [view.pid for view in client.status().processes if view.name == leader]
         began = _kill(client, partial(operator.eq, leader.replace("dispatcher", "master")))
-        _until(partial(_has_ended, dispatcher))  # it outlives its master by a moment
+        _until(partial(operator.not_, partial(lives, dispatcher)))  # it outlives its master by a moment
         client.list_jobs()
         figures.serving.append(time.monotonic() - began)
         _until(lambda: client.status_of(job_id) is JobStatus.RUNNING)
@@ -189,14 +188,6 @@ def _kill(client: ClusterClient, wanted: Callable[[str], bool]) -> float:
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     return began
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether the process does nothing any more; whoever inherited it may take a second or two to bury it."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _submit(scratch: Path, setting: list[str], text: str, argument: Path) -> JobID:

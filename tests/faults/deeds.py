@@ -23,8 +23,9 @@ from runtime.jobmaster.execution_state import JobStatus
 from tests.cluster_harness import Cluster, await_value
 from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, Listed, Look, disagreements
-from tests.faults.processes import kill, lives, standing_still
+from tests.faults.processes import kill, standing_still
 from tests.faults.redis_front import RedisFront
+from tests.processes import lives
 
 AGREEMENT_S = 240.0
 """Far more than it takes, also on a machine that is busy with other things."""

@@ -25,8 +25,9 @@ from pathlib import Path
 from actors.errors import ActorError
 from runtime.ids import JobID
 from tests.cluster_harness import Cluster, await_value
-from tests.faults.processes import kill, lives
+from tests.faults.processes import kill
 from tests.job_files import write_job
+from tests.processes import lives
 from tests.streaming_rows import Source, rows_of, rows_so_far
 
 SHORT = 5

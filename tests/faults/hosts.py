@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from runtime.ha.redis_binary import find_redis_server
 from tests.cluster_harness import ROOT, await_value
 from tests.fakes.certificates import CertificateAuthority
@@ -122,11 +120,3 @@ class Hosts:
         paths = [path for path in sorted(self._directory.glob("**/log/*")) if "spark" not in path.name]
         ends = {path: path.read_text(errors="replace").splitlines()[-25:] for path in paths if path.is_file()}
         return "\n".join(f"--- {path.relative_to(self._directory)}\n" + "\n".join(end) for path, end in ends.items())
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs."""
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False

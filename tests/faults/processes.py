@@ -10,21 +10,14 @@ from collections.abc import Iterator
 import psutil
 
 from tests.cluster_harness import await_value
+from tests.processes import lives
 
-OVER = ("", psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
-
-def state(pid: int) -> str:
-    """What the process does, in psutil's words; "" where there is none."""
+def _stands_still(pid: int) -> bool:
     try:
-        return str(psutil.Process(pid).status())
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.NoSuchProcess:
-        return ""
-
-
-def lives(pid: int) -> bool:
-    """Whether the process may still do something."""
-    return state(pid) not in OVER
+        return False
 
 
 def kill(pid: int) -> bool:
@@ -42,7 +35,7 @@ def standing_still(pid: int) -> Iterator[None]:
     try:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
-        await_value(lambda: state(pid) in (*OVER, psutil.STATUS_STOPPED))
+        await_value(lambda: _stands_still(pid) or not lives(pid))
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -26,10 +26,10 @@ from tests.integration.actors_kit import (
     await_actor,
     await_gone,
     descendants,
-    is_running,
     other_system,
     until,
 )
+from tests.processes import lives
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_the_children_of_a_killed_parent_are_stopped_wherever_they_live(system: 
     os.kill(parent.ask("pid").result(), signal.SIGKILL)
     for child in children:
         await_gone(child)
-    until(lambda: is_running(pids[0]), lambda running: not running, "the end of the pinned child's process")
+    until(lambda: lives(pids[0]), lambda running: not running, "the end of the pinned child's process")
 
 
 def test_a_stopped_host_is_found_out_and_killed(system: ActorSystem) -> None:
@@ -150,7 +150,7 @@ def test_a_stopped_host_is_found_out_and_killed(system: ActorSystem) -> None:
     messages = probe.receive_n(2, DEADLINE_S)
     assert any(isinstance(message, Terminated) and message.actor == victim for message in messages)
     assert 0.3 < time.monotonic() - began < 10
-    until(lambda: is_running(pid), lambda running: not running, "its end: what is said of it has to be true")
+    until(lambda: lives(pid), lambda running: not running, "its end: what is said of it has to be true")
 
 
 def _beats(system: ActorSystem) -> int:

@@ -16,8 +16,9 @@ from actors.rpc.security import load_or_create_secret
 from tests.cluster_harness import ROOT, await_value
 from tests.fakes.network import Network, why_not
 from tests.faults.exactly_once import STREAM, WINDOW_MINUTES
-from tests.faults.hosts import Hosts, lives
+from tests.faults.hosts import Hosts
 from tests.job_files import PIPELINE, write_job
+from tests.processes import lives
 from tests.streaming_rows import Source, rows_of
 
 PATIENCE_S = 300.0

@@ -13,6 +13,7 @@ import pytest
 from runtime.taskexecutor.location_leases import lock_holder, read_holder
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import write_job
+from tests.processes import lives
 
 STREAM = """\
 import sys
@@ -50,14 +51,6 @@ def commits(location: Path) -> int:
     return max((int(path.name) for path in location.glob("commits/[0-9]*")), default=-1)
 
 
-def ended(pid: int) -> bool:
-    """Whether a process is no more, or is a zombie: what holds no lock and writes nothing."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def test_a_driver_that_was_cut_off_is_ended_before_its_successor_writes(pair: Cluster, tmp_path: Path) -> None:
     location, lease = tmp_path / "live", tmp_path / ".live.lease"
     job_id = pair.submit(write_job(tmp_path, STREAM), str(location))
@@ -73,12 +66,12 @@ def test_a_driver_that_was_cut_off_is_ended_before_its_successor_writes(pair: Cl
             os.kill(pid, signal.SIGSTOP)
         await_value(lambda: attempt(pair, job_id)["number"] > first["number"], timeout=120)
         await_value(lambda: lock_holder(lease) not in (None, worker["spark_pid"]), timeout=120)
-        assert ended(worker["spark_pid"])
+        assert not lives(worker["spark_pid"])
         before = commits(location)
         await_value(lambda: commits(location) > before, timeout=120)
     finally:
         for pid in cut_off:
-            if not ended(pid):
+            if lives(pid):
                 os.kill(pid, signal.SIGCONT)
     named = read_holder(lease)
     assert named is not None

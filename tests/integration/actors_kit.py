@@ -32,6 +32,7 @@ from actors import (
     message,
 )
 from actors.supervision import Directive, SupervisorStrategy
+from tests.processes import lives
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.integration.actors_kit"
@@ -245,14 +246,6 @@ def await_actor(system: ActorSystem, path: str, other_than: ActorRef | None = No
     return found
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process lives and is no zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def descendants(pid: int) -> list[int]:
     """All processes below one."""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -297,7 +290,7 @@ class OtherSystem:
         pids = self.pids
         self.process.kill()
         self.process.wait(DEADLINE_S)
-        until(lambda: not any(map(is_running, pids)), what="the end of all its processes")
+        until(lambda: not any(map(lives, pids)), what="the end of all its processes")
 
     def close(self) -> None:
         """End it in order."""

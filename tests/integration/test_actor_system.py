@@ -39,6 +39,7 @@ from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync, rpc_tell
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcConfig, RpcService
+from tests.processes import lives
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.integration.test_actor_system"
@@ -277,10 +278,7 @@ class Driver:
 
 
 def is_running(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return process.is_running() and lives(process.pid)
 
 
 def wait_until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:

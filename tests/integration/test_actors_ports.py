@@ -43,6 +43,7 @@ from tests.integration.test_actor_system import (
     throw_everywhere,
     wait_until,
 )
+from tests.processes import lives
 
 NOBODY = 65534
 CONNECT_S = 5.0
@@ -138,7 +139,7 @@ def test_no_process_holds_a_socket_of_another() -> None:
         process.stdin.write("end\n")
         process.stdin.flush()
         assert process.wait(DEADLINE_S) == 0
-        assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in below)
+        assert not any(one.is_running() and lives(one.pid) for one in below)
 
 
 # ------------------------------------------------------------------ who can speak to them

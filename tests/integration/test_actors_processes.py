@@ -47,9 +47,9 @@ from tests.integration.actors_kit import (
     Work,
     await_count,
     descendants,
-    is_running,
     until,
 )
+from tests.processes import lives
 
 PLACEMENTS = ["local", "shared", "pinned"]
 
@@ -86,8 +86,8 @@ def test_a_pinned_actor_has_a_process_of_its_own_and_shared_ones_have_one_togeth
     assert {pids["default"], pids["pinned"], pids["shared-1"]} <= set(system.processes.values())
     for ref in refs.values():
         assert system.graceful_stop(ref, DEADLINE_S).result()
-    until(lambda: is_running(pids["pinned"]) or is_running(pids["default"]), lambda alive: not alive, "their end")
-    assert is_running(pids["shared-1"]), "others may come"
+    until(lambda: lives(pids["pinned"]) or lives(pids["default"]), lambda alive: not alive, "their end")
+    assert lives(pids["shared-1"]), "others may come"
 
 
 def test_refs_name_the_system_not_the_process(system: ActorSystem) -> None:
@@ -300,7 +300,7 @@ def test_a_stopped_child_of_another_process_leaves_its_parent(system: ActorSyste
     pid = child.ask("pid").result()
     parent.tell(("stop", "kid"))
     until(lambda: parent.ask("children").result(), lambda children: children == [])
-    until(lambda: is_running(pid), lambda running: not running, "the end of its process")
+    until(lambda: lives(pid), lambda running: not running, "the end of its process")
     assert system.graceful_stop(parent, DEADLINE_S).result()
 
 
@@ -386,7 +386,7 @@ def test_terminate_leaves_nothing_behind() -> None:
     ref = system.actor_of(Props(Echo).local())
     system.terminate()
     system.terminate()
-    assert not any(map(is_running, below))
+    assert not any(map(lives, below))
     assert not directory.exists()
     assert set(descendants(os.getpid())) <= before[0]
     assert threading.active_count() <= before[1]
@@ -461,7 +461,7 @@ def test_classes_of_main_work_and_a_forgotten_system_ends_with_its_process(tmp_p
     assert done.returncode == 0, done.stderr
     *pids, directory = done.stdout.split()
     assert len(pids) == 2
-    until(lambda: [pid for pid in pids if is_running(int(pid))], lambda alive: not alive, "their end")
+    until(lambda: [pid for pid in pids if lives(int(pid))], lambda alive: not alive, "their end")
     assert not Path(directory).exists()
     assert "Traceback" not in done.stderr
 
@@ -483,7 +483,7 @@ def test_a_killed_process_takes_its_system_with_it_and_the_next_one_clears_up(tm
         assert len(below) >= 3
         process.send_signal(signal.SIGKILL)
         process.wait(DEADLINE_S)
-    until(lambda: [pid for pid in below if is_running(pid)], lambda alive: not alive, "the end of all")
+    until(lambda: [pid for pid in below if lives(pid)], lambda alive: not alive, "the end of all")
     with ActorSystem("next"):
         assert not Path(directory).exists()
 

@@ -32,10 +32,10 @@ from tests.integration.actors_kit import (
     Work,
     await_count,
     await_gone,
-    is_running,
     other_system,
     until,
 )
+from tests.processes import lives
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_an_actor_is_deployed_to_another_system(system: ActorSystem, other: Othe
     assert system.graceful_stop(ref, DEADLINE_S).result()
     assert probe.receive_one(DEADLINE_S) == "post_stop"
     probe.expect_terminated(ref, DEADLINE_S)
-    until(lambda: is_running(pid) and pid != other.process.pid, lambda running: not running, "the end of its process")
+    until(lambda: lives(pid) and pid != other.process.pid, lambda running: not running, "the end of its process")
 
 
 @pytest.mark.parametrize("placement", ["local", "shared", "pinned"])

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from tests.cluster_harness import Cluster, WaitingJob, await_value
-from tests.faults.processes import lives
 from tests.job_files import TRIVIAL, WAITING, write_job
+from tests.processes import lives
 
 
 def worker_of(cluster: Cluster) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from tests.cluster_harness import Cluster, await_value, started
 from tests.integration.test_scripts import EXAMPLES, TEXT
 from tests.job_files import STUBBORN, TRIVIAL, write_job
+from tests.processes import lives
 
 # Waits beside the others, on none of Spark's cores, and then shows that its Spark is still what it was.
 NEIGHBOUR = """\
@@ -177,17 +177,9 @@ def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tm
     await_value(began.exists, 120)
     limited.run("job", "cancel", job_id)
     assert limited.job(job_id)["status"] == "CANCELED"
-    assert not _runs(spark), "nothing of it runs any more"
+    assert not lives(spark), "nothing of it runs any more"
     done = limited.run("job", "run", str(write_job(tmp_path, TRIVIAL, "next.py")))
     assert done.stdout == "sum 499500\n"
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_pysparks_own_streaming_word_count_is_seen_and_ends_with_its_job(limited: Cluster) -> None:

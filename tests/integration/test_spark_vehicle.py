@@ -39,6 +39,7 @@ from runtime.spark.process import start_time
 from runtime.spark.warm import QUERIES_AT_A_TIME, keep_warming
 from runtime.taskexecutor.location_leases import lock_holder
 from tests.no_java import path_without_java
+from tests.processes import lives
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -425,7 +426,7 @@ async def test_killed_task_takes_its_children_with_it(vehicle: Vehicle) -> None:
     await vehicle.release(task)
 
     async def gone() -> bool:
-        return not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+        return not lives(child)
 
     await until(gone, "the end of the task's child")
 
@@ -790,16 +791,12 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
             classic=endpoint,
         )
     )
-    process = psutil.Process(task.pid)
     os.kill(zygote.pid, signal.SIGKILL)
     with pytest.raises(ZygoteLostError):
         await task.wait()
 
     async def gone() -> bool:
-        try:
-            return process.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
+        return not lives(task.pid)
 
     await until(gone, "the end of the task")
     await zygote.stop()
