@@ -43,10 +43,6 @@ _DIRECTORY_PREFIX = "understudy-actors-"
 _LOCK = "lock"
 _SOCKET_PATH_LIMIT = 107
 
-# The key of Thespian's own traffic, which never leaves this process and its descendants. One for all systems of this
-# process, since Thespian keeps it in a place that they share.
-_thespian_key = secrets.token_bytes(32)
-
 
 class ActorSystem(ActorSystemBase):
     """Actors in processes of their own, in shared ones, and in this one.
@@ -87,7 +83,7 @@ class ActorSystem(ActorSystemBase):
             undo.callback(self._remove_directory)
             self.secret_file = Path(secret_file) if secret_file is not None else self._directory / "secret"
             secret = load_or_create_secret(self.secret_file)
-            self._processes = ProcessActorSystem(_thespian_key)
+            self._processes = ProcessActorSystem()
             undo.callback(self._processes.shutdown)
             self._thread = LoopThread(f"actors-{name}")
             undo.callback(self._thread.close)

@@ -60,15 +60,12 @@ class ProcessActorSystem:
 
     Create it before the process starts threads: its admin is forked from here, and every actor from the admin.
 
-    Args:
-        secret: the cluster secret, which also keys Thespian's own traffic.
-
     Raises:
         ActorSystemError: Thespian's admin does not start, or its version is not the supported one.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        harden(secret)
+    def __init__(self) -> None:
+        harden()
         become_subreaper()
         before = _children(os.getpid())
         with socket.socket() as reservation:

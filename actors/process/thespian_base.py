@@ -3,9 +3,9 @@
 What stock Thespian 4.0.1 does, and what is done about it here:
 
 - every socket binds all interfaces: here, loopback only;
-- whatever arrives is unpickled: here, only what carries a keyed BLAKE2 tag, checked first, whose key is made of the
-  cluster secret and of random bytes that only this process and those forked from it have: what was recorded of another
-  run is refused;
+- whatever arrives is unpickled: here, only what carries a keyed BLAKE2 tag, checked first, whose key are random bytes
+  that only this process and those forked from it have: what was recorded of another run is refused. All systems of a
+  process have the same one, since Thespian keeps it in a place that they share;
 - a peer may announce any length: here, control messages are small, and so is the limit;
 - anybody may hold connections open until the process has no descriptor left, and ends: here, there may be 64 on which
   no message with a good tag has come yet, and the oldest gives way;
@@ -101,13 +101,11 @@ class _TaggedPickle:
     """Pickle whose bytes carry a keyed tag, verified before anything is unpickled.
 
     Args:
-        secret: the cluster secret.
-        run_key: what sets this run of the system apart from every other.
+        key: of 32 bytes; this process's own by default.
     """
 
-    def __init__(self, secret: bytes, run_key: bytes = _RUN_KEY) -> None:
-        material = hashlib.blake2b(secret, digest_size=32, person=b"understudy-thsp").digest()
-        self._key = hashlib.blake2b(material, key=run_key, digest_size=32).digest()
+    def __init__(self, key: bytes = _RUN_KEY) -> None:
+        self._key = key
 
     def _tag(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, key=self._key, digest_size=TAG_SIZE).digest()
@@ -185,8 +183,8 @@ class HardenedSystemBase(multiprocTCPBase.ActorSystemBase):  # type: ignore[misc
         return bool(self._run_transport(timedelta(seconds=timeout_s), txonly=True) == 0)
 
 
-def harden(secret: bytes) -> None:
-    """Prepare this process (and so all that it forks) for a hardened system keyed with *secret*.
+def harden() -> None:
+    """Prepare this process (and so all that it forks) for hardened systems.
 
     Raises:
         ActorSystemError: another version of Thespian is installed than the one that this module was written against.
@@ -196,7 +194,7 @@ def harden(secret: bytes) -> None:
         raise ActorSystemError(
             f"thespian {version} is installed; only {SUPPORTED_VERSION} is supported: pip install it"
         )
-    tagged = _TaggedPickle(secret)
+    tagged = _TaggedPickle()
     TCPTransport.serializer = tagged
     TCPTransport.ReceiveBuffer = _BoundedReceiveBuffer
     TCPTransport.ackMsg = streamBuffer.toSendBuffer(streamBuffer.ackPacket, tagged.dumps)

@@ -162,10 +162,9 @@ def main() -> int:
             claim = _take_number(directory)
             configure_logging(log_config(configuration, directory, claim.path.name.removesuffix("-0")))
             log.info("the master starts as process %d", os.getpid())
-            secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
             preload()
             # Before any thread is started: the actor system's admin is forked from this process.
-            system = ProcessActorSystem(secret)
+            system = ProcessActorSystem()
             entrypoint = entrypoint_of(configuration)
             serving = _serve(configuration, directory, system, claim, lock, report, entrypoint, is_member)
             status = asyncio.run(serving)

@@ -146,10 +146,10 @@ def main() -> int:
     context.directory.taskmanager(int(index)).mkdir(mode=0o700, exist_ok=True)
     configure_logging(log_config(configuration, context.directory, f"{name}-runner"))
     log.info("the worker %s starts as process %d", name, os.getpid())
-    secret = load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
+    load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))  # the actor only reads it
     try:
         # Before any thread is started: the actor system's admin is forked from this process.
-        system = ProcessActorSystem(secret)
+        system = ProcessActorSystem()
         asyncio.run(TaskManagerRunner(context, system, int(index), name).run())
     except (ActorError, SparkVehicleError, OSError) as error:
         log.critical("the worker %s ends: %s", name, error, exc_info=True)

@@ -101,7 +101,7 @@ def calls(rounds: int) -> tuple[Figures, Rows]:
         (directory / "secret").write_bytes(secret)
         (directory / "secret").chmod(0o600)
         floors = {kind: Floor(kind, directory) for kind in ("uds", "tcp")}  # forked before there are threads
-        system = ProcessActorSystem(secret)
+        system = ProcessActorSystem()
         try:
             config = RpcConfig(socket_dir=directory)
             spec = HostSpec(
@@ -230,7 +230,7 @@ def _table(figures: Figures) -> Rows:
 
 def thespian(_rounds: int) -> tuple[Figures, Rows]:
     """An ask over Thespian's own messages, on its own (hardened) TCP base."""
-    system = ProcessActorSystem(secrets.token_hex(32).encode())
+    system = ProcessActorSystem()
     try:
         address = system._system.createActor("tests.bench.thespian_echo.ThespianEcho")
         times = []

@@ -148,8 +148,8 @@ async def make_failing(service: RpcService, name: str) -> RpcEndpoint:
 
 
 def drive(directory: Path) -> None:
-    secret = load_or_create_secret(directory / "secret")
-    system = ProcessActorSystem(secret)
+    load_or_create_secret(directory / "secret")
+    system = ProcessActorSystem()
     actors: dict[str, HostedActor] = {}
     answer({"admin": system.admin_pid})
     for line in sys.stdin:
@@ -762,7 +762,7 @@ def test_the_bombs_of_these_tests_go_off_in_stock_thespian(tmp_path: Path) -> No
 
 def test_a_pickle_thrown_at_any_port_is_not_executed_and_harms_nothing(driver: Driver, tmp_path: Path) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "executed"))
-    another_system = _TaggedPickle(b"the secret of another system").dumps(Bomb(tmp_path / "executed"))
+    another_system = _TaggedPickle(b"the key of another system").dumps(Bomb(tmp_path / "executed"))
     pieces = [bomb, bytes(32) + bomb, another_system]
     throw_everywhere(driver, [*pieces, *map(thespian_frame, pieces)])
     assert not (tmp_path / "executed").exists()

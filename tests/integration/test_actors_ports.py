@@ -65,7 +65,8 @@ def own_sockets(directory: Path) -> None:
     near = socket.create_connection(listening.getsockname())
     near.settimeout(DEADLINE_S)
     far, _ = listening.accept()
-    system = ProcessActorSystem(load_or_create_secret(directory / "secret"))
+    load_or_create_secret(directory / "secret")
+    system = ProcessActorSystem()
     tls = TlsConfig(*(directory / f"{kind}-0.pem" for kind in ("certificate", "key", "ca")))
     addresses = []
     for number in range(2):
@@ -165,7 +166,7 @@ def test_actors_with_certificates_take_connections_with_certificates_only() -> N
 
 
 def test_a_recording_of_another_run_under_the_same_secret_is_worthless(driver: Driver, tmp_path: Path) -> None:
-    recorded = _TaggedPickle(driver.secret).dumps(Bomb(tmp_path / "executed"))
+    recorded = _TaggedPickle(os.urandom(32)).dumps(Bomb(tmp_path / "executed"))
     throw_everywhere(driver, [recorded, thespian_frame(recorded)])
     assert not (tmp_path / "executed").exists()
 

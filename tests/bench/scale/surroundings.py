@@ -67,7 +67,7 @@ class Surroundings:
             .set(EnvironmentOptions.LOG_LEVEL, LogLevel.WARNING)
             .set(HighAvailabilityOptions.LEASE, LEASE_S)
         )
-        self._system = ProcessActorSystem(self.secret)
+        self._system = ProcessActorSystem()
         self._configuration, self.directory = configuration, directory
         self._blob = BlobAddress("127.0.0.1", 1)  # where nobody listens, until there is a BlobServer
         self.service: RpcService
