@@ -97,8 +97,11 @@ class RunningJobsRegistry(Protocol):
     async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
         """The job was accepted. `JobAlreadyDoneError` where it has ended."""
 
-    async def set_running(self, job_id: str, term: LeaderTerm) -> None:
-        """The job is about to run. `JobAlreadyDoneError` where it has ended: it must not run again."""
+    async def set_running(self, job_id: str, term: LeaderTerm) -> bool:
+        """The job is about to run; whether it certainly has not run before, so that nothing is left of it.
+
+        `JobAlreadyDoneError` where it has ended: it must not run again.
+        """
 
     async def set_done(self, job_id: str, result: JobResult, term: LeaderTerm) -> None:
         """The job has ended; its result is dirty. `JobAlreadyDoneError` where it ended otherwise before."""
@@ -127,16 +130,19 @@ class DefaultRunningJobsRegistry:
         self._key = keys.running_jobs
 
     async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
-        await self._change(job_id, term, lambda found: pending(job_id, found))
+        await self._change(job_id, term, lambda found: pending(job_id, found), None)
 
-    async def set_running(self, job_id: str, term: LeaderTerm) -> None:
-        await self._change(job_id, term, lambda found: running(job_id, found))
+    async def set_running(self, job_id: str, term: LeaderTerm) -> bool:
+        waiting = JobEntry(JobSchedulingStatus.PENDING)
+        return await self._change(job_id, term, lambda found: running(job_id, found), waiting) == waiting
 
     async def set_done(self, job_id: str, result: JobResult, term: LeaderTerm) -> None:
-        await self._change(job_id, term, lambda found: done(job_id, found, result))
+        runs = JobEntry(JobSchedulingStatus.RUNNING)
+        await self._change(job_id, term, lambda found: done(job_id, found, result), runs)
 
     async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
-        await self._change(job_id, term, lambda found: clean(job_id, found))
+        found = await self.entry(job_id)
+        await self._change(job_id, term, lambda found: clean(job_id, found), found)
 
     async def forget(self, job_id: str, term: LeaderTerm) -> None:
         await self._maps.hdel(self._key, job_id, term, demand=Demand.ANY)
@@ -153,19 +159,25 @@ class DefaultRunningJobsRegistry:
         entries = await self.entries()
         return {job_id: entry.result for job_id, entry in entries.items() if entry.dirty and entry.result is not None}
 
-    async def _change(self, job_id: str, term: LeaderTerm, to: Callable[[JobEntry | None], JobEntry]) -> None:
+    async def _change(
+        self, job_id: str, term: LeaderTerm, to: Callable[[JobEntry | None], JobEntry], guess: JobEntry | None
+    ) -> JobEntry | None:
+        """Change an entry; what it was. A *guess* of that costs one request where it is right, as it mostly is."""
         unreachable: HaUnreachableError | None = None
+        text = None if guess is None else guess.to_json()
         for _ in range(_ATTEMPTS):
-            before = await self._maps.get(self._key, job_id)
-            after = to(None if before is None else JobEntry.from_json(before)).to_json()
-            demand = Demand.ABSENT if before is None else before
+            before = None if text is None else JobEntry.from_json(text)
+            demand = Demand.ABSENT if text is None else text
             try:
                 # Also where nothing changes: whoever is told so must be the leader.
-                if (await self._maps.hset(self._key, job_id, after, term, demand=demand)).done:
-                    return
+                write = await self._maps.hset(self._key, job_id, to(before).to_json(), term, demand=demand)
+                if write.done:
+                    return before
+                text = write.found
             except HaUnreachableError as error:
                 # The outcome is unknown: read it, and try again where it did not take effect.
                 unreachable = error
+                text = await self._maps.get(self._key, job_id)
         if unreachable is not None:
             raise unreachable
         raise StateHandleConflictError(f"the entry of job {job_id} keeps being changed by somebody else")

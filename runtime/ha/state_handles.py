@@ -63,6 +63,8 @@ class StateHandleStore:
         self._files = files
         self._retry = retry
         self._memory_threshold = memory_threshold
+        self._last: tuple[str, str] | None = None
+        """A name, and the text of the handle that was last written under it."""
 
     async def put(self, name: str, data: bytes, term: LeaderTerm) -> StateHandle:
         """Store ``data`` as ``name``, in place of what was there; storing the same again changes nothing.
@@ -74,11 +76,24 @@ class StateHandleStore:
             HaUnreachableError: they were away from the start; nothing was changed.
             OSError: the file cannot be written.
         """
-        before = await self._raw(name)
+        if len(data) > self._memory_threshold:
+            handle, write = await self._put_over(await self._raw(name), name, data, term)
+        else:
+            # A guess costs one request where it is right; to read first costs two.
+            guess = self._last[1] if self._last is not None and self._last[0] == name else None
+            handle, write = await self._put_over(guess, name, data, term)
+            if not write.done:
+                handle, write = await self._put_over(write.found, name, data, term)
+        self._demand_done(name, write)
+        self._last = name, handle.to_json()
+        return handle
+
+    async def _put_over(
+        self, before: str | None, name: str, data: bytes, term: LeaderTerm
+    ) -> tuple[StateHandle, HashWrite]:
         if before is not None and (handle := _readable(before)) is not None and handle.describes(data):
             # Written again as it is: whoever is told that it is stored must be the leader.
-            self._demand_done(name, await self._maps.hset(self._key, name, before, term, demand=before))
-            return handle
+            return handle, await self._maps.hset(self._key, name, before, term, demand=before)
         handle = await self._written(name, data, term)
         text = handle.to_json()
         try:
@@ -97,10 +112,9 @@ class StateHandleStore:
             raise
         if not write.done:
             await self._delete(handle)
-        self._demand_done(name, write)
-        if before is not None and (old := _readable(before)) is not None:
+        elif before is not None and (old := _readable(before)) is not None:
             await self._delete(old)
-        return handle
+        return handle, write
 
     async def get(self, name: str) -> bytes:
         """The bytes stored as ``name``, verified.

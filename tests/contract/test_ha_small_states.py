@@ -11,6 +11,7 @@ import pytest
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.errors import LeadershipLostError, StateCorruptedError, StateHandleConflictError
+from runtime.ha.fenced import Demand
 from tests.contract.test_ha_stores import (
     KEYS,
     direct,  # noqa: F401
@@ -92,3 +93,22 @@ async def test_a_damaged_small_state_is_told_and_can_be_replaced(direct: RedisCo
     await states.put("a", b"4", term)
     assert await states.get("a") == b"4"
     assert await states.remove("b", term)
+
+
+async def test_a_small_state_is_put_over_whatever_is_there(keeper: Keeper, tmp_path: Path) -> None:
+    maps, term = keeper.maps(), await lead_at(keeper)
+    one, other = (store_at(keeper, tmp_path, memory_threshold=8) for _ in range(2))
+    await one.put("a", b"1", term)
+    await other.put("a", b"2", term)  # written by none that it knows of
+    await one.put("a", b"3", term)  # no longer what it wrote last
+    assert await one.get("a") == b"3"
+    await other.remove("a", term)
+    await one.put("a", b"4", term)
+    assert await other.get("a") == b"4"
+    await maps.hset(KEYS.handles("jobgraphs"), "a", "no handle", term, demand=Demand.ANY)
+    await one.put("a", b"5", term)
+    assert await other.get("a") == b"5"
+    await store_at(keeper, tmp_path).put("a", b"in a file", term)
+    assert len(files(tmp_path)) == 1
+    await one.put("a", b"6", term)
+    assert files(tmp_path) == []

@@ -304,7 +304,10 @@ async def test_the_registry_of_jobs(keeper: Keeper) -> None:
     jobs, term = DefaultRunningJobsRegistry(keeper.maps(), KEYS), await lead_at(keeper)
     assert await jobs.entry("j") is None
     await jobs.set_pending("j", term)
-    await jobs.set_running("j", term)
+    assert await jobs.set_running("j", term), "it has not run before"
+    assert not await jobs.set_running("j", term)
+    assert not await jobs.set_running("unknown", term), "who has forgotten it cannot know"
+    await jobs.forget("unknown", term)
     await jobs.set_pending("j", term)
     assert await jobs.entry("j") == JobEntry(JobSchedulingStatus.RUNNING)
     await jobs.set_done("j", {"state": "FINISHED"}, term)
@@ -331,7 +334,7 @@ async def test_lost_replies_of_the_registry_are_resolved_by_reading(
     counter = itertools.count()
     redis_proxy.lose = lambda request: b"EVAL" in request and next(counter) % 2 == 0
     await jobs.set_pending("j", term)
-    await jobs.set_running("j", term)
+    assert not await jobs.set_running("j", term), "whether it had run is not known for certain"
     await jobs.set_done("j", {"state": "FINISHED"}, term)
     await jobs.mark_clean("j", term)
     assert redis_proxy.lost == 4
