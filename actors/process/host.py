@@ -28,6 +28,9 @@ _ROOT, _MANAGER = logging.root, logging.Logger.manager
 log = logging.getLogger(__name__)
 
 STOP_DEADLINE_S = 10.0
+FIRST_TURNS = 3
+"""Turns of the loop for what an endpoint began at its start: it asks somebody, and Thespian's own work (some ms to tell
+that the endpoint runs) is done while the answer is on its way."""
 
 EndpointFactory = Callable[..., Awaitable[RpcEndpoint]]
 
@@ -185,6 +188,8 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         await service.start_server(Diagnostics(service))
         endpoint = await factory(service, spec.name, **spec.arguments)
         address = await service.start_server(endpoint)
+        for _ in range(FIRST_TURNS):
+            await asyncio.sleep(0)
         return HostStarted(spec.nonce, os.getpid(), str(address))
 
     def _stop(self) -> None:

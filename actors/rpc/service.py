@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import logging
 import socket
@@ -155,6 +156,16 @@ class RpcService:
         """
         target = ActorAddress.parse(address) if isinstance(address, str) else address
         return cast("G", proxy_type(gateway_type)(self, target, token, timeout_s or self.config.ask_timeout_s))
+
+    def connect(self, address: ActorAddress | str) -> None:
+        """Begin to connect to the process of *address*: the first call need not wait for that, and has what goes wrong.
+
+        Raises:
+            AddressError: *address* is no actor address.
+        """
+        target = ActorAddress.parse(address) if isinstance(address, str) else address
+        with contextlib.suppress(RecipientUnreachable):  # the service is closed
+            self._peer(target)
 
     def ask(
         self, target: ActorAddress, spec: MethodSpec, arguments: list[Any], token: FencingToken | None, timeout_s: float

@@ -84,6 +84,11 @@ class ChangeFeed:
         self._subscriptions: defaultdict[str, set[ChangeSubscription]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
+    def start(self) -> None:
+        """Begin to listen, before there is a subscription."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._listen(), name="ha-changes")
+
     def subscribe(self, component: str) -> ChangeSubscription:
         """A subscription, to be entered as a context."""
         return ChangeSubscription(self, component)
@@ -91,8 +96,7 @@ class ChangeFeed:
     def add(self, subscription: ChangeSubscription) -> None:
         """Begin to wake ``subscription``."""
         self._subscriptions[subscription.component].add(subscription)
-        if self._task is None:
-            self._task = asyncio.create_task(self._listen(), name="ha-changes")
+        self.start()
 
     def discard(self, subscription: ChangeSubscription) -> None:
         """Wake it no more."""

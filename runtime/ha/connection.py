@@ -163,6 +163,10 @@ class RedisConnection:
         except redis_errors.NoScriptError:
             return await self.command("EVAL", script.source, *rest, timeout=timeout)
 
+    async def warm_up(self, connections: int) -> None:
+        """Have so many connections ready for calls at the same time; raises as `command`."""
+        await asyncio.gather(*(self.command("PING") for _ in range(connections)))
+
     def pubsub(self) -> aioredis.client.PubSub:
         """A subscription of its own connection; the caller closes it."""
         return self._client.pubsub()

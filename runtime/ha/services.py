@@ -39,6 +39,10 @@ from runtime.ha.state_handles import StateHandleStore
 logger = logging.getLogger(__name__)
 
 MEMORY_THRESHOLD = 20 * 1024
+LATCH_CONNECTIONS = 2
+"""That `RedisHaServices.warm_up` makes: an election and the followers of leaders ask at the same time."""
+DATA_CONNECTIONS = 3
+"""That it makes for stores and registries."""
 
 
 class HighAvailabilityServices(Protocol):
@@ -46,6 +50,9 @@ class HighAvailabilityServices(Protocol):
 
     async def start(self) -> object:
         """Find out whether the services can be had; raises what is wrong, with the remedy."""
+
+    async def warm_up(self) -> None:
+        """Make what will be needed: connections, and a subscription to changes. Raises `HaError`."""
 
     def leader_election(self, component: str) -> LeaderElectionService:
         """A new election service for one contender of ``component``."""
@@ -146,6 +153,9 @@ class LatchedHaServices:
         self._opened.add(service)
         return service
 
+    async def warm_up(self) -> None:
+        self._feed.start()
+
     async def current_leader(self, component: str) -> LeaderInformation | None:
         return await self._reader.leader(component)
 
@@ -232,6 +242,10 @@ class RedisHaServices(LatchedHaServices):
             RedisChangeSource(self._latches, keys),
             memory_threshold,
         )
+
+    async def warm_up(self) -> None:
+        await super().warm_up()
+        await asyncio.gather(self._latches.warm_up(LATCH_CONNECTIONS), self._data.warm_up(DATA_CONNECTIONS))
 
     async def start(self) -> RedisCheck:
         """Check the server.

@@ -60,6 +60,7 @@ class TaskManagers:
     def add(self, registration: TaskExecutorRegistration) -> TaskExecutorGateway:
         """A TaskExecutor has registered; returns its gateway."""
         gateway = self._endpoint.service.gateway(registration.address, TaskExecutorGateway)
+        self._endpoint.service.connect(registration.address)  # while it offers its slots
         self._expected.pop(registration.resource_id, None)
         self._workers[registration.resource_id] = _Worker(registration, gateway)
         return gateway

@@ -99,6 +99,19 @@ async def test_the_expected_kind_of_socket_is_used(probe: ProbeGateway, server: 
     assert connection.sock.family == (socket.AF_INET if server.config.socket_dir is None else socket.AF_UNIX)
 
 
+async def test_a_connection_can_be_made_before_the_first_call(
+    server: ProbeServer, client: RpcService, probe: ProbeGateway
+) -> None:
+    client.connect(str(server.address))
+    await until(lambda: bool(server.call(lambda: list(server.service.connections))), "the connection")
+    connections = server.call(lambda: list(server.service.connections))
+    assert await probe.echo(b"x") == b"x"
+    assert server.call(lambda: list(server.service.connections)) == connections
+    client.connect(ActorAddress("nowhere", "127.0.0.1", 1, "/user/probe"))  # the first call has what is wrong
+    with pytest.raises(RecipientUnreachable):
+        await client.gateway(ActorAddress("nowhere", "127.0.0.1", 1, "/user/probe"), ProbeGateway).echo(b"")
+
+
 async def test_asks_return_typed_values(probe: ProbeGateway) -> None:
     assert await probe.echo(b"\x00\xff") == b"\x00\xff"
     assert await probe.rename(Item("a", 1), name="b") == Item("b", 2)
