@@ -109,23 +109,25 @@ class JobCheckpoints:
 
     # --------------------------------------------------------------- the beginning and the end
 
-    async def recover(self, rollback: Rollback | None = None) -> str:
+    async def recover(self, rollback: Rollback | None = None, *, is_new: bool = False) -> str:
         """Find what former JobMasters have stored, and what the job begins from; raises HaError.
 
         Args:
             rollback: the last one, as it was written down.
+            is_new: whether there have been no former JobMasters.
 
         Returns:
             why the savepoint that the job is to begin from cannot be used; empty if it can, or there is none.
         """
         completed = []
-        for checkpoint_id, data in await self._recover_store():
+        for checkpoint_id, data in [] if is_new else await self._recover_store():
             try:
                 completed.append(_decode(data))
             except WireError as error:
                 self._endpoint.log.error("checkpoint %d is passed over: %s", checkpoint_id, error)
         self._coordinator.recovered(completed)
-        await self._endpoint.run_blocking(self._sweep, {item.path for item in completed})
+        if not is_new or self._directory.exists():  # as it is when Redis has lost what it knew of the job
+            await self._endpoint.run_blocking(self._sweep, {item.path for item in completed})
         if self._job.savepoint is not None and not completed:
             try:
                 self._initial = await self._endpoint.run_blocking(self._savepoints.read, self._job.savepoint)

@@ -63,8 +63,7 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
             on_payload=self._task_manager_heard,
         )
         self._heartbeats.start()
-        await self._dispatcher.start()
-        await self._resource_manager.start()
+        self._resource_manager.register()
         for resource_id, address in self._known_addresses.items():
             # It registers by itself, unless it is gone; that is seen here.
             self._task_managers.expect(resource_id, address)
@@ -215,6 +214,7 @@ async def prepare(service: RpcService, *, runtime_dir: str, system: str, **_othe
     ha = await context.ha_services(service)
     _prepared.append(_Prepared(context, ha))
     with contextlib.suppress(HaError, ActorError):
+        await ha.warm_up()
         leader = await ha.current_leader(RESOURCE_MANAGER)
         if leader is not None:
             token = FencingToken(leader.epoch, leader.session)

@@ -125,15 +125,21 @@ class JobExecution(LeaderEndpoint):
 
     async def lead(self, term: LeaderTerm) -> None:
         """Read the job from the store and build its execution graph."""
+        await self._dispatcher.start()  # who leads there is found out meanwhile
+        await self._resource_manager.start()
+        registry, graphs, store = (
+            self._ha.running_jobs_registry(),
+            self._ha.job_graph_store(),
+            self._ha.execution_store(),
+        )
         try:
-            await self._ha.running_jobs_registry().set_running(self._job_id, term)
+            is_new, encoded = await asyncio.gather(registry.set_running(self._job_id, term), graphs.get(self._job_id))
         except JobAlreadyDoneError:
             self.log.warning("job %s is over already: it is not run again", self._job_id)
             return
-        store = self._ha.execution_store()
-        _, saved, encoded = await asyncio.gather(
-            store.sweep(term), self._saved_execution(), self._ha.job_graph_store().get(self._job_id)
-        )
+        saved = None
+        if not is_new:
+            _, saved = await asyncio.gather(store.sweep(term), self._saved_execution())
         self._job = job = decode_job_graph(encoded)
         configuration = self._configuration_of(job)
         strategy = job.restart_strategy or default_restart_strategy(configuration)
@@ -153,7 +159,7 @@ class JobExecution(LeaderEndpoint):
             self, job, term, self._ha, configuration, self._task_managers, current_instant, self._checkpoints_fail
         )
         rollback = None if saved is None else saved.rollback
-        self._cannot_begin = await self._checkpoints.recover(rollback) or self._cannot_begin
+        self._cannot_begin = await self._checkpoints.recover(rollback, is_new=is_new) or self._cannot_begin
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()

@@ -42,18 +42,24 @@ class ResourceManagerConnection:
             endpoint.service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
         )
         self._gateway: ResourceManagerGateway | None = None
+        self._may_register = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._last_heard = 0.0
         self._over = False
 
     async def start(self) -> None:
-        """Begin to follow the leader."""
+        """Begin to follow the leader; the job is registered from `register` on."""
         self._over = False
         await self._leader.start()
+
+    def register(self) -> None:
+        """Register at the leader: the job has a leader itself, and has its graph."""
+        self._may_register.set()
 
     async def stop(self) -> None:
         """Follow no more."""
         self._over = True
+        self._may_register.clear()
         await self._leader.stop()
         self._forget()
 
@@ -75,25 +81,29 @@ class ResourceManagerConnection:
             self._endpoint.resource_manager_lost()
 
     async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
+        await self._may_register.wait()
         while not self._over:
             token = self._endpoint.fencing_token
             if token is None:
                 return
+            registered = gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
+            # What is asked of it now comes after the registration, on the same connection, and is refused without it.
+            self._gateway = gateway
+            self._last_heard = time.monotonic()
+            self._endpoint.resource_manager_connected()
+            pause_s = 0.0
             try:
-                await gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
+                await registered
+                await self._silence()
+                self._endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", self._silence_s)
             except (ActorError, UnknownJobManagerError) as error:
                 self._endpoint.log.info("the ResourceManager does not register the job yet: %s", error)
                 if isinstance(error, FencingError):
                     self._endpoint.refused(error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            self._gateway = gateway
-            self._last_heard = time.monotonic()
-            self._endpoint.resource_manager_connected()
-            await self._silence()
-            self._endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", self._silence_s)
+                pause_s = RETRY_S
             self._gateway = None
             self._endpoint.resource_manager_lost()
+            await asyncio.sleep(pause_s)
 
     async def _silence(self) -> None:
         """Return when nothing has been heard for as long as a heartbeat time-out."""

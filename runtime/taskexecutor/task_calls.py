@@ -7,7 +7,7 @@ from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from blob.cache import BlobCache
 from blob.errors import BlobNotFound
-from blob.offload import resolve
+from blob.offload import Inline, resolve
 from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
 from runtime.ids import ExecutionAttemptID, JobID
@@ -50,8 +50,11 @@ class TaskExecutorTasks(RpcEndpoint):
 
     async def _read(self, deployment: TaskDeployment, blobs: BlobCache) -> TaskDeploymentDescriptor:
         try:
-            job = await self.run_blocking(resolve, deployment.job, blobs)
-            attempt = await self.run_blocking(resolve, deployment.attempt, blobs)
+            job, attempt = [
+                # A small one is here, and needs no thread.
+                part.data if isinstance(part, Inline) else await self.run_blocking(resolve, part, blobs)
+                for part in (deployment.job, deployment.attempt)
+            ]
         except BlobNotFound as error:
             raise DeploymentNotFoundError(str(error)) from error
         return unpack(job, attempt)
