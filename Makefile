@@ -18,7 +18,8 @@ demo: env
 	$(BIN)/python -m runtime.cluster demo
 
 test: check
-	$(BIN)/python -m pytest tests/contract tests/fuzz tests/browser tests/integration tests/faults
+	$(BIN)/python -m pytest --numprocesses 4 tests/contract
+	$(BIN)/python -m pytest tests/fuzz tests/browser tests/integration tests/faults
 
 check: env
 	$(BIN)/ruff format --check .
