@@ -211,7 +211,9 @@ def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
     async def body() -> None:
         blobs, worker = Blobs(), Worker()
         endpoint: Any = SimpleNamespace(
-            service=SimpleNamespace(secret=b"secret", gateway=lambda _address, _kind: worker),
+            service=SimpleNamespace(
+                secret=b"secret", gateway=lambda _address, _kind: worker, connect=lambda _address: None
+            ),
             run_blocking=in_thread,
             log=logging.getLogger("test"),
         )
