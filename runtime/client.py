@@ -27,7 +27,7 @@ from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
 from blob.key import PermanentBlobKey
-from blob.offload import MaybeOffloaded, offload_if_larger
+from blob.offload import Inline, MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
 from runtime.checkpoint.client import CheckpointClient
 from runtime.gateways.diagnostics import ThreadDump
@@ -51,6 +51,9 @@ T = TypeVar("T")
 G = TypeVar("G", bound=RpcGateway)
 
 RETRY_S = 0.1
+CARRIED_SIZE = 16 * 1024
+"""Bytes that a job's files may have together to travel in its graph, and with it to be in Redis."""
+CARRIED_ROLES = {ArtifactRole.MAIN, ArtifactRole.FILE}  # libraries are shared by their blobs' keys
 # A leader that changes, or is not there yet: look it up again. What is asked for is idempotent, so a lost reply too.
 _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, JobNotReachableError)
 
@@ -206,7 +209,10 @@ class ClusterClient(CheckpointClient, LogClient):
                 time.sleep(RETRY_S)
         return self._ask(lambda dispatcher: dispatcher.submit_job(message).result())
 
-    def _upload(self, graph: JobGraph, files: Iterable[tuple[Path, ArtifactRole]]) -> MaybeOffloaded:
+    def _upload(self, graph: JobGraph, files: Sequence[tuple[Path, ArtifactRole]]) -> MaybeOffloaded:
+        carried = _carried(files)
+        if carried is not None and len(data := encode(graph.with_artifacts(*carried))) <= self._inline_limit:
+            return Inline(data)
         with self.blobs() as blobs:
             artifacts = [
                 Artifact(path.name, role, str(blobs.put_file(path, PermanentBlobKey, graph.job_id)))
@@ -365,3 +371,13 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
         return [system]
     texts = [system] if isinstance(system, str) else system
     return [ActorAddress.parse(text) for text in dict.fromkeys(texts)]
+
+
+def _carried(files: Sequence[tuple[Path, ArtifactRole]]) -> list[Artifact] | None:
+    """The job's files with their contents; None where they are too large for its graph, or are libraries."""
+    if (
+        any(role not in CARRIED_ROLES for _, role in files)
+        or sum(path.stat().st_size for path, _ in files) > CARRIED_SIZE
+    ):
+        return None
+    return [Artifact(path.name, role, content=path.read_bytes()) for path, role in files]

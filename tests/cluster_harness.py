@@ -157,10 +157,11 @@ class WaitingJob:
     gate: Path
 
     @classmethod
-    def start(cls, cluster: Cluster, directory: Path, name: str = "gate") -> WaitingJob:
-        """Submit one, and return when its code runs and its state says so."""
+    def start(cls, cluster: Cluster, directory: Path, name: str = "gate", comment: str = "") -> WaitingJob:
+        """Submit one, and return when its code runs and its state says so; *comment* makes its file larger."""
         gate = directory / name
-        job = cls(cluster.submit(write_job(directory, WAITING), str(gate)), gate)
+        file = write_job(directory, WAITING + (f"# {comment}\n" if comment else ""))
+        job = cls(cluster.submit(file, str(gate)), gate)
         await_value(lambda: job.starts == 1)
         cluster.await_status(job.job_id, "RUNNING")
         return job

@@ -67,11 +67,19 @@ class ArtifactRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file of the job, kept as a PERMANENT blob: its file name, what it is for, and the blob key's text."""
+    """A file of the job: in the job graph itself where it is small, else a PERMANENT blob.
+
+    Args:
+        name: its file name.
+        role: what it is for.
+        blob_key: the text of the blob's key; empty where there is none.
+        content: the file's bytes; None where they are in the blob.
+    """
 
     name: str
     role: ArtifactRole
-    blob_key: str
+    blob_key: str = ""
+    content: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,15 +66,18 @@ class TaskFiles:
         return self._blobs.get_file(self._descriptor.job_id, BlobKey.parse(artifact.blob_key))
 
     def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
-        """The job's files under the names that the user knows, linked from the cache into the attempt's directory."""
+        """The job's files under the names that the user knows: linked from the cache, or written down."""
         files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
         for artifact in self._descriptor.artifacts:
             if artifact.role in _LIBRARIES:
                 continue
-            cached = self._cached(artifact)
             target = self._directory / "files" / Path(artifact.name).name
             target.parent.mkdir(mode=0o700, exist_ok=True)
             if not target.exists():
-                os.link(cached, target)
+                if artifact.content is None:
+                    os.link(self._cached(artifact), target)
+                else:
+                    target.touch(mode=0o600)
+                    target.write_bytes(artifact.content)
             files[artifact.role].append(target)
         return files

@@ -16,6 +16,7 @@ from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from blob.key import PermanentBlobKey
 from conf.configuration import Configuration
+from runtime.client import CARRIED_SIZE
 from runtime.environment.context import blob_store_url
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
@@ -48,7 +49,7 @@ def test_an_orphan_goes_and_what_runs_keeps_its_blobs_whoever_leads(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = make_cluster(*SETTINGS)
-    running = WaitingJob.start(cluster, tmp_path)
+    running = WaitingJob.start(cluster, tmp_path, comment="x" * CARRIED_SIZE)
     own = files_of(cluster, running.job_id)
     assert len(own) == 2
 
@@ -71,3 +72,10 @@ def test_an_orphan_goes_and_what_runs_keeps_its_blobs_whoever_leads(
     running.release()
     cluster.await_status(running.job_id, "FINISHED")
     await_value(lambda: not files_of(cluster, running.job_id))
+
+
+def test_a_small_job_file_needs_no_blob(cluster: Cluster, tmp_path: Path) -> None:
+    job = WaitingJob.start(cluster, tmp_path)
+    assert not files_of(cluster, job.job_id)
+    job.release()
+    cluster.await_status(job.job_id, "FINISHED")
