@@ -127,16 +127,19 @@ class JobExecution(LeaderEndpoint):
         """Read the job from the store and build its execution graph."""
         await self._dispatcher.start()  # who leads there is found out meanwhile
         await self._resource_manager.start()
-        registry, graphs, store = (
-            self._ha.running_jobs_registry(),
-            self._ha.job_graph_store(),
-            self._ha.execution_store(),
+        store = self._ha.execution_store()
+        is_new, encoded = await asyncio.gather(
+            self._ha.running_jobs_registry().set_running(self._job_id, term),
+            self._ha.job_graph_store().get(self._job_id),
+            return_exceptions=True,
         )
-        try:
-            is_new, encoded = await asyncio.gather(registry.set_running(self._job_id, term), graphs.get(self._job_id))
-        except JobAlreadyDoneError:
+        if isinstance(is_new, JobAlreadyDoneError):  # whatever came of reading its graph, which may be gone
             self.log.warning("job %s is over already: it is not run again", self._job_id)
             return
+        if isinstance(is_new, BaseException):
+            raise is_new
+        if isinstance(encoded, BaseException):
+            raise encoded
         saved = None
         if not is_new:
             _, saved = await asyncio.gather(store.sweep(term), self._saved_execution())
@@ -359,7 +362,7 @@ class JobExecution(LeaderEndpoint):
     # ------------------------------------------------------------ ResourceManager
 
     def resource_manager_connected(self) -> None:
-        """The present ResourceManager has registered this job."""
+        """The present ResourceManager has been told of this job: what it is asked now comes after that."""
         self._do(self._pool.connect_resource_manager())
 
     def resource_manager_lost(self) -> None:

@@ -181,7 +181,7 @@ class SlotPool:
         return self.release_slot(request_id, now)
 
     def connect_resource_manager(self) -> list[SlotPoolInstruction]:
-        """A ResourceManager (perhaps a new one) has accepted this job: ask it for all that is pending."""
+        """A ResourceManager (perhaps a new one) takes requests, or refuses them: ask it for all that is pending."""
         self._connected = True
         return [item for pending in self._pending.values() for item in self._ask(pending)]
 
