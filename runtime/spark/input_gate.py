@@ -24,6 +24,7 @@ class InputGate:
     def __init__(self, spark: SparkSession, vertices: Iterable[VertexSpec], results: Mapping[str, DataFrame]) -> None:
         self._spark = spark
         self._results = results
+        self._schemas: dict[str, str | None] = {}
         vertices = tuple(vertices)
         own = {vertex.id for vertex in vertices}
         self._foreign = {
@@ -35,13 +36,17 @@ class InputGate:
 
     def check(self) -> None:
         """See that the results of other tasks are there; raises `PartitionNotFoundError`."""
-        for partition in self._foreign.values():
-            partition.check()
+        for path, partition in self._foreign.items():
+            self._schemas[path] = partition.check()
 
     def read(self, item: VertexInput) -> DataFrame:
         """An input, divided as its edge says."""
-        frame = self._results[item.vertex_id] if item.path is None else self._spark.read.parquet(item.path)
+        frame = self._results[item.vertex_id] if item.path is None else self._read(item.path)
         return select_channels(frame, item.ship, item.keys, item.parallelism)
+
+    def _read(self, path: str) -> DataFrame:
+        reader, schema = self._spark.read, self._schemas.get(path)
+        return (reader if schema is None else reader.schema(schema)).parquet(path)
 
     def blame(self, error: BaseException) -> None:
         """Raise `PartitionNotFoundError` if *error* comes of another task's result that has been lost meanwhile."""

@@ -32,6 +32,7 @@ from .progress import Counts, ProgressReporter, TaskProgress
 from .result_partition import ResultPartition
 from .shipped_path import ShippedPath
 from .spec import ConnectEndpoint, TaskSpec, VertexSpec
+from .stored_schema import stored_schema
 from .streaming_writer import refuse_streaming_queries, watch_streaming_queries
 
 
@@ -145,7 +146,7 @@ class _Chain:
         if result is not None and vertex.result_path is not None:
             partition = ResultPartition(vertex.id, Path(vertex.result_path))
             result.write.option("compression", "uncompressed").parquet(str(partition.begin()))
-            self._partitions.append(partition.finish())
+            self._partitions.append(partition.finish(stored_schema))
             if consumed:
                 self._results[vertex.id] = self._spark.read.parquet(vertex.result_path)
         elif result is not None and consumed:

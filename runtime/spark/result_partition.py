@@ -2,7 +2,8 @@
 
 A result is written beside its place and moved there whole, with a manifest that lists its files: what is in its place
 is complete, and what has been lost of it since is found out by looking. Each file is a subpartition: what one partition
-of the producer's Spark plan made.
+of the producer's Spark plan made. The manifest has the result's schema, too: Spark would run a job of its own to find
+it in the files, for each reader.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,19 @@ class ResultPartition:
         _make_private(self.path.parent)
         return self.in_progress
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, schema_of: Callable[[Path], str | None]) -> dict[str, Any]:
         """Make what was written to `in_progress` the result; return what is announced of it, as plain data.
+
+        Args:
+            schema_of: reads a file's schema, as Spark's JSON; None where there is none.
 
         Raises:
             OSError: it cannot be moved.
         """
-        files = {file.name: file.stat().st_size for file in sorted(self.in_progress.glob("part-*"))}
-        manifest = json.dumps({"format": _FORMAT, "vertex": self.vertex_id, "files": files}).encode()
+        parts = sorted(self.in_progress.glob("part-*"))
+        files = {file.name: file.stat().st_size for file in parts}
+        schema = schema_of(parts[0]) if parts else None
+        manifest = json.dumps({"format": _FORMAT, "vertex": self.vertex_id, "files": files, "schema": schema}).encode()
         descriptor = os.open(self.in_progress / MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(manifest)
@@ -67,8 +73,8 @@ class ResultPartition:
             "bytes": sum(files.values()),
         }
 
-    def check(self) -> None:
-        """See that all of it is there.
+    def check(self) -> str | None:
+        """See that all of it is there; return its schema, as Spark's JSON, or None if that has to be looked for.
 
         Raises:
             PartitionNotFoundError: some of it is not; the message says what.
@@ -77,6 +83,7 @@ class ResultPartition:
         try:
             listed = json.loads(manifest.read_bytes())
             files = {str(name): int(size) for name, size in listed["files"].items()}
+            schema = listed.get("schema")  # none in a result of an earlier version
         except OSError as error:
             raise self._lost(f"{manifest} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -88,6 +95,7 @@ class ResultPartition:
                 raise self._lost(f"{self.path / name} cannot be read: {error.strerror}") from error
             if found != size:
                 raise self._lost(f"{self.path / name} has {found} bytes in place of {size}")
+        return None if schema is None else str(schema)
 
     def is_blamed_by(self, error: BaseException) -> PartitionNotFoundError | None:
         """The error to be raised instead, if it is for want of this result that *error* was raised."""

@@ -43,6 +43,7 @@ WARM_MODULES = (
     "pandas",
     "pyarrow",
     "pyarrow.compute",
+    "pyarrow.parquet",
     "grpc",
     "grpc._channel",
     "runtime.api",

@@ -36,6 +36,7 @@ from runtime.spark import (
     ZygoteLostError,
 )
 from runtime.spark.process import start_time
+from runtime.spark.result_partition import MANIFEST
 from runtime.spark.warm import QUERIES_AT_A_TIME, keep_warming
 from runtime.taskexecutor.location_leases import lock_holder
 from tests.no_java import path_without_java
@@ -431,6 +432,26 @@ async def test_killed_task_takes_its_children_with_it(vehicle: Vehicle) -> None:
     await until(gone, "the end of the task's child")
 
 
+TYPES = """
+def types(ctx):
+    return ctx.spark.sql('''
+        SELECT id AS `a b`, id AS `A_B`, id % 3 = 0 AS flag, cast(id AS tinyint) AS small, cast(id AS float) AS x,
+            cast(id AS decimal(30, 7)) AS exact, cast(cast(id AS string) AS binary) AS bytes,
+            date'2013-01-01' AS day, timestamp'2013-01-01 00:00:00' AS at, timestamp_ntz'2013-01-01 00:00:00' AS local,
+            interval '1' day AS days, interval '1' month AS months, cast(null AS string) AS nothing,
+            array(id, null) AS list, map('k', id) AS pairs, parse_json('{"k": 1}') AS variant,
+            named_struct('n', id, 'm', array(named_struct('o', 'p'))) AS nested
+        FROM range(5)''').withMetadata("flag", {"comment": "kept"})
+
+
+def compare(ctx, read):
+    found = ctx.spark.read.parquet(ctx.parameters["result"])
+    print("same schema:", read.schema == found.schema)
+    print("metadata:", read.schema["flag"].metadata)
+    rows = [sorted(table.select("`a b`", "bytes", "list", "nested").collect()) for table in (read, found)]
+    print("same rows:", rows[0] == rows[1] and len(rows[0]) == 5)
+"""
+
 PIPELINE = """
     from pyspark.sql import functions as F
 
@@ -534,6 +555,27 @@ async def test_what_a_vertex_registers_for_the_end_is_done_and_the_driver_not_as
     )
     assert outcome.last["type"] == "finished", outcome.stderr
     assert outcome.stdout == "the vertex's own\n"
+
+
+async def test_a_blocking_result_is_read_by_the_schema_in_its_manifest_which_is_what_spark_would_find(
+    vehicle: Vehicle,
+) -> None:
+    file = vehicle.file("types.py", TYPES)
+    result = vehicle.directory / "results" / "a" / "attempt-0"
+    outcome = await vehicle.outcome(
+        await vehicle.pipeline(file, VertexSpec("a", "types", "types", result_path=str(result)))
+    )
+    assert outcome.last["type"] == "finished", outcome.stderr
+    consumer = VertexSpec("b", "compare", "compare", (VertexInput("a", str(result)),))
+    parameters = {"result": str(result)}
+    outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
+    assert outcome.stdout == "same schema: True\nmetadata: {'comment': 'kept'}\nsame rows: True\n", outcome.stderr
+    manifest = json.loads((result / MANIFEST).read_text())
+    fields = json.loads(manifest["schema"])["fields"]
+    manifest["schema"] = json.dumps({"type": "struct", "fields": fields[:1]})
+    (result / MANIFEST).write_text(json.dumps(manifest))
+    outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
+    assert outcome.stdout.startswith("same schema: False\n"), "Spark looked for itself"
 
 
 async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def write(partition: ResultPartition) -> dict[str, object]:
     for number in range(3):
         (directory / f"part-0000{number}.parquet").write_bytes(b"x" * (number + 1))
     (directory / "_SUCCESS").touch()
-    return partition.finish()
+    return partition.finish(lambda file: f"schema of {file.name}")
 
 
 def test_a_result_is_there_when_it_is_whole_and_not_before(partition: ResultPartition) -> None:
@@ -37,7 +38,7 @@ def test_a_result_is_there_when_it_is_whole_and_not_before(partition: ResultPart
         "subpartitions": 3,
         "bytes": 6,
     }
-    partition.check()
+    assert partition.check() == "schema of part-00000.parquet"
     assert not partition.in_progress.exists()
     assert stat.S_IMODE((partition.path / MANIFEST).stat().st_mode) == 0o600
     for directory in partition.path.parents[:2]:
@@ -59,6 +60,14 @@ def test_a_damaged_manifest_is_a_lost_result(partition: ResultPartition, content
     with pytest.raises(PartitionNotFoundError, match="is damaged") as caught:
         partition.check()
     assert caught.value.vertex_id == "v" * 32
+
+
+def test_the_schema_of_a_result_of_an_earlier_version_has_to_be_looked_for(partition: ResultPartition) -> None:
+    write(partition)
+    manifest = json.loads((partition.path / MANIFEST).read_text())
+    del manifest["schema"]
+    (partition.path / MANIFEST).write_text(json.dumps(manifest))
+    assert partition.check() is None
 
 
 def test_a_file_that_is_gone_or_cut_is_a_lost_result(partition: ResultPartition) -> None:
