@@ -134,6 +134,7 @@ class _Chain:
                 self._reporter.change(TaskProgress.start, vertex.id, force=True)
                 inputs = [self._gate.read(item) for item in vertex.inputs]
                 self._accept(vertex, function(self._context(vertex), *inputs))
+            self._gate.check()  # Spark reads the files that it finds: what is all there now was all there then
         except Exception as error:
             self._gate.blame(error)
             raise

@@ -432,6 +432,21 @@ async def test_killed_task_takes_its_children_with_it(vehicle: Vehicle) -> None:
     await until(gone, "the end of the task's child")
 
 
+LOSING = """
+from pathlib import Path
+
+
+def rows(ctx):
+    return ctx.spark.range(0, 1000, numPartitions=4)
+
+
+def read(ctx, rows):
+    files = sorted(Path(ctx.parameters["result"]).glob("part-*"))
+    for file in files[:1] if ctx.parameters["how_many"] == "one" else files:
+        file.unlink()
+    print(rows.count())
+"""
+
 TYPES = """
 def types(ctx):
     return ctx.spark.sql('''
@@ -576,6 +591,21 @@ async def test_a_blocking_result_is_read_by_the_schema_in_its_manifest_which_is_
     (result / MANIFEST).write_text(json.dumps(manifest))
     outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
     assert outcome.stdout.startswith("same schema: False\n"), "Spark looked for itself"
+
+
+@pytest.mark.parametrize("how_many", ["one", "all"])
+async def test_a_blocking_result_that_is_lost_while_it_is_read_is_not_taken_for_a_smaller_one(
+    vehicle: Vehicle, how_many: str
+) -> None:
+    file = vehicle.file("losing.py", LOSING)
+    result = vehicle.directory / "results" / "a" / "attempt-0"
+    producer = await vehicle.pipeline(file, VertexSpec("a", "rows", "rows", result_path=str(result)))
+    assert (await vehicle.outcome(producer)).last["type"] == "finished"
+    consumer = VertexSpec("b", "read", "read", (VertexInput("a", str(result)),))
+    parameters = {"result": str(result), "how_many": how_many}
+    outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
+    assert outcome.last["type"] == "failed"
+    assert f"the materialised result {result} is lost" in str(outcome.last), outcome.stderr
 
 
 async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:
