@@ -136,7 +136,7 @@ def _with_a_query(client: ClusterClient, scratch: Path, setting: list[str], roun
         (leader,) = [name for name in names if name.startswith("dispatcher")]
         (dispatcher,) = [view.pid for view in client.status().processes if view.name == leader]
         began = _kill(client, partial(operator.eq, leader.replace("dispatcher", "master")))
-        _until(partial(operator.not_, partial(lives, dispatcher)))  # it outlives its master by a moment
+        _until(partial(_has_ended, dispatcher))  # it outlives its master by a moment
         client.list_jobs()
         figures.serving.append(time.monotonic() - began)
         _until(lambda: client.status_of(job_id) is JobStatus.RUNNING)
@@ -188,6 +188,10 @@ def _kill(client: ClusterClient, wanted: Callable[[str], bool]) -> float:
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     return began
+
+
+def _has_ended(pid: int) -> bool:
+    return not lives(pid)
 
 
 def _submit(scratch: Path, setting: list[str], text: str, argument: Path) -> JobID:
