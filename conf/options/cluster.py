@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.option import computed_option, option
-from conf.values import Arguments, Boolean, Choice, Duration, FilePath, Integer, MemorySize, Text
+from conf.values import Arguments, Boolean, Choice, Duration, FilePath, Integer, MemorySize, Number, Text
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration
@@ -170,6 +170,28 @@ class TaskManagerOptions:
         None,
         "How much CPU time the process of a task may use in all (`RLIMIT_CPU`), in whole seconds. Spark's own work is "
         "not in it. Unset: no limit.",
+    )
+    CGROUP = option(
+        "taskmanager.cgroup",
+        Text("/understudy", r"/[^/\s]+(/[^/\s]+)*", "a path that begins with / and has no blanks"),
+        None,
+        "A control group of Linux, as a path in its tree, in which each task gets one of its own: "
+        "`taskmanager.task.cgroup.memory` and `taskmanager.task.cgroup.cpus` hold for a task's processes together, "
+        "and none outlives it (`docs/limits.md`). Unset: tasks have no control groups.",
+    )
+    TASK_CGROUP_MEMORY = option(
+        "taskmanager.task.cgroup.memory",
+        MemorySize("4 gb", minimum=16 << 20),
+        None,
+        "How much memory all processes of a task may take together, files that the kernel keeps for them included. "
+        "Spark's own work is not in it. Needs `taskmanager.cgroup`. Unset: no limit.",
+    )
+    TASK_CGROUP_CPUS = option(
+        "taskmanager.task.cgroup.cpus",
+        Number(0.01, 1024.0, "1.5"),
+        None,
+        "How many processors all processes of a task may use together. Spark's own work is not in it. Needs "
+        "`taskmanager.cgroup`. Unset: no limit.",
     )
     TASK_POOL_SIZE = option(
         "taskmanager.task-pool.size",

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf import Configuration
-from conf.options import BlobOptions, ClusterOptions, JobManagerOptions, RestOptions
+from conf.options import BlobOptions, ClusterOptions, JobManagerOptions, RestOptions, TaskManagerOptions
 from runtime.environment.errors import ClusterError, PreflightError
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
+from runtime.taskexecutor.control_groups import control_groups
 
 MINIMUM_FILES = 1024
 HEADROOM = 256 << 20  # bytes for logs, Spark's shuffle and Redis, beside what the blob service keeps free
@@ -77,6 +78,9 @@ def standard_checks(
             checks.append(Check(key, lambda port=port, key=key: check_port_free(bind_host, port, key)))  # type: ignore[misc]
     if configuration.get(RestOptions.ENABLED) and with_ports:
         checks.append(Check("web endpoint", lambda: check_web_endpoint(configuration)))
+    options, get = TaskManagerOptions, configuration.get
+    if get(options.CGROUP) or get(options.TASK_CGROUP_MEMORY) or get(options.TASK_CGROUP_CPUS):
+        checks.append(Check("control groups", lambda: check_control_groups(configuration)))
     if find_java is not None:
         checks.append(Check("Java", find_java))
     if check_redis is not None:
@@ -103,6 +107,12 @@ def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (Cl
         except expected as error:
             results.append(CheckResult(check.name, False, str(error), str(getattr(error, "remedy", ""))))
     return results
+
+
+def check_control_groups(configuration: Configuration) -> str:
+    """Whether tasks can have the control groups that they are to have."""
+    control_groups(configuration, owner=f"preflight {os.getpid()}")
+    return f"tasks get theirs in {configuration.get(TaskManagerOptions.CGROUP)}"
 
 
 def check_port_free(host: str, port: int, key: str) -> str:

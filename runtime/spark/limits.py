@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+from pathlib import Path
 from types import FrameType
 
 from .errors import TaskLimitError
@@ -21,6 +22,22 @@ def impose(limits: ResourceLimits) -> None:
     if limits.cpu_s is not None:
         signal.signal(signal.SIGXCPU, lambda number, frame: _out_of_time(limits, number, frame))
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + _LAST_WORDS_S))
+
+
+def enter(group: tuple[str, ...]) -> None:
+    """Have this process, and those that it starts, in a control group.
+
+    Raises:
+        TaskLimitError: it cannot be entered.
+    """
+    for entry in group:
+        try:
+            Path(entry).write_text("0")
+        except OSError as error:
+            raise TaskLimitError(
+                f"the task cannot enter its control group ({entry}: {error.strerror}): the TaskExecutor has to run in "
+                "one below the same group, or as root (taskmanager.cgroup)"
+            ) from error
 
 
 def explain(error: BaseException, limits: ResourceLimits) -> str:

@@ -124,10 +124,12 @@ class ResourceLimits:
     Args:
         memory_bytes: beyond what it starts with.
         cpu_s: CPU time in all, in seconds.
+        group: the files by which it enters its control group.
     """
 
     memory_bytes: int | None = None
     cpu_s: int | None = None
+    group: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         named = [] if self.memory_bytes is None else [f"taskmanager.task.memory.limit ({self.memory_bytes} bytes)"]

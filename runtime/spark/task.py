@@ -16,7 +16,7 @@ from typing import Any
 
 from .control import Cancellation, TaskControl
 from .errors import EXIT_FAILED, PartitionNotFoundError, ScriptExitError, TaskCancelled
-from .limits import explain, impose
+from .limits import enter, explain, impose
 from .progress import ProgressReporter, TaskProgress
 from .spec import TaskKind, TaskSpec
 from .tracebacks import describe
@@ -40,6 +40,7 @@ def run_task(spec: TaskSpec, channel: BlockingChannel, opened: Any = None) -> in
     progress = TaskProgress(upstream)
     reporter = ProgressReporter(progress, lambda vertices: control.tell("progress", vertices=vertices), time.monotonic)
     try:
+        enter(spec.limits.group)
         result = _run(spec, control, cancellation, reporter, opened)
     except BaseException as error:
         cancellation.close()

@@ -23,6 +23,7 @@ from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import DriverOptions, SparkDriver, UnsupportedByEndpointError, Zygote
 from runtime.spark.spec import ResourceLimits
+from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
 from runtime.taskexecutor.task_pool import TaskPool
@@ -48,6 +49,7 @@ class TaskServices:
         task_env: in the environment of task processes.
         no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
         host: the address of this machine.
+        groups: makes the tasks' control groups, where they have some.
     """
 
     driver: SparkDriver
@@ -64,6 +66,7 @@ class TaskServices:
     task_env: dict[str, str]
     no_progress_timeout_s: float | None
     host: str
+    groups: ControlGroups | None
 
 
 def create_services(
@@ -121,4 +124,5 @@ def create_services(
         task_environment(configuration),
         get(StreamingOptions.NO_PROGRESS_TIMEOUT),
         get(ClusterOptions.HOST),
+        control_groups(configuration, owner=str(directory)),
     )

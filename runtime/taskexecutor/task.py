@@ -144,6 +144,7 @@ class Task:
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
+        self._outcome.explanation = await self._starter.end_group()
         state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled)
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()

@@ -30,6 +30,8 @@ class TaskOutcome:
         self.failure: ErrorInfo | None = None
         self.finished = False
         """Whether its code came to its own end."""
+        self.explanation = ""
+        """Why its failure may be, where more is known than it says."""
 
     def finish(self, partitions: Iterable[ResultPartitionInfo]) -> None:
         """Its code has come to its end; *partitions* are its results."""
@@ -68,6 +70,8 @@ class TaskOutcome:
         if self.failure is None and not self.finished and not self._ended_itself_well(status):
             self.fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", describe_exit(status, self._limits))
         if self.failure is not None:
+            if self.explanation:
+                self.failure = replace(self.failure, message=f"{self.failure.message} ({self.explanation})")
             return TaskExecutionState(attempt_id, ExecutionState.FAILED, self.failure, status)
         return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +13,12 @@ from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.librarycache.environment import PythonEnvironment
 from runtime.spark import SparkDriver, TaskProcess
 from runtime.spark.spec import SCHEDULER_POOL, ClassicEndpoint, ConnectEndpoint, StreamingSpec, TaskSpec
+from runtime.taskexecutor.control_groups import ControlGroup
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task_pool import private_file
 from runtime.taskexecutor.task_spec import task_spec
+
+log = logging.getLogger(__name__)
 
 SparkEndpoint = ClassicEndpoint | ConnectEndpoint
 Files = Mapping[ArtifactRole, list[Path]]
@@ -40,6 +45,7 @@ class TaskStarter:
         self._directory = directory
         self._services = services
         self._release = release
+        self._group: ControlGroup | None = None
 
     async def start(
         self, driver: SparkDriver, files: Files, environment: PythonEnvironment | None, scheduler_pool: str
@@ -48,12 +54,16 @@ class TaskStarter:
 
         Raises:
             SparkVehicleError: there can be none.
+            OSError: it cannot have a control group.
         """
         descriptor = self._descriptor
+        limits = self._services.limits
+        if self._services.groups is not None:
+            self._group = self._services.groups.create(descriptor.attempt_id)
+            limits = replace(limits, group=self._group.entries)
 
         def spec(endpoint: SparkEndpoint) -> TaskSpec:
             conf = {SCHEDULER_POOL: scheduler_pool}
-            limits = self._services.limits
             made = task_spec(descriptor, self._directory, dict(files), environment, endpoint, limits, conf)
             return replace(
                 made,
@@ -75,6 +85,19 @@ class TaskStarter:
         except BaseException:
             await self._release(endpoint)
             raise
+
+    async def end_group(self) -> str:
+        """End what the attempt has left running in its group; returns why the kernel ended some of it, if it did."""
+        if self._group is None or self._services.groups is None:
+            return ""
+        why = f"the task's processes together have reached {self._services.groups.limits}"
+        try:
+            by_kernel = self._group.out_of_memory()
+            await asyncio.get_running_loop().run_in_executor(None, self._group.remove)
+        except OSError as error:
+            log.warning("the control group of %s stays: %s", self._descriptor.task_name, error)
+            return ""
+        return why if by_kernel else ""
 
     def _streaming(self, driver: SparkDriver) -> StreamingSpec:
         directory = self._services.checkpoints_dir / self._descriptor.job_id / "tasks" / self._descriptor.task_key

@@ -1,0 +1,297 @@
+"""Control groups of Linux (cgroups): one for each task, which bounds what all of its processes take together.
+
+Both kinds are known: version 2, one tree for all controllers, and version 1, a tree for each. Groups are made below the
+one that the TaskExecutor was given (``taskmanager.cgroup``) and go with their tasks; a task's process enters its group
+by itself, before it runs anything of the job's (`runtime.spark.limits.enter`).
+
+Files of this kind belong to the kernel: each read and write is a call of it, and none waits for a disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.configuration import Configuration
+from conf.options import TaskManagerOptions
+from runtime.environment.errors import ClusterError
+
+MOUNTS = Path("/proc/self/mounts")
+PERIOD_US = 100_000
+"""The kernel counts a group's processor time in periods of this length, which is its own default."""
+MEMORY = TaskManagerOptions.TASK_CGROUP_MEMORY.key
+REMEDY = "see docs/limits.md for what it has to be, or unset it"
+PATIENCE_S = 10.0
+"""How long processes that were killed may take to be gone."""
+
+
+class ControlGroupError(ClusterError):
+    """Tasks cannot have control groups as the configuration says."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What the processes of a task may take together; None for no limit.
+
+    Args:
+        memory_bytes: what they write to, and the files that they read and write as far as the kernel keeps these.
+        cpus: processors, or parts of one.
+    """
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+
+    def __str__(self) -> str:
+        return "no limit" if self.memory_bytes is None else f"{MEMORY} ({self.memory_bytes >> 20} MB)"
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """What the kernel needs for them."""
+        wanted = (("memory", self.memory_bytes), ("cpu", self.cpus))
+        return tuple(name for name, limit in wanted if limit is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """The given group in one tree, and the controllers that are used there."""
+
+    version: int
+    group: Path
+    controllers: tuple[str, ...]
+
+    def settings(self, limits: GroupLimits) -> list[tuple[str, str]]:
+        """What is written into which file of a task's group, in order."""
+        found: list[tuple[str, str]] = []
+        if "memory" in self.controllers and limits.memory_bytes is not None:
+            most = str(limits.memory_bytes)
+            if self.version == 2:
+                # Swapped out it is not given back; and half of a task is of no use to anybody.
+                found += [("memory.max", most), ("memory.swap.max", "0"), ("memory.oom.group", "1")]
+            else:
+                found += [("memory.limit_in_bytes", most), ("memory.memsw.limit_in_bytes", most)]
+        if "cpu" in self.controllers and limits.cpus is not None:
+            quota = str(max(1000, int(limits.cpus * PERIOD_US)))  # less than 1 ms the kernel does not take
+            if self.version == 2:
+                found.append(("cpu.max", f"{quota} {PERIOD_US}"))
+            else:
+                found += [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
+        return found
+
+
+_WITHOUT_SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes", "memory.oom.group")
+"""Files that a kernel which accounts no swap, or an old one, does not have."""
+
+
+class ControlGroups:
+    """The groups of one TaskExecutor's tasks.
+
+    Args:
+        trees: the given group in each tree.
+        limits: of each task.
+        owner: names the TaskExecutor in the groups' names; none other that runs on this machine has it.
+    """
+
+    def __init__(self, trees: Iterable[_Tree], limits: GroupLimits, owner: str) -> None:
+        self._trees = tuple(trees)
+        self.limits = limits
+        self._prefix = f"task-{hashlib.sha256(owner.encode()).hexdigest()[:12]}-"
+
+    @classmethod
+    def open(cls, name: str, limits: GroupLimits, owner: str, mounts: Path = MOUNTS) -> ControlGroups:
+        """Find the given group where the needed controllers are, and see that groups can be made in it.
+
+        Args:
+            name: path from the root of the tree, or of each tree.
+            limits: of each task.
+            owner: see `ControlGroups`.
+            mounts: the kernel's table of mounts.
+
+        Raises:
+            ControlGroupError: there is no such group, or it cannot be used.
+        """
+        by_group: dict[tuple[int, Path], list[str]] = {}
+        found = _mounts(mounts.read_text())
+        for controller in limits.controllers:
+            by_group.setdefault(_find(controller, name, found), []).append(controller)
+        groups = cls(
+            (_Tree(version, group, tuple(names)) for (version, group), names in by_group.items()), limits, owner
+        )
+        groups._remove_left()
+        try:
+            groups.create("probe").remove()
+        except OSError as error:
+            raise ControlGroupError(
+                f"no control group can be made in the one of taskmanager.cgroup: {error.strerror} ({error.filename})",
+                REMEDY,
+            ) from error
+        return groups
+
+    def create(self, attempt_id: str) -> ControlGroup:
+        """Make the group of an attempt; raises OSError."""
+        made: list[tuple[int, Path]] = []
+        try:
+            for tree in self._trees:
+                directory = tree.group / f"{self._prefix}{attempt_id}"
+                directory.mkdir(mode=0o700, exist_ok=True)
+                made.append((tree.version, directory))
+                for file, value in tree.settings(self.limits):
+                    if file not in _WITHOUT_SWAP or (directory / file).exists():
+                        (directory / file).write_text(value)
+        except OSError:
+            with contextlib.suppress(OSError):
+                ControlGroup(made).remove()
+            raise
+        return ControlGroup(made)
+
+    def _remove_left(self) -> None:
+        """Groups of a TaskExecutor of this name that was killed; its tasks' processes ended with it, or end now."""
+        for tree in self._trees:
+            for directory in tree.group.glob(f"{self._prefix}*"):
+                with contextlib.suppress(OSError):  # what stays is in nobody's way
+                    ControlGroup([(tree.version, directory)]).remove()
+
+
+def control_groups(configuration: Configuration, owner: str) -> ControlGroups | None:
+    """Those of a configuration; None where it wants none.
+
+    Args:
+        configuration: the cluster's.
+        owner: see `ControlGroups`.
+
+    Raises:
+        ControlGroupError: they cannot be had.
+    """
+    name = configuration.get(TaskManagerOptions.CGROUP)
+    limits = GroupLimits(
+        configuration.get(TaskManagerOptions.TASK_CGROUP_MEMORY), configuration.get(TaskManagerOptions.TASK_CGROUP_CPUS)
+    )
+    if name is not None and limits.controllers:
+        return ControlGroups.open(name, limits, owner)
+    if limits.controllers:
+        raise ControlGroupError(
+            "taskmanager.task.cgroup.memory or taskmanager.task.cgroup.cpus is set, and taskmanager.cgroup is not",
+            "name the control group in which tasks get theirs (docs/limits.md), or unset the limit",
+        )
+    if name is not None:
+        raise ControlGroupError(
+            "taskmanager.cgroup is set, and neither taskmanager.task.cgroup.memory nor taskmanager.task.cgroup.cpus is",
+            "set one of them, or unset taskmanager.cgroup",
+        )
+    return None
+
+
+class ControlGroup:
+    """One task's group, in each tree.
+
+    Args:
+        directories: with the version of the tree that each is in.
+    """
+
+    def __init__(self, directories: Iterable[tuple[int, Path]]) -> None:
+        self._directories = tuple(directories)
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The files into which a process writes 0 to enter."""
+        return tuple(str(directory / "cgroup.procs") for _, directory in self._directories)
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process in it for its memory."""
+        for version, directory in self._directories:
+            file = directory / ("memory.events" if version == 2 else "memory.oom_control")
+            with contextlib.suppress(FileNotFoundError):  # another controller's
+                lines = (line.split() for line in file.read_text().splitlines())
+                if any(name == "oom_kill" and int(count) > 0 for name, count in lines):
+                    return True
+        return False
+
+    def remove(self) -> None:
+        """Kill what is still in it, and remove it; blocks until its processes are gone.
+
+        Raises:
+            OSError: it cannot be removed.
+            TimeoutError: its processes do not end.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        for _, directory in self._directories:
+            while not _removed(directory):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"processes in {directory} do not end")
+                for pid in (directory / "cgroup.procs").read_text().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                time.sleep(0.005)
+
+
+def _removed(directory: Path) -> bool:
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
+
+
+def _mounts(table: str) -> list[tuple[int, Path, frozenset[str]]]:
+    """Version, directory and options of each mounted tree."""
+    kinds = {"cgroup": 1, "cgroup2": 2}
+    lines = (line.split() for line in table.splitlines())
+    return [
+        (kinds[kind], Path(directory.replace("\\040", " ")), frozenset(options.split(",")))
+        for _, directory, kind, options, *_ in lines
+        if kind in kinds
+    ]
+
+
+def _find(controller: str, name: str, mounts: list[tuple[int, Path, frozenset[str]]]) -> tuple[int, Path]:
+    """The given group in the tree that has a controller."""
+    missing = []
+    for version, mount, options in mounts:
+        group = mount / name.strip("/")
+        if version == 1 and controller not in options:
+            continue
+        if version == 2 and controller not in _words(mount / "cgroup.controllers"):
+            continue
+        if not group.is_dir():
+            missing.append(str(group))
+            continue
+        if not os.access(group, os.W_OK):
+            raise ControlGroupError(f"the control group {group} (taskmanager.cgroup) is not this user's", REMEDY)
+        if version == 2:
+            _delegate(group, controller)
+        return version, group
+    if missing:
+        raise ControlGroupError(f"there is no control group {' or '.join(missing)} (taskmanager.cgroup)", REMEDY)
+    raise ControlGroupError(f"this machine has no control groups for {controller} (taskmanager.cgroup)", REMEDY)
+
+
+def _delegate(group: Path, controller: str) -> None:
+    """Have the groups in one of version 2 have a controller."""
+    if controller in _words(group / "cgroup.subtree_control"):
+        return
+    if controller not in _words(group / "cgroup.controllers"):
+        raise ControlGroupError(f"the control group {group} was not given the controller {controller}", REMEDY)
+    try:
+        (group / "cgroup.subtree_control").write_text(f"+{controller}")
+    except OSError as error:
+        why = "processes are in it itself" if error.errno == errno.EBUSY else error.strerror
+        raise ControlGroupError(
+            f"the control group {group} cannot give {controller} to others: {why}", REMEDY
+        ) from error
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except FileNotFoundError:  # the root of a tree has no such list of its own
+        return []

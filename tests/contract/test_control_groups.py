@@ -1,0 +1,120 @@
+"""Control groups of tasks, in this machine's kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conf import Configuration
+from runtime.cluster.preflight import standard_checks
+from runtime.spark.errors import TaskLimitError
+from runtime.spark.limits import enter
+from runtime.taskexecutor.control_groups import ControlGroupError, ControlGroups, GroupLimits
+from tests.given_group import given_group
+from tests.processes import lives
+
+LIMITS = GroupLimits(memory_bytes=64 << 20, cpus=0.5)
+PROGRAM = """\
+import subprocess, sys, time
+from runtime.spark.limits import enter
+
+enter(tuple(sys.argv[2:]))
+daemon = ["sleep", "600"]
+quiet = subprocess.DEVNULL
+print(subprocess.Popen(daemon, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet).pid, flush=True)
+exec(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def given() -> Iterator[tuple[str, list[Path]]]:
+    with given_group() as group:
+        yield group
+
+
+def run(entries: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]:
+    """Run some code in a group, with a daemon beside it whose pid is what is printed first."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, code, *entries], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_what_all_processes_of_a_group_take_together_is_bounded(given: tuple[str, list[Path]]) -> None:
+    group = ControlGroups.open(given[0], LIMITS, "tm-0").create("a" * 32)
+    hold = "import time; held = b'x' * ({} << 20); print('held', flush=True)"
+    alone = run(group.entries, hold.format(30))
+    assert (alone.returncode, alone.stdout.split()[1:]) == (0, ["held"])
+    assert not group.out_of_memory()
+    both = f"import os; child = os.fork(); {hold.format(40)}; time.sleep(30) if not child else os.wait()"
+    assert run(group.entries, both).stdout.split()[1:] != ["held", "held"]
+    assert group.out_of_memory()
+    group.remove()
+
+
+def test_a_group_gets_no_more_processor_than_its_limit(given: tuple[str, list[Path]]) -> None:
+    group = ControlGroups.open(given[0], LIMITS, "tm-0").create("a" * 32)
+    code = "began = time.time(); used = time.process_time()\nwhile time.time() < began + 2: pass\n"
+    done = run(group.entries, code + "print((time.process_time() - used) / (time.time() - began))")
+    assert 0.0 < float(done.stdout.split()[1]) < 0.75
+    group.remove()
+
+
+def test_what_runs_on_in_a_group_ends_with_it(given: tuple[str, list[Path]]) -> None:
+    group = ControlGroups.open(given[0], LIMITS, "tm-0").create("a" * 32)
+    daemon = int(run(group.entries, "").stdout)
+    assert lives(daemon)
+    group.remove()
+    assert not lives(daemon)
+    group.remove()  # it may be done twice
+
+
+def test_what_a_killed_task_executor_left_is_removed_by_the_next_of_its_name(given: tuple[str, list[Path]]) -> None:
+    name, directories = given
+    left = ControlGroups.open(name, LIMITS, "tm-0").create("a" * 32)
+    others = ControlGroups.open(name, LIMITS, "tm-1").create("b" * 32)
+    daemon = int(run(left.entries, "").stdout)
+    ControlGroups.open(name, LIMITS, "tm-0")
+    assert not lives(daemon)
+    found = {path.name for directory in directories for path in directory.iterdir() if path.is_dir()}
+    assert [entry.rpartition("-")[2] for entry in found] == ["b" * 32]
+    others.remove()
+
+
+def test_a_group_that_is_not_there_cannot_be_used_or_lacks_a_limit_is_said_at_once(
+    given: tuple[str, list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, directories = given
+
+    def check(settings: dict[str, str]) -> str:
+        checks = standard_checks(Configuration.from_dict(settings))
+        return next((check.run() for check in checks if check.name == "control groups"), "none")
+
+    limit = {"taskmanager.task.cgroup.memory": "1gb"}
+    assert check({}) == "none"
+    assert check({"taskmanager.cgroup": name, **limit}) == f"tasks get theirs in {name}"
+    with pytest.raises(ControlGroupError, match=f"there is no control group .*{name}/other"):
+        check({"taskmanager.cgroup": f"{name}/other", **limit})
+    with pytest.raises(ControlGroupError, match=r"taskmanager.cgroup is not"):
+        check(limit)
+    with pytest.raises(ControlGroupError, match=r"taskmanager.cgroup is set, and neither"):
+        check({"taskmanager.cgroup": name})
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may do everything
+    with pytest.raises(ControlGroupError, match=f"{directories[0]} .*is not this user's"):
+        check({"taskmanager.cgroup": name, **limit})
+
+
+def test_a_machine_without_control_groups_says_so(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("proc /proc proc rw 0 0\n")
+    with pytest.raises(ControlGroupError, match=r"this machine has no control groups for memory"):
+        ControlGroups.open("/understudy", LIMITS, "tm-0", mounts)
+
+
+def test_a_group_that_cannot_be_entered_is_an_error_of_the_task(tmp_path: Path) -> None:
+    with pytest.raises(TaskLimitError, match=r"cannot enter its control group .*: No such file or directory"):
+        enter((str(tmp_path / "gone" / "cgroup.procs"),))
