@@ -29,6 +29,18 @@ quiet = subprocess.DEVNULL
 print(subprocess.Popen(daemon, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet).pid, flush=True)
 exec(sys.argv[1])
 """
+BOTH = """
+import os, socket
+ends = socket.socketpair()
+is_child = os.fork() == 0
+ends[not is_child].close()
+held = b"x" * (40 << 20)
+for _ in range(2):  # the one that has held its own and is killed for the other's sake does not come to the second
+    ends[is_child].sendall(b"x")
+    answer = ends[is_child].recv(1)
+print("both" if answer else "alone", flush=True)
+"""
+"""Two processes, of which each says whether the other held what it took when it held its own."""
 
 
 @pytest.fixture
@@ -45,15 +57,14 @@ def run(entries: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]
 
 
 def test_what_all_processes_of_a_group_take_together_is_bounded(given: tuple[str, list[Path]]) -> None:
-    group = ControlGroups.open(given[0], LIMITS, "tm-0").create("a" * 32)
-    hold = "import time; held = b'x' * ({} << 20); print('held', flush=True)"
-    alone = run(group.entries, hold.format(30))
-    assert (alone.returncode, alone.stdout.split()[1:]) == (0, ["held"])
-    assert not group.out_of_memory()
-    both = f"import os; child = os.fork(); {hold.format(40)}; time.sleep(30) if not child else os.wait()"
-    assert run(group.entries, both).stdout.split()[1:] != ["held", "held"]
-    assert group.out_of_memory()
-    group.remove()
+    wide = ControlGroups.open(given[0], GroupLimits(memory_bytes=256 << 20), "tm-0").create("a" * 32)
+    assert run(wide.entries, BOTH).stdout.count("both") == 2
+    assert not wide.out_of_memory()
+    wide.remove()
+    narrow = ControlGroups.open(given[0], GroupLimits(memory_bytes=64 << 20), "tm-0").create("b" * 32)
+    assert run(narrow.entries, BOTH).stdout.count("both") == 0
+    assert narrow.out_of_memory()
+    narrow.remove()
 
 
 def test_a_group_gets_no_more_processor_than_its_limit(given: tuple[str, list[Path]]) -> None:
