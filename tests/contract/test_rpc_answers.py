@@ -85,7 +85,7 @@ class Stage:
         self._caplog = caplog
 
     def refusals(self) -> list[str]:
-        return [record.getMessage() for record in self._caplog.records if record.name.startswith("actors")]
+        return [record.getMessage() for record in self._caplog.records if record.name.startswith("actors.rpc")]
 
     async def one_refusal(self, reason: str) -> None:
         """One line in the log, and nothing was served."""

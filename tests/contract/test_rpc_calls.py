@@ -495,7 +495,7 @@ async def test_the_log_is_silent_on_an_ordinary_day(server: ProbeServer, caplog:
     async with calling(server) as service:
         await service.gateway(server.address, ProbeGateway).echo(b"x")
     server.close()
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("actors")] == []
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("actors.rpc")] == []
 
 
 async def test_a_stale_unix_socket_does_not_stand_in_the_way(server: ProbeServer, client: RpcService) -> None:

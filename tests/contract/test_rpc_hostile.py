@@ -102,7 +102,7 @@ class SteadyClient:
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("actors")]
+    return [record.getMessage() for record in caplog.records if record.name.startswith("actors.rpc")]
 
 
 def no_surprises(caplog: pytest.LogCaptureFixture) -> None:
