@@ -16,6 +16,7 @@ import pytest
 from runtime.rest import http_protocol, server
 from runtime.rest.http_protocol import MAX_HEAD
 from tests.contract.test_rest_server import DEADLINE_S, HEAD, Peer, serving
+from tests.logged import logged
 from tests.unit.test_rest_app import TOKEN
 
 POST = f"POST /jobs HTTP/1.1\r\n{HEAD}"
@@ -251,5 +252,4 @@ async def test_strangers_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogC
             peer = await connect()
             await peer.send(data)
             await peer.answer()
-    # Actors of other tests may still be heard in this process.
-    assert [record.getMessage() for record in caplog.records if not record.name.startswith("actors.core")] == []
+    assert logged(caplog) == []

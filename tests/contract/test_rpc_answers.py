@@ -55,6 +55,7 @@ from tests.contract.rpc_harness import (
     wait_until,
 )
 from tests.fakes.certificates import CertificateAuthority
+from tests.logged import logged
 
 FRAME_SIZE = 1 << 20
 PATH = "/user/probe"
@@ -85,7 +86,7 @@ class Stage:
         self._caplog = caplog
 
     def refusals(self) -> list[str]:
-        return [record.getMessage() for record in self._caplog.records if record.name.startswith("actors.rpc")]
+        return logged(self._caplog, "actors")
 
     async def one_refusal(self, reason: str) -> None:
         """One line in the log, and nothing was served."""

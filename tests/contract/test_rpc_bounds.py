@@ -40,6 +40,7 @@ from tests.contract.rpc_harness import (
     until,
     wait_until,
 )
+from tests.logged import logged
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +83,7 @@ def test_connections_without_a_handshake_are_bounded_and_the_oldest_gives_way(
         assert all(peer.is_cut_off() for peer in peers[:5])
         steady.send_message([wire.ASK, 1, "/user/probe", "echo", [b"x"], None])
         assert steady.message() == [wire.REPLY, 1, b"x"], "who has shaken hands does not count"
-        lines = [record.getMessage() for record in caplog.records if record.name.startswith("actors.rpc")]
+        lines = logged(caplog, "actors")
         assert len(lines) == 5
         assert all("too many connections are in their handshake" in line for line in lines)
 

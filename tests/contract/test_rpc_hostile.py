@@ -44,6 +44,7 @@ from tests.contract.rpc_harness import (
     until,
     wait_until,
 )
+from tests.logged import logged
 
 FRAME_SIZE = 1 << 20
 
@@ -102,7 +103,7 @@ class SteadyClient:
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("actors.rpc")]
+    return logged(caplog, "actors")
 
 
 def no_surprises(caplog: pytest.LogCaptureFixture) -> None:
