@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,16 @@ class Actor:
     context: ActorContext
     supervisor_strategy: SupervisorStrategy = OneForOneStrategy()
     """What happens to children that fail; a class attribute or a property."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("receive", "pre_start", "post_stop", "pre_restart", "post_restart"):
+            method = vars(cls).get(name)
+            if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+                raise TypeError(
+                    f"{cls.__qualname__}.{name} is a generator function, of which no line would run: "
+                    "take the yield out of it; to wait for something, write async def and await"
+                )
 
     def receive(self, message: Any) -> Awaitable[Any] | None:
         """Handle a message. Until it is overridden, all messages are unhandled."""

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import tempfile
 import threading
 import weakref
@@ -42,6 +43,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _DIRECTORY_PREFIX = "understudy-actors-"
 _LOCK = "lock"
 _SOCKET_PATH_LIMIT = 107
+_systems: weakref.WeakSet[ActorSystem] = weakref.WeakSet()
+"""Those of this process, and of the one that it was forked from."""
 
 
 class ActorSystem(ActorSystemBase):
@@ -49,6 +52,9 @@ class ActorSystem(ActorSystemBase):
 
     Start it before this process has threads that hold locks: the processes of its actors are forked from here (what is
     defined in ``__main__`` by then is known to them). Several may run in a process, and be used from any thread.
+
+    SIGTERM terminates the system, and then ends the process by that signal (Akka's shutdown hook), if the system is
+    made in the main thread and nothing else handles the signal by then. A second one ends the process at once.
 
     Args:
         name: name of the system, of letters, digits, ``_`` and ``-``.
@@ -91,6 +97,9 @@ class ActorSystem(ActorSystemBase):
             undo.pop_all()
         self._at_exit = _terminate_at_exit(self)
         atexit.register(self._at_exit)
+        _systems.add(self)
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _sigterm)
 
     async def _start(self, name: str, host: str, port: int, secret: bytes) -> None:
         uid = secrets.randbits(62) + 1
@@ -125,6 +134,7 @@ class ActorSystem(ActorSystemBase):
             bind_host=host,
             port=port,
             socket_dir=sockets,
+            shares_host=True,
             frame_size=self._config.frame_size,
             ask_timeout_s=self._config.ask_timeout_s,
             tls=self._config.tls,
@@ -136,6 +146,7 @@ class ActorSystem(ActorSystemBase):
             system=rpc.system,
             bind_host=rpc.bind_host,
             socket_dir=rpc.socket_dir,
+            shares_host=rpc.shares_host,
             frame_size=rpc.frame_size,
             ask_timeout_s=rpc.ask_timeout_s,
             tls=rpc.tls,
@@ -186,7 +197,7 @@ class ActorSystem(ActorSystemBase):
     # ------------------------------------------------------------------ end
 
     def terminate(self, timeout_s: float = 10.0) -> None:
-        """Stop all actors, children first, then all processes; nothing of the system is left. Idempotent.
+        """Stop all actors, children first, then all processes, and wait until nothing of it is left. Idempotent.
 
         Called by an actor it returns at once, and the system ends in the background.
 
@@ -253,6 +264,20 @@ def _terminate_at_exit(system: ActorSystem) -> Callable[[], None]:
             forgotten.terminate()
 
     return terminate
+
+
+def _sigterm(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # another one ends the process at once
+    # In a thread of its own: the main thread may be within `terminate`, or hold any lock.
+    threading.Thread(target=_terminate_all, args=(number,), name="actors-sigterm").start()
+
+
+def _terminate_all(number: int) -> None:
+    try:
+        for system in list(_systems):
+            system.terminate()  # waits where it is being terminated already
+    finally:
+        os.kill(os.getpid(), number)
 
 
 def _make_directory() -> tuple[Path, int]:

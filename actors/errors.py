@@ -108,13 +108,20 @@ class RemoteError(ActorError):
         type_name: qualified name of the exception's type at the remote side.
         message: its text.
         remote_traceback: the formatted traceback of the remote side, or "".
+        kinds: names of the exception's type and its bases, ``module:Qualname``, the most special first; default: the
+            type's own name, and that it is an `Exception`.
     """
 
-    def __init__(self, type_name: str, message: str, remote_traceback: str = "") -> None:
+    def __init__(self, type_name: str, message: str, remote_traceback: str = "", kinds: tuple[str, ...] = ()) -> None:
         super().__init__(f"{type_name}: {message}")
         self.type_name = type_name
         self.message = message
         self.remote_traceback = remote_traceback
+        self.kinds = kinds or (type_name, "builtins:Exception", "builtins:BaseException")
+
+    def was_a(self, kind: type[BaseException]) -> bool:
+        """Return whether the exception was of the class *kind* or of one derived from it, compared by name."""
+        return f"{kind.__module__}:{kind.__qualname__}" in self.kinds
 
 
 class ActorSystemError(ActorError):

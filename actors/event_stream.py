@@ -8,16 +8,17 @@ are known by name, so that a node may carry subscriptions to classes which it ha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from actors.errors import MailboxFull
+from actors.ref import ActorRef
 from actors.serialization import name_of
 
-if TYPE_CHECKING:
-    from actors.ref import ActorRef
+Table = Mapping[ActorRef, tuple[str, ...]]
+"""The classes (by name) to which each subscriber has subscribed, and behind a ``-`` those that it has then left out.
 
-Table = Mapping["ActorRef", frozenset[str]]
-"""To which classes (by name) each subscriber has subscribed."""
+For an event the last entry counts that names its class or one of that class's bases.
+"""
 
 _CACHED_TYPES = 1000
 
@@ -27,41 +28,72 @@ def class_names(kind: type) -> tuple[str, ...]:
     return tuple(name_of(base) for base in kind.__mro__)
 
 
+class _Entry(NamedTuple):
+    """A class by its name, with the names of all that it is derived from, itself included."""
+
+    name: str
+    bases: frozenset[str]
+    wanted: bool
+
+    def __str__(self) -> str:
+        return self.name if self.wanted else f"-{self.name}"
+
+
 class Subscriptions:
-    """Who has subscribed to what. Pure."""
+    """The subscribers and the classes they have subscribed to. Pure. Classes are given by `class_names`."""
 
     def __init__(self) -> None:
-        self._table: dict[ActorRef, frozenset[str]] = {}
+        self._table: dict[ActorRef, tuple[_Entry, ...]] = {}
 
-    def add(self, ref: ActorRef, name: str) -> bool:
+    def add(self, ref: ActorRef, names: tuple[str, ...]) -> bool:
         """Subscribe; False when that was so already."""
-        names = self._table.get(ref, frozenset())
-        if name in names:
+        entries = self._table.get(ref, ())
+        if all(entry.wanted for entry in entries) and any(entry.name == names[0] for entry in entries):
             return False
-        self._table[ref] = names | {name}
-        return True
+        return self._set(ref, (*_others(entries, names), _Entry(names[0], frozenset(names), True)))
 
-    def remove(self, ref: ActorRef, name: str | None = None) -> bool:
-        """End one subscription, or all of *ref*'s; False when there was none."""
-        names = self._table.get(ref, frozenset())
-        left = frozenset() if name is None else names - {name}
-        if left:
-            self._table[ref] = left
+    def remove(self, ref: ActorRef, names: tuple[str, ...] | None = None) -> bool:
+        """Unsubscribe from a class and all that is derived from it, or from everything; False when that was so."""
+        if names is None:
+            return self._set(ref, ())
+        left = _others(self._table.get(ref, ()), names)
+        if any(entry.wanted for entry in left):  # its class may have a part in common with any of them
+            return self._set(ref, (*left, _Entry(names[0], frozenset(names), False)))
+        return self._set(ref, ())
+
+    def _set(self, ref: ActorRef, entries: tuple[_Entry, ...]) -> bool:
+        before = self._table.get(ref, ())
+        if entries:
+            self._table[ref] = entries
         else:
             self._table.pop(ref, None)
-        return left != names
+        return entries != before
 
     @property
     def table(self) -> Table:
         """A copy, in the order in which the subscribers came."""
-        return dict(self._table)
+        return {ref: tuple(map(str, entries)) for ref, entries in self._table.items()}
 
     def matching(self, names: frozenset[str]) -> list[ActorRef]:
-        """Whoever has subscribed to one of these classes, each once."""
-        return [ref for ref, wanted in self._table.items() if not names.isdisjoint(wanted)]
+        """Return the subscribers of an event of a class with these names, each once."""
+        return _matching(self.table, names)
 
     def __contains__(self, ref: object) -> bool:
         return ref in self._table
+
+
+def _others(entries: tuple[_Entry, ...], names: tuple[str, ...]) -> tuple[_Entry, ...]:
+    """The entries that an entry for the class *names* does not make void."""
+    return tuple(entry for entry in entries if names[0] not in entry.bases)
+
+
+def _matching(table: Table, names: frozenset[str]) -> list[ActorRef]:
+    found = []
+    for ref, entries in table.items():
+        last = next((entry for entry in reversed(entries) if entry.removeprefix("-") in names), "-")
+        if not last.startswith("-"):
+            found.append(ref)
+    return found
 
 
 class EventStream:
@@ -90,12 +122,22 @@ class EventStream:
         self._by_type: dict[type, tuple[ActorRef, ...]] = {}
 
     def subscribe(self, ref: ActorRef, kind: type) -> None:
-        """Tell *ref* all events of the class *kind* and of classes derived from it, each once. Idempotent."""
-        self._run(self._subscribe, ref, _expect_class(kind))
+        """Tell *ref* all events of the class *kind* and of classes derived from it, each once. Idempotent.
+
+        Raises:
+            TypeError: *ref* is no ref, or *kind* no class.
+        """
+        self._run(self._subscribe, _expect_ref(ref), _expect_class(kind))
 
     def unsubscribe(self, ref: ActorRef, kind: type | None = None) -> None:
-        """End the subscription to exactly that class, or all of them. Idempotent."""
-        self._run(self._unsubscribe, ref, None if kind is None else _expect_class(kind))
+        """Tell *ref* no events of the class *kind* and of classes derived from it any more, or none at all. Idempotent.
+
+        Events of its other base classes, if *ref* has subscribed to one, go on (as with Akka's).
+
+        Raises:
+            TypeError: *ref* is no ref, or *kind* no class.
+        """
+        self._run(self._unsubscribe, _expect_ref(ref), None if kind is None else _expect_class(kind))
 
     def publish(self, event: Any) -> None:
         """Tell *event* to its subscribers, without a sender."""
@@ -111,15 +153,15 @@ class EventStream:
         """The subscriptions made in this node."""
         return self._here.table
 
-    def _subscribe(self, ref: ActorRef, name: str) -> None:
+    def _subscribe(self, ref: ActorRef, names: tuple[str, ...]) -> None:
         known = ref in self._here
-        if self._here.add(ref, name):
+        if self._here.add(ref, names):
             self._changed()
             if not known and self._on_subscriber is not None:
                 self._on_subscriber(ref)
 
-    def _unsubscribe(self, ref: ActorRef, name: str | None) -> None:
-        if self._here.remove(ref, name):
+    def _unsubscribe(self, ref: ActorRef, names: tuple[str, ...] | None) -> None:
+        if self._here.remove(ref, names):
             self._changed()
 
     def _changed(self) -> None:
@@ -140,9 +182,7 @@ class EventStream:
 
     def _remember(self, kind: type) -> tuple[ActorRef, ...]:
         names = frozenset(class_names(kind))
-        here = self._here.matching(names)
-        elsewhere = (ref for ref, wanted in self._elsewhere.items() if not names.isdisjoint(wanted))
-        subscribers = tuple(dict.fromkeys((*here, *elsewhere)))
+        subscribers = tuple(dict.fromkeys((*self._here.matching(names), *_matching(self._elsewhere, names))))
         if len(self._by_type) >= _CACHED_TYPES:  # classes made on the fly must not be kept alive for ever
             self._by_type.clear()
         self._by_type[kind] = subscribers
@@ -153,7 +193,13 @@ def _at_once(function: Callable[..., object], *args: Any) -> None:
     function(*args)
 
 
-def _expect_class(kind: Any) -> str:
+def _expect_ref(ref: Any) -> ActorRef:
+    if not isinstance(ref, ActorRef):
+        raise TypeError(f"subscribers are actor refs; {ref!r} is none: pass self_ref, or what actor_of has returned")
+    return ref
+
+
+def _expect_class(kind: Any) -> tuple[str, ...]:
     if not isinstance(kind, type):
         raise TypeError(f"events are subscribed to by their class; {kind!r} is none")
-    return name_of(kind)
+    return class_names(kind)

@@ -31,7 +31,7 @@ class Kill:
 
 
 @message
-class Identify:
+class Identify(NotInfluenceReceiveTimeout):
     """Answered by the runtime for every actor with `ActorIdentity`, which carries *message_id* back."""
 
     message_id: Any

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 import importlib
+import inspect
+import math
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from actors.errors import ActorSystemError
@@ -38,7 +41,8 @@ class Props:
         **kwargs: the same, by name.
 
     Raises:
-        TypeError: *actor_class* is neither a class derived from `Actor` nor an import path.
+        TypeError: *actor_class* is neither a class derived from `Actor` nor an import path, or its constructor does
+            not take these arguments (which is looked at later where it is an import path).
     """
 
     __slots__ = ("actor_class", "args", "deploy_to", "kwargs", "mailbox", "placement", "router", "throughput")
@@ -54,7 +58,7 @@ class Props:
 
     def __init__(self, actor_class: type[Actor] | str, *args: Any, **kwargs: Any) -> None:
         if not (isinstance(actor_class, str) and ":" in actor_class):
-            _expect_actor(actor_class)
+            _expect_arguments(_expect_actor(actor_class), args, kwargs)
         for field, value in (
             ("actor_class", actor_class),
             ("args", args),
@@ -219,6 +223,44 @@ def load_actor_class(path: str) -> type[Actor]:
         return _expect_actor(found)
     except TypeError as error:
         raise ActorSystemError(str(error)) from error
+
+
+class _Constructor:
+    """The arguments that an actor class takes: by position alone, between *fewest* and *most* of them."""
+
+    def __init__(self, actor_class: type[Actor]) -> None:
+        constructor: Any = actor_class.__init__
+        parameters: list[inspect.Parameter] = []
+        if constructor is not object.__init__:
+            _, *parameters = inspect.signature(constructor).parameters.values()
+        self.signature = inspect.Signature(parameters)
+        positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        is_open = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+        needs_names = any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters)
+        self.fewest = sum(each.default is each.empty for each in positional)
+        self.most = math.inf if is_open else len(positional)
+        if needs_names:
+            self.most = -1
+
+
+_constructors: weakref.WeakKeyDictionary[type, _Constructor] = weakref.WeakKeyDictionary()
+
+
+def _expect_arguments(actor_class: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    constructor = _constructors.get(actor_class)
+    if constructor is None:
+        constructor = _constructors[actor_class] = _Constructor(actor_class)
+    if not kwargs and constructor.fewest <= len(args) <= constructor.most:
+        return  # a system may make a hundred thousand actors, and to bind takes longer than all else here
+    signature = constructor.signature
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        path = f"{actor_class.__module__}:{actor_class.__qualname__}"
+        raise TypeError(
+            f"{error} in Props of {path}, which is made by {actor_class.__name__}{signature}: "
+            "give what its constructor takes behind the class"
+        ) from None
 
 
 def _expect_actor(candidate: Any) -> type[Actor]:

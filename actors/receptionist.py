@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from actors.address import ActorAddress
 from actors.errors import FencingError, UnknownActor
 from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import Ask, FencingToken, RpcGateway, rpc_sync, rpc_tell
+from actors.rpc.gateway import Ask, FencingToken, RpcGateway, reads, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 
 NAME = "receptionist"
@@ -51,10 +51,12 @@ class ReceptionistGateway(RpcGateway):
         """Remove the actor, if it is still listed at *address*."""
         raise NotImplementedError
 
+    @reads
     def find(self, path: str) -> Ask[Listing]:
         """The listing of *path*; raises `UnknownActor`."""
         raise NotImplementedError
 
+    @reads
     def listings(self) -> Ask[list[Listing]]:
         """All listings, by path."""
         raise NotImplementedError

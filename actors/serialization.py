@@ -8,10 +8,16 @@ A message class is declared with `message`, which makes it a frozen dataclass an
         times: int = 1
 
 Beside such classes and enums registered likewise these travel as they are: None, bool, int (of any size), float, str,
-bytes, list, dict, tuple, set, frozenset, datetime, date, timedelta, pathlib paths, actor refs, and exceptions (as
-`actors.rpc.codec` carries them: known types as themselves, others as `RemoteError`). A bytearray arrives as bytes; a
+bytes, list, dict, tuple, set, frozenset, datetime, date, timedelta, pathlib paths, actor refs, and exceptions. A
+bytearray arrives as bytes; a
 datetime keeps its offset from UTC but not the name of its zone. Subclasses of these types do not travel: they would
 silently arrive as something else.
+
+**Exceptions.** The names of an exception's class and its bases travel, its text, its traceback, its arguments and its
+attributes. It is rebuilt as its own type where the receiving process has imported that already, and where all
+arguments and attributes travel (every built-in type, and most others). No constructor of a user's runs for it, nothing
+is imported, and nothing but exceptions is made. The traceback is added as a note. Types that `actors.rpc.codec` knows
+are rebuilt from their text; any other arrives as `RemoteError`, whose `kinds` are the names.
 
 **What is checked on receipt.** Bytes are only ever data: nothing is unpickled, and no module is imported because a name
 in them says so. A class has to be registered in the receiving process, that is, its module has been imported there.
@@ -30,9 +36,11 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import os
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path, PosixPath, PurePath, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 
@@ -41,15 +49,18 @@ from actors.core.message_types import import_object as import_object
 from actors.core.message_types import import_path as import_path
 from actors.core.message_types import message as message
 from actors.core.message_types import name_of as name_of
-from actors.errors import SerializationError
+from actors.errors import RemoteError, SerializationError
 from actors.ref import ActorRef
-from actors.rpc.codec import decode_error, encode_error
+from actors.rpc.codec import ERROR_TEXT_LIMIT, decode_error, encode_error, sendable
 
 MAX_DEPTH = 32
 """How many extension types may be nested in each other."""
 
 MESSAGE, REF, TUPLE, SET, ERROR, ENUM, DATETIME, TIMEDELTA, PATH, FROZENSET, DATE, BIG_INT = range(1, 13)
 """Codes of the extension types."""
+
+ERROR_LIMIT = 4 * ERROR_TEXT_LIMIT
+"""Bytes of an encoded exception; one that would be larger travels without its arguments and attributes."""
 
 _LARGE = 4096
 """From so many bytes on the structure is walked through once before anything is built: lists that announce more
@@ -134,8 +145,21 @@ class _Level:
             member = value.value if isinstance(value, enum.Flag) else value.name
             return self._nested(ENUM, [enum_names[kind], member])
         if isinstance(value, BaseException):
-            return self._nested(ERROR, encode_error(value))
+            return self._error(value)
         raise _unencodable(value)
+
+    def _error(self, error: BaseException) -> Any:
+        told = _told(error)
+        parts = _parts(error)
+        if parts is not None:
+            try:
+                whole = self._nested(ERROR, [*told, *parts])
+            except (ValueError, OverflowError, TypeError, RecursionError, AttributeError):
+                pass  # an argument that does not travel, as many have: the error travels without
+            else:
+                if len(whole.data) <= ERROR_LIMIT:
+                    return whole
+        return self._nested(ERROR, told)
 
     def _nested(self, code: int, values: list[Any]) -> Any:
         if self._inner is None:
@@ -245,10 +269,96 @@ def _enum(values: list[Any]) -> Any:
     )
 
 
-def _error(values: list[Any]) -> Exception:
-    if len(values) != 3 or not all(type(value) is str for value in values):
+def _told(error: BaseException) -> list[Any]:
+    """Return the part of an exception that always travels: the names of its classes, its text, its traceback."""
+    _, text, trace = encode_error(error)
+    if isinstance(error, RemoteError):
+        return [list(error.kinds), text, trace]
+    kinds = [name_of(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)]
+    return [kinds, text, trace if error.__traceback__ is not None else ""]
+
+
+def _parts(error: BaseException) -> list[Any] | None:
+    """The arguments and attributes of which an exception can be rebuilt; None when it has more than these."""
+    kind = type(error)
+    if kind is RemoteError or any(vars(each).get("__slots__") for each in kind.__mro__):
+        return None
+    reduced: Any = _built_in_base(kind).__reduce__(error)  # not the class's own: what that returns is to be called
+    args = [sendable(each) if type(each) is str else each for each in reduced[1]]
+    return [args, reduced[2] if len(reduced) > 2 else None]
+
+
+def _built_in_base(kind: type[BaseException]) -> Any:
+    """The built-in exception that lays out the instances of *kind*."""
+    base: type = kind
+    while base.__module__ != "builtins" and base.__base__ is not None:
+        base = base.__base__
+    return base
+
+
+def _error(values: list[Any]) -> BaseException:
+    kinds, text, trace, *parts = values if len(values) >= 3 else ((), "", "")
+    if not _are_texts(kinds) or not kinds or not _are_texts([text, trace]) or len(parts) not in (0, 2):
         raise SerializationError("malformed exception")
-    return decode_error(*values)
+    if parts:
+        args, state = parts[0], {} if parts[1] is None else parts[1]
+        if type(args) is not list or type(state) is not dict or not _are_texts(list(state)):
+            raise SerializationError("malformed exception")
+        rebuilt = _rebuilt(kinds[0], args, state)
+        if rebuilt is not None:
+            if trace:
+                notes = vars(rebuilt).get("__notes__")
+                vars(rebuilt)["__notes__"] = [*(notes if type(notes) is list else ()), trace]
+            return rebuilt
+    error = decode_error(kinds[0].replace(":", ".", 1), text, trace)
+    return RemoteError(error.type_name, text, trace, tuple(kinds)) if type(error) is RemoteError else error
+
+
+def _are_texts(values: Any) -> bool:
+    return type(values) is list and all(type(value) is str for value in values)
+
+
+def _rebuilt(name: str, args: list[Any], state: dict[str, Any]) -> BaseException | None:
+    """An exception of that class; None when the class is not known here, or the arguments do not fit it."""
+    kind = _known_exception(name)
+    if kind is None:
+        return None
+    base = _built_in_base(kind)
+    try:
+        error: BaseException = base.__new__(kind, *args)
+        base.__init__(error, *args)
+        for key, value in state.items():
+            if callable(getattr(base, key, None)):
+                return None  # no attribute of an exception's, and it would hide a method
+            if hasattr(base, key):
+                object.__setattr__(error, key, value)
+            else:
+                vars(error)[key] = value
+    except Exception:  # whatever a built-in type says to arguments that are not its own: it is told as a RemoteError
+        return None
+    return error
+
+
+def _known_exception(name: str) -> type[BaseException] | None:
+    """The exception class of that name in a module that is imported already.
+
+    Names are looked up in dictionaries only: the attribute of a lazy module would import others.
+    """
+    module, _, qualified = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for element in qualified.split("."):
+        if not issubclass(type(found), (types.ModuleType, type)):
+            return None
+        found = object.__getattribute__(found, "__dict__").get(element)
+    if issubclass(type(found), type) and issubclass(found, BaseException) and name_of(found) == name:
+        return cast("type[BaseException]", found)
+    return None
+
+
+def remote_error(error: BaseException) -> RemoteError:
+    """Return *error* as one of a type that this process does not know."""
+    kinds, text, trace = _told(error)
+    return RemoteError(kinds[0].replace(":", ".", 1), text, trace, tuple(kinds))
 
 
 def _timedelta(values: list[Any]) -> dt.timedelta:

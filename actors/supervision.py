@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from actors.errors import ActorInitializationError, ActorKilled, DeathPactError
+from actors.errors import ActorError, ActorInitializationError, ActorKilled, DeathPactError, RemoteError
 from actors.mailbox import named
-from actors.serialization import import_object, import_path, message
+from actors.serialization import import_object, import_path, message, name_of
 
 
 @message
@@ -33,20 +33,29 @@ Decider = Callable[[BaseException], Directive]
 
 
 def default_decider(error: BaseException) -> Directive:
-    """Akka's default: what would fail again at once or was meant to end stops; exceptions restart; others escalate."""
-    if isinstance(error, (ActorInitializationError, ActorKilled, DeathPactError)):
+    """Akka's default: what would fail again at once or was meant to end stops; exceptions restart; others escalate.
+
+    ``sys.exit()`` in an actor's code was meant to end, so it stops that actor.
+    """
+    if _is_a(error, ActorInitializationError, ActorKilled, DeathPactError, SystemExit):
         return Directive.STOP
-    return Directive.RESTART if isinstance(error, Exception) else Directive.ESCALATE
+    return Directive.RESTART if _is_a(error, Exception) else Directive.ESCALATE
 
 
 def stopping_decider(error: BaseException) -> Directive:
-    """Exceptions stop the child; others escalate."""
-    return Directive.STOP if isinstance(error, Exception) else Directive.ESCALATE
+    """Exceptions and ``sys.exit()`` stop the child; others escalate."""
+    return Directive.STOP if _is_a(error, Exception, SystemExit) else Directive.ESCALATE
 
 
 def escalating_decider(error: BaseException) -> Directive:
     """Everything is the supervisor's supervisor's to decide."""
     return Directive.ESCALATE
+
+
+def _is_a(error: BaseException, *kinds: type[BaseException]) -> bool:
+    if isinstance(error, RemoteError):
+        return any(map(error.was_a, kinds))
+    return isinstance(error, kinds)
 
 
 @message
@@ -172,8 +181,9 @@ class SupervisorStrategy:
 
     Args:
         decider: a function of the error, or a mapping from error types to directives, of which the most special one
-            that fits counts; an error that fits none escalates (as Akka has it). Default: `default_decider`. May be the
-            import path of a function; a strategy can travel when its function has one.
+            that fits counts; an error that fits none escalates (as Akka has it). A mapping compares what arrives from
+            another process as `RemoteError` by the names of its classes. Default: `default_decider`. May be the import
+            path of a function; a strategy can travel when its function has one.
         max_retries: restarts allowed before the child is stopped instead; None for no limit.
         within_s: seconds in which so many are allowed, see `RestartWindow`; None: ever.
         backoff: how long to wait before each restart; None: not at all.
@@ -216,6 +226,25 @@ class SupervisorStrategy:
             raise TypeError(f"a decider returns a Directive, not {directive!r}; what it is not to decide it escalates")
         return directive
 
+    def unmatched(self, error: BaseException) -> str | None:
+        """Return why this strategy may have missed the type of *error*, and the remedy; None when it has not."""
+        kinds = _kinds(error)
+        if isinstance(self.decider, Mapping):
+            rules = [rule if isinstance(rule, str) else name_of(rule) for rule in self.decider]
+            for rule in rules:
+                for kind in kinds:
+                    if rule != kind and rule not in kinds and rule.partition(":")[2] == kind.partition(":")[2]:
+                        return (
+                            f"the rule for {rule} does not apply to {kind}, which is a class of another module: "
+                            "import the class from the same module on both sides"
+                        )
+        elif isinstance(error, RemoteError) and self.decider not in _OWN_DECIDERS:
+            return (
+                f"the decider was given a RemoteError in place of {kinds[0]}: import its module in the supervisor's "
+                "process and give it plain arguments, or decide by a mapping of types or RemoteError.was_a"
+            )
+        return None
+
     def window(self) -> RestartWindow:
         """The restart limit of one child."""
         return RestartWindow(self.max_retries, self.within_s)
@@ -236,6 +265,18 @@ class AllForOneStrategy(SupervisorStrategy):
 def stopping_strategy() -> OneForOneStrategy:
     """Whoever fails is stopped (Akka's ``SupervisorStrategy.stoppingStrategy``)."""
     return OneForOneStrategy(stopping_decider)
+
+
+_OWN_DECIDERS = [import_path(each) for each in (default_decider, stopping_decider, escalating_decider)]
+_GENERAL = ("builtins:Exception", "builtins:BaseException")
+
+
+def _kinds(error: BaseException) -> list[str]:
+    """The names of the error's classes, the most special first; those of a `RemoteError`'s own before the general."""
+    if not isinstance(error, RemoteError):
+        return [name_of(kind) for kind in type(error).__mro__]
+    special = [kind for kind in error.kinds if kind not in _GENERAL]
+    return [*special, name_of(RemoteError), name_of(ActorError), *(kind for kind in _GENERAL if kind in error.kinds)]
 
 
 def _named_rules(rules: Mapping[Any, Directive]) -> dict[Any, Directive]:
@@ -262,7 +303,11 @@ def _compiled(decider: str | Decider | Mapping[Any, Directive]) -> Decider:
         return decider
     rules = {import_object(kind) if isinstance(kind, str) else kind: each for kind, each in decider.items()}
 
+    by_name = {name_of(kind): directive for kind, directive in rules.items()}
+
     def decide(error: BaseException) -> Directive:
+        if isinstance(error, RemoteError):
+            return next((by_name[kind] for kind in _kinds(error) if kind in by_name), Directive.ESCALATE)
         return next((rules[kind] for kind in type(error).__mro__ if kind in rules), Directive.ESCALATE)
 
     return decide

@@ -37,8 +37,8 @@ class SystemConfig(CoreSettings):
     tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
-        for name in ("shared_hosts", "heartbeat_interval_s", "heartbeat_threshold", "frame_size"):
-            if getattr(self, name) <= 0:
+        for name in ("ask_timeout_s", "shared_hosts", "heartbeat_interval_s", "heartbeat_threshold", "frame_size"):
+            if not getattr(self, name) > 0:
                 raise ValueError(f"{name} has to be positive, not {getattr(self, name)}")
 
     @property

@@ -1,4 +1,7 @@
-"""Accepts the connections of a blob server: so many at a time, the others wait."""
+"""Accepts the connections of a blob server: so many are served at a time, the others wait.
+
+Connections that have not authenticated themselves take no place of the others: of too many the oldest gives way.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from blob.connection import Connection, Traffic
 
 _log = logging.getLogger(__name__)
 EVICTABLE_AFTER = 1.0
+UNAUTHENTICATED = 128
+"""Connections that may be in their handshake at once."""
 
 
 class Acceptor:
@@ -23,7 +28,7 @@ class Acceptor:
     Args:
         listener: the listening socket; closed with the acceptor.
         serve: makes a connection of a channel and the name of its peer.
-        maximum: connections served at once; further ones wait until one ends or has idled for a second.
+        maximum: authenticated connections served at once; further ones wait until one ends or has idled for a second.
         timeout: seconds without a byte after which a client is dropped.
     """
 
@@ -36,6 +41,8 @@ class Acceptor:
         self._timeout = timeout
         self._changed = threading.Condition()
         self._connections: dict[Connection, threading.Thread] = {}
+        self._unauthenticated: dict[Connection, None] = {}  # in the order in which they came
+        self._served: set[Connection] = set()
         self._traffic = Traffic()
         self._closing = False
         self._thread = threading.Thread(target=self._accept_all, name="blob-acceptor", daemon=True)
@@ -58,20 +65,20 @@ class Acceptor:
         self.listener.close()
 
     def traffic(self) -> tuple[int, Traffic]:
-        """How many connections there are, and what all that ever were have moved."""
+        """How many connections are served, and what all that ever were have moved."""
         with self._changed:
             done = replace(self._traffic)
             for connection in self._connections:
                 done.add(connection.traffic)
-            return len(self._connections), done
+            return len(self._served), done
 
     def _accept_all(self) -> None:
         waiting = select.poll()
         waiting.register(self.listener, select.POLLIN)
         while True:
-            # Only when somebody waits is it worth to take an idle client's place.
+            # Only when somebody waits is it worth to take another one's place.
             waiting.poll()
-            if not self._wait_for_place():
+            if not self._make_way():
                 return
             try:
                 accepted, peer = self.listener.accept()
@@ -92,27 +99,43 @@ class Acceptor:
             with self._changed:
                 thread.start()
                 self._connections[connection] = thread
+                self._unauthenticated[connection] = None
         except (OSError, RuntimeError) as error:
             # The client left already, or the machine has no thread left; neither is a reason to stop accepting.
             _log.error("cannot serve %s: %s", peer, error)
             accepted.close()
 
     def _serve(self, connection: Connection) -> None:
-        connection.run()
+        connection.run(lambda: self._admit(connection))
         with self._changed:
             del self._connections[connection]
+            self._unauthenticated.pop(connection, None)
+            self._served.discard(connection)
             self._traffic.add(connection.traffic)
             self._changed.notify_all()
 
-    def _wait_for_place(self) -> bool:
+    def _make_way(self) -> bool:
+        """Wait until one more connection may begin its handshake; False when the acceptor closes."""
         with self._changed:
-            while not self._closing and len(self._connections) >= self._maximum:
-                idle = [(since, c) for c in self._connections if (since := c.idle_since) is not None]
-                since, connection = min(idle, key=lambda pair: pair[0], default=(None, None))
-                if since is None or connection is None:
+            while not self._closing and len(self._unauthenticated) >= UNAUTHENTICATED:
+                oldest = next(iter(self._unauthenticated))
+                oldest.shutdown()
+                self._changed.wait(EVICTABLE_AFTER)
+            return not self._closing
+
+    def _admit(self, connection: Connection) -> bool:
+        """Wait until a connection that has authenticated itself may be served; False when the acceptor closes."""
+        with self._changed:
+            self._unauthenticated.pop(connection, None)
+            self._changed.notify_all()
+            while not self._closing and len(self._served) >= self._maximum:
+                idle = [(since, c) for c in self._served if (since := c.idle_since) is not None]
+                since, idlest = min(idle, key=lambda pair: pair[0], default=(None, None))
+                if since is None or idlest is None:
                     self._changed.wait(EVICTABLE_AFTER)
                 elif (left := since + EVICTABLE_AFTER - time.monotonic()) > 0:
                     self._changed.wait(left)
-                elif connection.evict():
+                elif idlest.evict():
                     self._changed.wait(EVICTABLE_AFTER)
+            self._served.add(connection)
             return not self._closing

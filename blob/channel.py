@@ -14,7 +14,8 @@ import struct
 import time
 from collections.abc import Callable
 
-from blob.errors import BlobConnectionError, BlobTimeout
+from actors.rpc.records import TAG_SIZE, Tags
+from blob.errors import BlobConnectionError, BlobConnectionTampered, BlobTimeout
 from blob.files import Pipe, WriteBehind, write_all
 from blob.hashing import CHUNK, FileHasher, Hasher, HashingBuffers
 
@@ -34,7 +35,8 @@ class Channel:
     Every method raises BlobTimeout for a slow peer and BlobConnectionError for a lost one.
 
     Attributes:
-        raw: whether what is on the socket is the content itself.
+        raw: whether what is on the socket is the content itself, and messages carry tags therefore.
+        tag_size: bytes that a message has more on the socket: those of its tag.
         unread: bytes of a content that `receive_content` left on the wire because they could not be written.
     """
 
@@ -43,6 +45,8 @@ class Channel:
     def __init__(self, sock: socket.socket, timeout: float) -> None:
         self.sock = sock
         self.unread = 0
+        self.tag_size = 0
+        self._tags: tuple[Tags, Tags] | None = None
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A host that vanished answers no probe: noticed within 30 s even while waiting patiently for a response.
@@ -58,6 +62,45 @@ class Channel:
         limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def tag_with(self, sends: Tags, receives: Tags) -> None:
+        """Give each message a tag from now on; contents have none, for a message says their digest."""
+        self._tags = (sends, receives)
+        self.tag_size = TAG_SIZE
+
+    def sealed(self, message: bytes) -> bytes:
+        """Return what to send for *message*, which is the next one."""
+        return message if self._tags is None else message + self._tags[0].next(message)
+
+    def unsealed(self, data: bytes) -> bytes:
+        """Return the message that came as *data*, the next one.
+
+        Raises:
+            BlobConnectionTampered: the peer has not sent it here.
+        """
+        if self._tags is None:
+            return data
+        message, tag = data[:-TAG_SIZE], data[-TAG_SIZE:]
+        if not self._tags[1].fits(message, tag):
+            raise BlobConnectionTampered("bytes came that the peer has not sent there (their tag is wrong)")
+        return message
+
+    def send_message(self, message: bytes) -> None:
+        """Send a message of the protocol."""
+        self.send(self.sealed(message))
+
+    def receive_message(self, size: int, patience: float = 0.0) -> bytes:
+        """Return the next message, of *size* bytes; *patience* as in `receive`, raises as `unsealed`."""
+        return self.unsealed(self.receive(size + self.tag_size, patience))
+
+    def dismiss(self, last: bytes) -> None:
+        """Send the *last* bytes, and wait for the peer to leave; what it has sent already would take them with it."""
+        self.send(last)
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+            self._receive_some(CHUNK)
+        except OSError as error:
+            raise translate(error, self.timeout) from error
 
     def send(self, data: bytes) -> None:
         """Send all of *data* (a frame, not bulk)."""

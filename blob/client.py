@@ -109,7 +109,7 @@ class BlobClient:
         """Return a blob's content; raises BlobTooLarge when it has more than *max_size* bytes."""
 
         def attempt(channel: Channel) -> bytes:
-            channel.send(Request.of_key(Operation.GET, job_id, key).encode())
+            channel.send_message(Request.of_key(Operation.GET, job_id, key).encode())
             length = self._link.response(channel, Status.OK).length
             if length > max_size:
                 raise BlobTooLarge(f"{key} has {length} bytes, more than {max_size}; fetch it to a file")
@@ -189,7 +189,7 @@ class BlobClient:
         """Delete a transient blob; False if there was none."""
 
         def attempt(channel: Channel) -> bool:
-            channel.send(Request.of_key(Operation.DELETE, job_id, key).encode())
+            channel.send_message(Request.of_key(Operation.DELETE, job_id, key).encode())
             return self._link.response(channel, Status.OK).length > 0
 
         return self._link.run(attempt)
@@ -219,15 +219,15 @@ class BlobClient:
             if length <= INLINE_CONTENT:
                 content = read_exactly(source, length)
                 digest = hashlib.sha256(content).digest()
-                channel.send(b"".join((head.encode(), content, digest)))
+                channel.send(b"".join((channel.sealed(head.encode()), content, channel.sealed(digest))))
             else:
-                channel.send(head.encode())
+                channel.send_message(head.encode())
                 # What the server has of an earlier attempt goes through the hasher only.
                 held = self._link.response(channel, Status.CONTINUE).length
                 if held > length:
                     raise BlobProtocolError(f"the server says that it holds {held} bytes of {length}")
                 digest = send_content(channel, source, start, length, held, advance)
-                channel.send(digest)
+                channel.send_message(digest)
             if self._link.response(channel, Status.OK).digest != digest:
                 raise DigestMismatch("the server stored another content than was sent")
             return digest
@@ -248,7 +248,7 @@ class BlobClient:
         done = 0
 
         def attempt(channel: Channel) -> None:
-            channel.send(Request.of_key(Operation.GET, job_id, key, done, verify).encode())
+            channel.send_message(Request.of_key(Operation.GET, job_id, key, done, verify).encode())
             remaining = self._link.response(channel, Status.OK).length
             total = done + remaining
 

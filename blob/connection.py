@@ -7,16 +7,24 @@ import os
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.errors import AuthenticationError, WireError
-from actors.rpc.security import ServerHandshake
+from actors.rpc.security import ServerHandshake, near_end
 from blob.channel import Channel
 from blob.contents import BlobContents
-from blob.errors import BlobConnectionError, BlobError, BlobProtocolError, BlobRequestRefused, DigestMismatch
+from blob.errors import (
+    BlobConnectionError,
+    BlobConnectionTampered,
+    BlobError,
+    BlobProtocolError,
+    BlobRequestRefused,
+    DigestMismatch,
+)
 from blob.files import write_all
 from blob.key import DIGEST_SIZE, KEY_TYPES
-from blob.protocol import INLINE_CONTENT, REQUEST_SIZE, SERVICE, Operation, Request, Response, Status
+from blob.protocol import INLINE_CONTENT, REQUEST_SIZE, RESPONSE_SIZE, SERVICE, Operation, Request, Response, Status
 from blob.refusals import storage_failure
 from blob.tls_channel import TlsChannel
 from blob.uploads import Upload, UploadName
@@ -96,12 +104,18 @@ class Connection:
         """Break the connection off, whatever it is doing."""
         self._channel.shutdown()
 
-    def run(self) -> None:
-        """Serve until the end; raises nothing."""
+    def run(self, admit: Callable[[], bool]) -> None:
+        """Serve until the end; raises nothing.
+
+        Args:
+            admit: called once the client has authenticated itself; waits for a place, and returns False for none.
+        """
         try:
-            if self._authenticate():
+            if self._authenticate() and self._has_place(admit):
                 while self._serve_one():
                     pass
+        except BlobConnectionTampered as error:
+            _log.warning("refused %s: %s", self._peer, error)
         except BlobConnectionError as error:
             _log.debug("%s: %s", self._peer, error)
         except Exception:
@@ -110,7 +124,7 @@ class Connection:
             self._channel.close()
 
     def _authenticate(self) -> bool:
-        handshake = ServerHandshake(self._secret, SERVICE)
+        handshake = ServerHandshake(self._secret, SERVICE, near_end(self._channel.sock))
         self._channel.set_timeout(HANDSHAKE_TIMEOUT)
         try:
             if self._tls is not None:
@@ -121,13 +135,21 @@ class Connection:
         except (AuthenticationError, WireError, BlobProtocolError) as error:
             _log.warning("refused %s: %s", self._peer, error)
             if handshake.refusal:
-                self._channel.send(handshake.refusal)
+                self._channel.dismiss(handshake.refusal)
             return False
+        if self._channel.raw:
+            receives, sends = handshake.tags()
+            self._channel.tag_with(sends, receives)
         self._channel.set_timeout(self._timeout)
         return True
 
+    def _has_place(self, admit: Callable[[], bool]) -> bool:
+        admitted = admit()
+        self._idle_since = time.monotonic()
+        return admitted
+
     def _serve_one(self) -> bool:
-        data = self._channel.receive(REQUEST_SIZE)
+        data = self._channel.receive_message(REQUEST_SIZE)
         with self._state:
             if self._evicted:
                 return False
@@ -152,7 +174,8 @@ class Connection:
         response = Response.of_error(error)
         if response.status in (Status.SERVER_ERROR, Status.STORE_FAILED, Status.NO_SPACE):
             _log.error("%s: %s", self._peer, error)
-        self._channel.send(response.encode())
+        head, detail = response.encode()[:RESPONSE_SIZE], response.encode()[RESPONSE_SIZE:]
+        self._channel.send(self._channel.sealed(head) + (self._channel.sealed(detail) if detail else b""))
 
     def _get(self, request: Request) -> None:
         try:
@@ -166,7 +189,7 @@ class Connection:
                 message = f"offset {request.offset} is beyond the end of {request.key}, {size} bytes"
                 return self._refuse(BlobRequestRefused(message))
             length = size - request.offset
-            head = Response(Status.OK, length).encode()
+            head = self._channel.sealed(Response(Status.OK, length).encode())
             self.traffic.gets += 1
             if length <= INLINE_CONTENT:
                 # One packet and one system call less than sendfile, which is what small blobs cost.
@@ -186,7 +209,8 @@ class Connection:
             upload = self._contents.begin(UploadName(request.blob_type, request.job_id, request.random, request.length))
         except BlobError as error:
             if inline:
-                self._channel.discard(request.length + DIGEST_SIZE)
+                self._channel.discard(request.length)
+                self._channel.receive_message(DIGEST_SIZE)
             return self._refuse(error)
         receive = self._receive_inline if inline else self._receive_streamed
         try:
@@ -200,34 +224,36 @@ class Connection:
             return self._refuse(error)
         self.traffic.puts += 1
         self.traffic.bytes_received += request.length
-        self._channel.send(Response(Status.OK, digest=digest).encode())
+        self._channel.send_message(Response(Status.OK, digest=digest).encode())
         return None
 
     def _receive_inline(self, request: Request, upload: Upload) -> bytes:
-        data = memoryview(self._channel.receive(request.length + DIGEST_SIZE))
+        data = memoryview(self._channel.receive(request.length + DIGEST_SIZE + self._channel.tag_size))
         content = data[: request.length]
+        declared = self._channel.unsealed(bytes(data[request.length :]))
         upload.hasher.update(content)
         try:
             write_all(upload.descriptor, content)
         except OSError as error:
             raise storage_failure(error) from error
-        return _verified(upload.hasher.digest(), bytes(data[request.length :]))
+        return _verified(upload.hasher.digest(), declared)
 
     def _receive_streamed(self, request: Request, upload: Upload) -> bytes:
         channel, start = self._channel, upload.received
         channel.unread = request.length - start
         try:
             # How much of it is here already, of an earlier attempt: the client goes on from there.
-            channel.send(Response(Status.CONTINUE, length=start).encode())
+            channel.send_message(Response(Status.CONTINUE, length=start).encode())
             channel.receive_to_file(upload.descriptor, channel.unread, upload.hasher, durable=True)
-            declared = channel.receive(DIGEST_SIZE)
+            declared = channel.receive_message(DIGEST_SIZE)
         except BlobConnectionError:
             upload.received = request.length - channel.unread
             self._contents.park(upload)
             raise
         except OSError as error:
             # Read on to the end, or the client would meet a broken connection instead of the reason.
-            channel.discard(channel.unread + DIGEST_SIZE)
+            channel.discard(channel.unread)
+            channel.receive_message(DIGEST_SIZE)
             raise storage_failure(error) from error
         return _verified(upload.hasher.digest(), declared)
 
@@ -239,7 +265,7 @@ class Connection:
         except OSError as error:
             return self._refuse(storage_failure(error))
         self.traffic.deletes += 1
-        self._channel.send(Response(Status.OK, length=int(deleted)).encode())
+        self._channel.send_message(Response(Status.OK, length=int(deleted)).encode())
         return None
 
 

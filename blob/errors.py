@@ -4,7 +4,8 @@ BlobError
 ├── InvalidBlobKey           a text is not the key (or job id) that it should be
 ├── BlobProtocolError        a peer sent bytes that are not the protocol
 ├── BlobConnectionError      the server cannot be reached, or the connection broke and the retries are used up
-│   └── BlobTimeout          the peer was too slow
+│   ├── BlobTimeout          the peer was too slow
+│   └── BlobConnectionTampered  somebody on the way changed, added or took away bytes
 ├── BlobAuthenticationError  the peer does not hold the cluster secret
 ├── BlobNotFound             no blob of that key and job at the server nor in the store
 ├── BlobRequestRefused       the request is well-formed but not allowed (wrong type, wrong job, wrong length)
@@ -39,6 +40,10 @@ class BlobConnectionError(BlobError, ConnectionError):
 
 class BlobTimeout(BlobConnectionError, TimeoutError):
     """The peer did not send or take bytes fast enough."""
+
+
+class BlobConnectionTampered(BlobConnectionError):
+    """Bytes came that the peer has not sent there: somebody on the way changed, added or took some away."""
 
 
 class BlobAuthenticationError(BlobError, AuthenticationError):

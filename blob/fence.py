@@ -9,8 +9,8 @@ from pathlib import Path
 from actors.errors import FencingError
 from actors.rpc.gateway import FencingToken
 from blob.errors import BlobServerError, BlobStoreError
-from blob.files import write_durably
 from blob.store import BlobStore
+from conf.files import write_private
 
 
 class Fence:
@@ -55,7 +55,7 @@ class Fence:
             if token != stored:
                 self._store.write_mark(_encode(token))
             if token != self._highest:
-                write_durably(self._path, _encode(token))
+                write_private(self._path, _encode(token))
                 self._highest = token
 
     @staticmethod

@@ -13,10 +13,10 @@ import shutil
 from pathlib import Path
 
 from blob.errors import BlobStoreError
-from blob.files import sync_directory, write_durably
 from blob.key import BlobKey
 from blob.storage import blob_file_name, job_directory_name, job_of_directory
 from blob.store import BlobStore
+from conf.files import sync_directory, write_private
 
 MARK = "fence"
 _SENDFILE_CHUNK = 4 * 1024 * 1024
@@ -113,7 +113,7 @@ class FileSystemBlobStore(BlobStore):
         path = self._root / MARK
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_durably(path, data)
+            write_private(path, data)
         except OSError as error:
             raise self._failure("write", path, error) from error
 

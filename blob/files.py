@@ -1,4 +1,4 @@
-"""Files: writing them so that they are durable, and taking their digest."""
+"""Files: writing large ones so that they are durable, and taking their digest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import fcntl
 import hashlib
 import os
-from pathlib import Path
 
 WRITE_BEHIND = 8 * 1024 * 1024
 PIPE_SIZE = 1024 * 1024
@@ -78,28 +77,6 @@ def write_all(descriptor: int, data: memoryview) -> None:
     """Write all of *data*: a plain write may stop short when a disk fills up."""
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Put *data* into a file of mode 0600 that appears, or is replaced, whole."""
-    temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(descriptor, memoryview(data))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_directory(path.parent)
 
 
 def file_digest(descriptor: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.rpc.gateway import Ask, FencingToken, RpcGateway
+from actors.rpc.gateway import Ask, FencingToken, RpcGateway, reads
 from blob.settings import BlobServerStats
 
 NAME = "blobserver"
@@ -22,14 +22,17 @@ class BlobAddress:
 class BlobServerGateway(RpcGateway):
     """The control side of the blob service. Jobs are named by their 32 hex digits, blobs by their keys' text."""
 
+    @reads
     def request_address(self) -> Ask[BlobAddress]:
         """Where it listens for bulk transfers."""
         raise NotImplementedError
 
+    @reads
     def request_metrics(self) -> Ask[BlobServerStats]:
         """The server's figures."""
         raise NotImplementedError
 
+    @reads
     def lookup(self, job_id: str | None, key: str) -> Ask[int | None]:
         """Bytes of a blob that the server has in its directory; None if it has not (it may be in the store)."""
         raise NotImplementedError

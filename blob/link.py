@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from actors.errors import AuthenticationError, WireError
-from actors.rpc.security import PROOF_SIZE, ClientHandshake
-from blob.channel import Channel
+from actors.rpc.security import PROOF_SIZE, ClientHandshake, far_end
+from blob.channel import Channel, translate
 from blob.errors import BlobAuthenticationError, BlobConnectionError, BlobError, BlobProtocolError
 from blob.protocol import RESPONSE_SIZE, SERVICE, Response, Status
 from blob.tls_channel import TlsChannel
@@ -117,7 +117,10 @@ class Link:
         return channel
 
     def _authenticate(self, channel: Channel, peer: str) -> None:
-        handshake = ClientHandshake(self._secret, SERVICE)
+        try:
+            handshake = ClientHandshake(self._secret, SERVICE, far_end(channel.sock))
+        except OSError as error:
+            raise translate(error, self._timeout) from error
         channel.send(handshake.hello())
         proof = channel.receive(PROOF_SIZE, self._patience)
         try:
@@ -126,15 +129,17 @@ class Link:
             raise BlobAuthenticationError(f"the blob server at {peer}: {error}") from error
         except WireError as error:
             raise BlobProtocolError(f"what listens at {peer} is no blob server of this version: {error}") from error
+        if channel.raw:
+            channel.tag_with(*handshake.tags())
 
     def response(self, channel: Channel, expected: Status) -> Response:
         """Receive the response that is due; raises the refusal that came instead."""
-        response, detail_size = Response.decode(channel.receive(RESPONSE_SIZE, self._patience))
+        response, detail_size = Response.decode(channel.receive_message(RESPONSE_SIZE, self._patience))
         if response.status is expected:
             return response
         if response.status in (Status.OK, Status.CONTINUE):
             raise BlobProtocolError(f"the server answered {response.status.name} where {expected.name} was due")
-        self._refusal = response.error(channel.receive(detail_size) if detail_size else b"")
+        self._refusal = response.error(channel.receive_message(detail_size) if detail_size else b"")
         raise self._refusal
 
     def _drop(self) -> None:

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blob.errors import BlobServerError, InvalidBlobKey
-from blob.files import sync_directory
 from blob.key import BlobKey, check_job_id
+from conf.files import sync_directory
 
 NO_JOB = "no_job"
 LOCK_WAIT = 2.0

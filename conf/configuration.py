@@ -17,7 +17,7 @@ from conf.errors import ConfigurationFileError, InconsistentOptionsError, Invali
 from conf.files import write_private
 from conf.option import ConfigOption
 from conf.options import BlobOptions, HeartbeatOptions, RestartStrategyOptions, RpcOptions, SecurityOptions
-from conf.registry import is_pass_through, is_sensitive, options_by_key, suggest
+from conf.registry import is_pass_through, masked, options_by_key, suggest
 from conf.secret import MASK
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class Configuration:
             value_type = options_by_key()[key].value_type
             values[key] = value_type.shown(entry.value) if redacted else value_type.render(entry.value)
         for key, entry in self._pass_through.items():
-            values[key] = MASK if redacted and is_sensitive(key) else entry.value
+            values[key] = masked(key, entry.value) if redacted else entry.value
         return values
 
     def __repr__(self) -> str:

@@ -8,12 +8,18 @@ from typing import Any
 
 from conf.option import ConfigOption
 from conf.options import all_options
+from conf.secret import MASK
 
 SPARK_PREFIX = "spark."
 RESERVED_PREFIX = "spark.cds."  # ours: a slip of the pen in it must not vanish into Spark's properties
 
-# Spark's own spark.redaction.regex, and "credential"
-_SENSITIVE = re.compile(r"(?i)secret|password|token|credential|access[.]?key")
+# Spark's own spark.redaction.regex, and what connectors to stores, catalogs and queues call their secrets
+_SENSITIVE = re.compile(
+    r"(?i)secret|passw|passphrase|[.]pass$|token|credential|(access|account|encryption|private|api)[._-]?key|[.]sas[.]"
+    r"|[.]auth$|jaas"
+)
+_USER_INFO = re.compile(r"(?<=://)[^/\s@]*(?=@)")
+_ASSIGNED = re.compile(r"(?i)((?:passw(?:or)?d|pwd|secret|token|key|sig)\s*=\s*)(\"[^\"]*\"|'[^']*'|[^\s&;,]+)")
 
 
 @lru_cache(maxsize=1)
@@ -36,6 +42,13 @@ def is_pass_through(key: str) -> bool:
 def is_sensitive(key: str) -> bool:
     """Whether the value of a key that we did not declare is likely a secret."""
     return _SENSITIVE.search(key) is not None
+
+
+def masked(key: str, value: str) -> str:
+    """Return what may be shown of the value of a key that we did not declare: neither secrets, nor those within it."""
+    if is_sensitive(key):
+        return MASK
+    return _ASSIGNED.sub(rf"\1{MASK}", _USER_INFO.sub(MASK, value))
 
 
 def is_section(key: str) -> bool:

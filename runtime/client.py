@@ -16,7 +16,6 @@ from actors.errors import (
     ActorError,
     AskTimeout,
     AuthenticationError,
-    FencingError,
     RecipientUnreachable,
     UnknownActor,
     WireError,
@@ -32,7 +31,7 @@ from blob.rpc_offload import BlobOffloader
 from runtime.checkpoint.client import CheckpointClient
 from runtime.gateways.diagnostics import ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
+from runtime.gateways.errors import PASSING, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerView
 from runtime.gateways.processes import process_addresses
@@ -54,8 +53,33 @@ RETRY_S = 0.1
 CARRIED_SIZE = 16 * 1024
 """Bytes that a job's files may have together to travel in its graph, and with it to be in Redis."""
 CARRIED_ROLES = {ArtifactRole.MAIN, ArtifactRole.FILE}  # libraries are shared by their blobs' keys
-# A leader that changes, or is not there yet: look it up again. What is asked for is idempotent, so a lost reply too.
-_PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, JobNotReachableError)
+
+
+class NoAnswerError(ActorError):
+    """The cluster did not answer within ``client.timeout``; whether what was asked took effect is unknown."""
+
+
+class ClusterStoppedError(ActorError):
+    """The cluster was stopped, and its unfinished jobs are over with it."""
+
+    remedy = "`python -m runtime.cluster start` starts a new one; submit unfinished jobs again"
+
+
+class SubmissionUnknownError(NoAnswerError):
+    """No answer came to a submission, so the job may have been accepted or not; submitting it again is safe.
+
+    Args:
+        name: of the job.
+        job_id: under which it was submitted.
+        cause: why there is no answer.
+    """
+
+    def __init__(self, name: str, job_id: JobID, cause: Exception) -> None:
+        super().__init__(f"whether job {name!r} ({job_id}) was accepted is not known: {cause}")
+        self.remedy = (
+            f"once the cluster answers `job info {job_id}` shows the job, if it was accepted; "
+            f"submitted again with --job-id {job_id} it is not run twice"
+        )
 
 
 class ClusterClient(CheckpointClient, LogClient):
@@ -69,6 +93,7 @@ class ClusterClient(CheckpointClient, LogClient):
         inline_limit: a job graph of more bytes is submitted as a blob (``blob.offload.minsize``).
         patience_s: seconds for which a leader that does not answer is looked up again (``client.timeout``).
         find_masters: says anew where the cluster's masters are, when none of those that are known answers.
+        was_stopped: says, when nobody answers, whether the cluster was stopped: then the client does not wait for it.
 
     Every method raises `ActorError` when the cluster does not answer in that time, and the errors of
     `runtime.gateways.errors` that it answers with.
@@ -83,8 +108,10 @@ class ClusterClient(CheckpointClient, LogClient):
         inline_limit: int = 1024 * 1024,
         patience_s: float = 60.0,
         find_masters: Callable[[], Iterable[str]] = tuple,
+        was_stopped: Callable[[], bool] = bool,
     ) -> None:
         self._systems = _addresses(system)
+        self._was_stopped = was_stopped
         self._find_masters = find_masters
         self._learned = False
         self._secret = secret
@@ -143,6 +170,10 @@ class ClusterClient(CheckpointClient, LogClient):
             name: of the actor.
             gateway_type: its gateway.
             question: what is asked of it; asked again when the reply is lost, so it is to be idempotent.
+
+        Raises:
+            NoAnswerError: it does not answer for ``patience_s``.
+            ClusterStoppedError: the cluster was stopped.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
@@ -151,13 +182,15 @@ class ClusterClient(CheckpointClient, LogClient):
                 if not isinstance(gateway, gateway_type):
                     gateway = self._gateways[name] = self.lookup(name, gateway_type)
                 answer = question(gateway)
-            except (*_PASSING, AuthenticationError) as error:
+            except (*PASSING, AuthenticationError) as error:
                 self._gateways.pop(name, None)
                 # Who was answered before has the right secret: a process is gone, and its port is a stranger's.
                 if isinstance(error, AuthenticationError) and not self._learned:
                     raise
+                if self._was_stopped():
+                    raise ClusterStoppedError(f"the cluster at {self.system} was stopped") from error
                 if time.monotonic() > deadline:
-                    raise ActorError(f"the cluster at {self.system} does not answer: {error}") from error
+                    raise NoAnswerError(f"the cluster at {self.system} does not answer: {error}") from error
                 self._add_masters(self._find_masters())
                 time.sleep(RETRY_S)
             else:
@@ -186,6 +219,7 @@ class ClusterClient(CheckpointClient, LogClient):
             OSError: a file cannot be read.
             BlobError: a file cannot be uploaded.
             JobGraphError, JobSubmissionError: the cluster does not accept the job.
+            SubmissionUnknownError: whether it has accepted the job is not known.
         """
         if main.stem != TYPED_IN and any(
             (vertex.function or "").startswith(f"{TYPED_IN}:") for vertex in graph.vertices
@@ -207,7 +241,19 @@ class ClusterClient(CheckpointClient, LogClient):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_S)
-        return self._ask(lambda dispatcher: dispatcher.submit_job(message).result())
+        sent = False
+
+        def submit(dispatcher: DispatcherGateway) -> JobID:
+            nonlocal sent
+            sent = True
+            return dispatcher.submit_job(message).result()
+
+        try:
+            return self._ask(submit)
+        except NoAnswerError as error:
+            if not sent:
+                raise
+            raise SubmissionUnknownError(graph.name, graph.job_id, error) from error
 
     def _upload(self, graph: JobGraph, files: Sequence[tuple[Path, ArtifactRole]]) -> MaybeOffloaded:
         carried = _carried(files)
@@ -295,7 +341,7 @@ class ClusterClient(CheckpointClient, LogClient):
         end = end or self._ask(lambda dispatcher: dispatcher.request_job_result(job_id))
         try:
             end.result(pause_s)
-        except _PASSING:
+        except PASSING:
             if not end.done():
                 return end
             time.sleep(max(0.0, until - time.monotonic()))  # the leader is gone: the next look finds the new one

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencedRpcGateway, FencingToken
 from actors.rpc.service import RpcService
 from runtime.ha.model import LeaderInformation
@@ -24,7 +25,8 @@ class LeaderFollower(Generic[G]):
     highest, which it refuses; so it learns that it has to take a higher one.
 
     Args:
-        service: makes the gateways.
+        owner: makes the gateways. An endpoint also refuses, from then on, the calls of the leaders before the one that
+            is heard of.
         retrieval: the retrieval service of the component; stopped with `stop`.
         gateway_type: the component's interface.
         on_change: called with the new gateway, or None when the leader is gone.
@@ -32,12 +34,12 @@ class LeaderFollower(Generic[G]):
 
     def __init__(
         self,
-        service: RpcService,
+        owner: RpcService | RpcEndpoint,
         retrieval: LeaderRetrievalService,
         gateway_type: type[G],
         on_change: Callable[[G | None], None] | None = None,
     ) -> None:
-        self._service = service
+        self._owner = owner
         self._retrieval = retrieval
         self._gateway_type = gateway_type
         self._on_change = on_change
@@ -74,7 +76,9 @@ class LeaderFollower(Generic[G]):
                 )
                 token = self._highest
             self._highest = token
-            self.gateway = self._service.gateway(leader.address, self._gateway_type, token)
+            if isinstance(self._owner, RpcEndpoint):
+                self._owner.fences.observe(leader.term)
+            self.gateway = self._owner.gateway(leader.address, self._gateway_type, token)
             self._known.set()
         if self._on_change is not None:
             self._on_change(self.gateway)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
+from typing import TypeVar
 
+from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.process.log_context import set_process_context
 from actors.receptionist import Listing, ReceptionistGateway
 from actors.rpc.endpoint import FencedRpcEndpoint
-from actors.rpc.gateway import FencingToken
+from actors.rpc.fencing import Fence
+from actors.rpc.gateway import FencingToken, RpcGateway
 from actors.rpc.service import RpcService
 from runtime.ha.election import LeaderElectionService
 from runtime.ha.model import LeaderTerm
 
 REGISTRATION_INTERVAL_S = 2.0
+
+G = TypeVar("G", bound=RpcGateway)
 
 
 class LeaderEndpoint(FencedRpcEndpoint):
@@ -43,9 +49,9 @@ class LeaderEndpoint(FencedRpcEndpoint):
 
     @property
     def term(self) -> LeaderTerm:
-        """The present term; only to be asked for while leading."""
+        """The present term; raises `FencingError` where there is none: it may have ended since a call was let in."""
         if self._term is None:
-            raise RuntimeError(f"{self.path} does not lead")
+            raise FencingError(f"{self.path} does not lead any more; look the leader up again")
         return self._term
 
     async def lead(self, term: LeaderTerm) -> None:
@@ -70,6 +76,65 @@ class LeaderEndpoint(FencedRpcEndpoint):
         super().check_token(token)
         if self._term is None or not self._election.has_leadership(self._term):
             raise FencingError(f"the lease of {self.path} is over; look the leader up again")
+
+    # --------------------------------------------------------------- acts of the leader
+
+    def act(self, term: LeaderTerm | None = None) -> LeaderTerm:
+        """Pass the gate of all acts of a leader: ask the clock of the lease, now.
+
+        All messages of its gateways pass it. So has to whatever else the leader does outside of its own memory, where
+        the store of the high-availability services does not compare the term itself.
+
+        A process that stood still (SIGSTOP, suspend) may run handlers and timers before the election ends its term. A
+        leader that may not act any more gives its term up, so that nothing waits for what it did not do.
+
+        Args:
+            term: the leadership that the act belongs to; the present one unless it is given.
+
+        Returns:
+            the leadership to act under.
+
+        Raises:
+            FencingError: it is over, or may be.
+        """
+        own = self._term
+        if own is None or (term is not None and term != own):
+            raise FencingError(f"{self.path} does not act: its leadership is over")
+        if not self._election.has_leadership(own):
+            self._election.step_down(own, "its lease was over when it was about to act")
+            raise FencingError(f"{self.path} does not act: its lease may be over")
+        return own
+
+    def may_act(self, term: LeaderTerm) -> bool:
+        """Whether `act` lets an act of *term* pass at this moment."""
+        try:
+            self.act(term)
+        except FencingError as error:
+            self.log.info("%s", error)
+            return False
+        return True
+
+    def gateway(
+        self,
+        address: ActorAddress | str,
+        gateway_type: type[G],
+        token: FencingToken | None = None,
+        timeout_s: float | None = None,
+        *,
+        term: LeaderTerm | None = None,
+    ) -> G:
+        """A gateway whose calls carry this endpoint's leadership, and pass its gate (`act`) when they are sent.
+
+        Args:
+            address: the actor's address.
+            gateway_type: the interface that it implements.
+            token: the leadership that the calls are meant for, for fenced endpoints.
+            timeout_s: time allowed for each ask, in seconds.
+            term: the leadership that the calls belong to. Without it each call acts under the one of its moment.
+        """
+        # A Fence takes the place of the token wherever a gateway is made.
+        fence = Fence(token, functools.partial(self.act, term), self.refused)
+        return self.service.gateway(address, gateway_type, fence, timeout_s)
 
     def refused(self, error: FencingError) -> None:
         """A receiver refused a call of this leadership: where it has seen a higher epoch, that has to be passed."""

@@ -5,9 +5,30 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from pathlib import Path
 
 MAX_FRAMES = 64
 """Most frames that are told of one thread, the innermost."""
+
+
+_STATES = {"R": "RUNNABLE", "D": "BLOCKED"}
+"""Java's words for the kernel's states of a thread; every other is WAITING."""
+
+
+def thread_states() -> dict[str, str]:
+    """What each thread of this process does at present, by its name, in Java's words.
+
+    RUNNABLE: it has a processor, or waits for one. BLOCKED: it waits for a disk. WAITING: for anything else, such as a
+    lock, a socket, or the interpreter.
+    """
+    found = {}
+    for thread in threading.enumerate():
+        try:
+            line = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+        except OSError:
+            continue  # it has ended
+        found[thread.name] = _STATES.get(line.rpartition(") ")[2][:1], "WAITING")
+    return found
 
 
 def thread_stacks() -> list[tuple[str, str]]:

@@ -7,19 +7,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.session import connect
+from runtime.gateways.messages import ProcessView
+from runtime.ids import JobID
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from tests.job_files import WAITING, write_job
+from tests.waiting import PATIENCE_S
 
+NO_WARM_UP, WARM_UP = (f"taskmanager.spark.warm-up={value}" for value in ("false", "true"))  # 15 s of CPU time
 NO_FURTHER_WARM_UP = "taskmanager.spark.warm-up-queries=0"  # tests share the cores, and look at what is at rest
 FEWER_READY = "taskmanager.task-pool.size=4"
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +50,7 @@ class Cluster:
             f"cluster.runtime-dir={self.directory}",
             "jobmanager.rpc.port=0",
             "rest.port=0",
+            NO_WARM_UP,
             NO_FURTHER_WARM_UP,
             FEWER_READY,
             *self.settings,
@@ -52,7 +58,7 @@ class Cluster:
         flags = [part for option in options for part in ("-D", option)]
         return [sys.executable, "-m", "runtime.cluster", *words, *flags, *rest]
 
-    def run(self, *arguments: str, check: bool = True, timeout: float = 180) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, check: bool = True, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
         done = subprocess.run(
             self.command(*arguments), capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False
@@ -72,10 +78,11 @@ class Cluster:
         return self.run("job", "run", "--detach", *options, str(file), "--", *args).stdout.strip()
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """The job as it stands."""
-        return dict(self.json("job", "info", job_id))
+        """The job as `job info --json` shows it, asked from here: whoever polls starts no process each time."""
+        with self.client() as client:
+            return dict(json.loads(json.dumps(to_plain(client.job(JobID(job_id))))))
 
-    def await_status(self, job_id: str, *statuses: str, timeout: float = 120) -> dict[str, Any]:
+    def await_status(self, job_id: str, *statuses: str, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until the job is in one of the states; any other final state is a failure."""
         final = {"FINISHED", "FAILED", "CANCELED"}
 
@@ -88,6 +95,18 @@ class Cluster:
 
         found: dict[str, Any] = await_value(look, timeout)
         return found
+
+    def jobs_left(self, timeout: float = PATIENCE_S) -> list[str]:
+        """Jobs that do not end by themselves, by name and id; they are cancelled, for whoever comes next."""
+        deadline = time.monotonic() + timeout
+        with self.client() as client:
+            while left := [job for job in client.list_jobs() if not job.status.is_globally_terminal]:
+                if time.monotonic() > deadline:
+                    for job in left:
+                        client.cancel(JobID(job.job_id))
+                    break
+                time.sleep(0.05)
+        return [f"{job.name} ({job.job_id})" for job in left]
 
     def logs(self) -> str:
         """The ends of all logs, for a failing test."""
@@ -112,20 +131,20 @@ class Cluster:
 
     def pid_of(self, name: str) -> int:
         """The process of a component, as `status` names it."""
-        status = self.json("status")
         if name.startswith("tm:"):
-            managers = {item["registration"]["resource_id"]: item for item in status["task_managers"]}
-            return int(managers[name[3:]]["registration"]["pid"])
-        return int({item["name"]: item for item in status["cluster"]["processes"]}[name]["pid"])
+            with self.client() as client:
+                managers = {str(view.registration.resource_id): view.registration for view in client.task_managers()}
+            return managers[name[3:]].pid
+        return {view.name: view for view in self._processes()}[name].pid
 
     def processes_of_master(self, number: int) -> list[int]:
         """A master and its components: what dies with it."""
         suffix = f"-{number}" if number else ""
-        views = self.json("status")["cluster"]["processes"]
-        own = next(view["pid"] for view in views if view["name"] == f"master{suffix}")
+        views = self._processes()
+        own = next(view.pid for view in views if view.name == f"master{suffix}")
         admin = [child.pid for child in psutil.Process(own).children()]
         hosted = [child.pid for pid in admin for child in psutil.Process(pid).children()]
-        return [own, *[view["pid"] for view in views if view["role"] == "actor" and view["pid"] in hosted]]
+        return [own, *[view.pid for view in views if view.role == "actor" and view.pid in hosted]]
 
     def tasks_of(self, job_id: str) -> list[int]:
         """The task processes of a job, without what they have started."""
@@ -141,8 +160,12 @@ class Cluster:
 
     def leaders(self) -> dict[str, str]:
         """The name of the process that leads, by component."""
-        views = self.json("status")["cluster"]["processes"]
-        return {view["name"].split("-")[0]: view["name"] for view in views if view["leadership"] == "leader"}
+        return {view.name.split("-")[0]: view.name for view in self._processes() if view.leadership == "leader"}
+
+    def _processes(self) -> Sequence[ProcessView]:
+        """Its processes, as `status` shows them."""
+        with self.client() as client:
+            return client.status().processes
 
     def client(self) -> ClusterClient:
         """A client as a notebook has one."""
@@ -177,7 +200,7 @@ class WaitingJob:
         self.gate.touch()
 
 
-def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
+def await_value(look: Callable[[], Any], timeout: float = PATIENCE_S) -> Any:
     """Call *look* until it returns something true, and return that; fails after *timeout* seconds."""
     deadline = time.monotonic() + timeout
     while not (value := look()):
@@ -186,7 +209,7 @@ def await_value(look: Callable[[], Any], timeout: float = 60) -> Any:
     return value
 
 
-def await_full_task_pool(cluster: Cluster, timeout: float = 280) -> TaskPoolReport:
+def await_full_task_pool(cluster: Cluster, timeout: float = PATIENCE_S) -> TaskPoolReport:
     """Wait until the TaskExecutors keep as many task processes ready as they may; returns the first one's report."""
     with cluster.client() as client:
         workers = [client.task_executor(view.registration.resource_id) for view in client.task_managers()]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.cluster_harness import Cluster, started
+from tests import distribution
+from tests.cluster_harness import WARM_UP, Cluster, started
 
 # How long an example takes says nothing where real processes run beside it.
 settings.register_profile("understudy", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("understudy")
+
+# Java's second compiler takes half of the time of a Spark driver that lives for a minute, as those of tests do.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt.
@@ -21,9 +27,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def clusters_of_all() -> list[Cluster]:
+    """The cluster of all tests, once one of them has asked for it."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, clusters_of_all: list[Cluster]) -> Iterator[Cluster]:
     """One cluster for all tests that leave it as they found it: one TaskExecutor with two slots."""
-    yield from started(tmp_path_factory.mktemp("c"))
+    for made in started(tmp_path_factory.mktemp("c"), WARM_UP):
+        clusters_of_all.append(made)
+        yield made
+        clusters_of_all.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_job_is_left(clusters_of_all: list[Cluster]) -> Iterator[None]:
+    """The tests of a file end the jobs that they begin on the cluster of all: the next file needs the slots."""
+    yield
+    for made in clusters_of_all:
+        assert made.jobs_left() == [], "unfinished jobs, which a test of this file has left"
 
 
 @pytest.fixture
@@ -52,10 +75,41 @@ def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
     assert cluster.processes() == {}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the suite's own options."""
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json, of a parallel run")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in an order of chance, by its seed")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Say what ``--numprocesses auto`` is."""
+    return distribution.processes()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.GroupScheduling | None:
+    """Share the tests out by group with ``--dist loadfile``."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # it would put many short tests before a few long ones
+    return distribution.GroupScheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long forms are run when they are asked for: ``-m slow``."""
+    """Begin with the longest tests in a parallel run; long forms are run when they are asked for: ``-m slow``."""
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        distribution.shuffle(items, seed)
+    elif "PYTEST_XDIST_WORKER" in os.environ:
+        distribution.sort(items)
     if "slow" in str(config.getoption("markexpr")):
         return
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="a long form: pytest -m slow"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Record how long the tests took, where that is asked for."""
+    if config.getoption("--record-durations"):
+        reports = [report for found in terminalreporter.stats.values() for report in found]
+        distribution.record(report for report in reports if isinstance(report, pytest.TestReport))

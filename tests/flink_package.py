@@ -15,6 +15,7 @@ import pytest
 
 from runtime.spark.java import find_java
 from tests.rest_client import RestClient
+from tests.waiting import PATIENCE_S
 
 OPENED = ("java.lang", "java.util", "java.net", "java.io", "java.nio")
 """What Flink has to see of Java's own packages."""
@@ -86,7 +87,7 @@ class FlinkClient:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=PATIENCE_S,
             check=False,
         )
         lines = [line for line in done.stdout.splitlines() if not _STACK_FRAME.match(line)]

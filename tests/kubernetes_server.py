@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from tests.waiting import PATIENCE_S
+
 TOKEN = "the-token-of-the-service-account"
 NAMESPACE = "jobs"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -132,7 +134,7 @@ class KubernetesServer:
     def await_watch(self, number: int) -> None:
         """Wait until so many watches were begun."""
         with self.changed:
-            assert self.changed.wait_for(lambda: self.watches >= number, 60), self.requests
+            assert self.changed.wait_for(lambda: self.watches >= number, PATIENCE_S), self.requests
 
 
 def _handler_of(server: KubernetesServer) -> type[BaseHTTPRequestHandler]:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.cluster_harness import Cluster
+from tests.waiting import PATIENCE_S
 
 BOUNDARY = "a7d9e1boundary"
 
@@ -42,7 +43,7 @@ class RestClient:
     def ask(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Reply:
         """One request on a connection of its own; underscores in names of headers are dashes."""
         parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
         try:
             shown = {"Authorization": f"Bearer {self.token}"} if self.token else {}
             shown |= {name.replace("_", "-"): value for name, value in headers.items()}

@@ -17,6 +17,7 @@ import pyspark
 from runtime.spark.java import find_java
 from runtime.spark.launcher import launcher_home
 from tests.cluster_harness import ROOT, await_value
+from tests.waiting import PATIENCE_S
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -80,10 +81,10 @@ def standalone_spark(directory: Path, environment: dict[str, str]) -> Iterator[s
 
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(spark_daemon(directory, environment, "master", *command("Master"))).log
-        url = str(await_value(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), 120)[0])
+        url = str(await_value(lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()))[0])
         room = ("--cores", "2", "--memory", "1g", "--work-dir", str(directory / "work"))
         log = stack.enter_context(spark_daemon(directory, environment, "worker", *command("Worker", *room, url))).log
-        await_value(lambda: "Successfully registered with master" in log.read_text(), 120)
+        await_value(lambda: "Successfully registered with master" in log.read_text())
         yield url
 
 
@@ -113,5 +114,7 @@ def connect_endpoint(
         *command,
         "spark-internal",
     ) as daemon:
-        found = await_value(lambda: re.search(r"Connect server started at:.*:(\d+)", daemon.log.read_text()), 120)
+        found = await_value(
+            lambda: re.search(r"Connect server started at:.*:(\d+)", daemon.log.read_text()), PATIENCE_S
+        )
         yield f"sc://localhost:{found[1]}", daemon.kill

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +25,17 @@ COMPACT = 10
 def write(path: Path, content: str | bytes) -> None:
     """A file as Spark's local file system writes it: under another name first, with a checksum beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for name, data in ((path.name, content), (f".{path.name}.crc", "crc")):
+    data = content if isinstance(content, bytes) else content.encode()
+    for name, written in ((path.name, data), (f".{path.name}.crc", checksums(data))):
         part = path.with_name(f".{name}.tmp")
-        part.write_bytes(data if isinstance(data, bytes) else data.encode())
+        part.write_bytes(written)
         part.replace(path.with_name(name))
+
+
+def checksums(content: bytes, block: int = 512) -> bytes:
+    """What Hadoop's local file system writes beside a file."""
+    sums = [zlib.crc32(content[start : start + block]) for start in range(0, len(content), block)]
+    return struct.pack(f">4sI{len(sums)}I", b"crc\0", block, *sums)
 
 
 def change(version: int, partition: int) -> int:
@@ -96,24 +105,25 @@ class StreamingFiles:
         for log in ("offsets", "commits"):
             for path in (self.location / log).iterdir():
                 if path.name.isdigit() and int(path.name) < oldest:
-                    self._delete(path)
+                    self.delete(path)
         for log_dir in (self.location / "sources" / "0", self.sink / "_spark_metadata"):
             compact = [int(path.name.removesuffix(".compact")) for path in log_dir.glob("*.compact")]
             for path in log_dir.iterdir():
                 if path.name[0].isdigit() and compact and int(path.name.removesuffix(".compact")) < max(compact):
-                    self._delete(path)
+                    self.delete(path)
         for store in {path.parent for path in self.location.glob("state/*/*/**/[0-9]*.*") if "SSTs" not in path.parts}:
             numbers = {path: int(path.name.split(".")[0].split("_")[0]) for path in store.glob("[0-9]*.*")}
             wholes = [n for path, n in numbers.items() if path.suffix in (".zip", ".snapshot") and n <= oldest + 1]
             for path, number in numbers.items():
                 if wholes and number < max(wholes):
-                    self._delete(path)
+                    self.delete(path)
             used = {name for path in store.glob("*.zip") for name in _ssts(path.read_bytes())}
             for path in store.glob("SSTs/*.sst"):
                 if path.name not in used:
-                    self._delete(path)
+                    self.delete(path)
 
-    def _delete(self, path: Path) -> None:
+    def delete(self, path: Path) -> None:
+        """Delete a file as Hadoop does, with its checksums."""
         path.unlink(missing_ok=True)
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
@@ -151,12 +161,13 @@ class StreamingFiles:
             older = sorted(path.name for path in place.glob("SSTs/*.sst"))
             names = [*older[-2:], f"{version:06}-{uuid.uuid4()}.sst"]
             write(place / "SSTs" / names[-1], f"sorted {version}")
-            write(place / f"{name}.zip", _zip(names, truth(version, partition)))
+            sizes = {name: (place / "SSTs" / name).stat().st_size for name in names}
+            write(place / f"{name}.zip", _zip(sizes, truth(version, partition)))
 
 
-def _zip(names: list[str], state: int) -> bytes:
+def _zip(sizes: dict[str, int], state: int) -> bytes:
     buffer = io.BytesIO()
-    files = [{"localFileName": name[:6], "dfsSstFileName": name, "sizeBytes": 1} for name in names]
+    files = [{"localFileName": name[:6], "dfsSstFileName": name, "sizeBytes": size} for name, size in sizes.items()]
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": files, "numKeys": 1}))
         archive.writestr("state", str(state))

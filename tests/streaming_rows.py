@@ -6,12 +6,16 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet
 
 KEYS = 7
+
+T = TypeVar("T")
 
 
 class Source:
@@ -51,6 +55,11 @@ class Source:
         self._files += 1
 
 
+def lost_and_doubled(expected: Counter[T], found: Counter[T]) -> tuple[Counter[T], Counter[T]]:
+    """What is missing of what was to be there, and what is there that was not, or too often."""
+    return expected - found, found - expected
+
+
 def _moment(minute: int) -> str:
     return f"2026-01-{1 + minute // 1440:02}T{minute // 60 % 24:02}:{minute % 60:02}:00"
 
@@ -81,7 +90,17 @@ def rows_of(sink: Path) -> Counter[tuple[str, str]]:
 
 def rows_so_far(sink: Path) -> Counter[tuple[str, str]]:
     """The rows while the query goes on; none where its log was compacted, or put back, while it was read."""
+    return unless_it_changes(rows_of, sink) or Counter()
+
+
+def files_so_far(sink: Path) -> list[str]:
+    """The files while the query goes on; none where its log was compacted, or put back, while it was read."""
+    return unless_it_changes(files_of, sink) or []
+
+
+def unless_it_changes(read: Callable[[Path], T], sink: Path) -> T | None:
+    """Return the findings of *read* in a sink; None where its log was compacted, or put back, while it was read."""
     try:
-        return rows_of(sink)
+        return read(sink)
     except FileNotFoundError:
-        return Counter()
+        return None

@@ -16,10 +16,10 @@ from actors.core.settings import CoreSettings
 from actors.core.system_messages import AskFailed, SystemMessage, Watch
 from actors.errors import RecipientTerminated
 from actors.messages import PoisonPill
-from actors.ref import ActorRef, Origin, Target
-from actors.rpc.codec import decode_error, encode_error
+from actors.ref import ActorRef, Origin, Target, current_cell
 from actors.rpc.gateway import Ask
 from actors.selection import SelectionMessage
+from actors.serialization import Serializer
 
 if TYPE_CHECKING:
     from actors.core.node import Node
@@ -39,6 +39,7 @@ class Asking(Dispatcher, abc.ABC):
     """What asks of the loop's own thread are made of."""
 
     promises: Promises
+    serializer: Serializer
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class Asking(Dispatcher, abc.ABC):
 
     def ask(self, ref: ActorRef, message: Any, timeout_s: float | None = None) -> Ask[Any]:
         """See `ActorRef.ask`; from any thread."""
-        return self._promised(functools.partial(self._ask, ref, message), timeout_s)
+        cell = current_cell.get()
+        return self._promised(functools.partial(self._ask, ref, message, None if cell is None else cell.ref), timeout_s)
 
     def graceful_stop(self, ref: ActorRef, timeout_s: float | None = None, message: Any = None) -> Ask[bool]:
         """Stop an actor and wait for its end; from any thread. Ends in True, or `AskTimeout`.
@@ -95,6 +97,8 @@ class Asking(Dispatcher, abc.ABC):
     def _promised(self, begin: Callable[[Any, float], None], timeout_s: float | None) -> Ask[Any]:
         if timeout_s is None:
             timeout_s = self.settings.ask_timeout_s
+        if not timeout_s > 0:
+            raise ValueError(f"the time allowed for an answer is a positive number of seconds, not {timeout_s!r}")
         if threading.get_ident() == self.thread:
             future = self.loop.create_future()
             begin(future, timeout_s)
@@ -107,14 +111,14 @@ class Asking(Dispatcher, abc.ABC):
     def _is_over(self) -> RecipientTerminated:
         return RecipientTerminated(f"the actor system {self.origin.system} has been terminated")
 
-    def _ask(self, ref: ActorRef, message: Any, future: Any, timeout_s: float) -> None:
+    def _ask(self, ref: ActorRef, message: Any, asker: ActorRef | None, future: Any, timeout_s: float) -> None:
         if self.is_closed:
             future.set_exception(self._is_over())
             return
         innermost = message
         while type(innermost) is SelectionMessage:
             innermost = innermost.message
-        promise = Promise(self.as_node, future, ref, type(innermost).__qualname__, timeout_s)
+        promise = Promise(self.as_node, future, ref, type(innermost).__qualname__, timeout_s, asker)
         try:
             self.send(ref, message, promise.ref)
         except Exception as error:  # a full mailbox, or a message that cannot travel
@@ -146,7 +150,7 @@ class Asking(Dispatcher, abc.ABC):
         elif promise.ref == asker:
             told = error
             if error.__traceback__ is not None:  # it was raised by the handler, and is not the asker's to raise again
-                told = decode_error(*encode_error(error))
+                told = self.serializer.loads(self.serializer.dumps(error))
                 told.__cause__ = error
             promise.deliver_system(AskFailed(told))
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from actors.core.cell_state import unrun
 from actors.core.supervising import Supervising
 from actors.core.system_messages import (
     Create,
@@ -151,22 +152,33 @@ class Cell(Supervising):
                 self._system = None
             try:
                 _SYSTEM[type(message)](self, message)
-            except Exception as error:  # a decider that fails, for example: as if the actor had
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a decider that fails, for example: as if the actor had
                 self.handle_failure(error, type(message).__name__)
 
     def _invoke(self, envelope: Envelope) -> None:
-        if type(envelope) is TimerEnvelope and not envelope.is_wanted(self._timers):
-            return
+        if type(envelope) is TimerEnvelope:
+            if not envelope.is_wanted(self._timers):
+                return
+            envelope = Envelope(*envelope)  # from now on a message like any other, which may be stashed
         self.envelope = envelope
         message = envelope[0]
         try:
             special = _SPECIAL.get(type(message))
             result = self._receive(message) if special is None else special(self, message)
-            if result is not None and inspect.isawaitable(result):
-                self.run_async(result, self._handled, self._message_failed)
-                return
+            if result is not None:
+                if inspect.isawaitable(result):
+                    self.run_async(result, self._handled, self._message_failed)
+                    return
+                error = unrun(result)
+                if error is not None:
+                    raise error
         except KeyboardInterrupt:
             raise
+        except asyncio.CancelledError as cancelled:  # of a future whose result it took
+            self._message_failed(self.cancelled(cancelled))
+            return
         except BaseException as error:  # whatever it is, the supervisor decides
             self._message_failed(error)
             return
@@ -244,6 +256,11 @@ class Cell(Supervising):
             self._timers.cancel_all()
             self._timers = None
 
+    def cancel_timers(self) -> None:
+        """The instance is about to have its last hook."""
+        if self._timers is not None:
+            self._timers.cancel_all()
+
     def stash(self) -> None:
         """Put the present message aside."""
         envelope = self.envelope
@@ -257,6 +274,8 @@ class Cell(Supervising):
         if len(self._stash) >= capacity:
             raise StashOverflow(f"the stash of {self.ref.path} holds {capacity} messages already")
         self._stash.append(envelope)
+        if isinstance(envelope.message, Terminated):
+            self.expect_terminated(envelope.message.actor)
 
     def unstash_all(self) -> None:
         """Put the messages of the stash back to the front of the mailbox."""
@@ -283,7 +302,7 @@ class Cell(Supervising):
         async def pipe() -> None:
             try:
                 result = await awaitable
-            except (Exception, asyncio.CancelledError) as error:
+            except (Exception, asyncio.CancelledError, SystemExit) as error:
                 result = Failure(error)
             recipient.tell(result, sender)
 

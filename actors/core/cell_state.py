@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import types
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -127,6 +128,10 @@ class CellState:
         """A child's process has died, or its creation there has failed."""
 
     @abstractmethod
+    def cancel_timers(self) -> None:
+        """The instance is about to have its last hook."""
+
+    @abstractmethod
     def reset_behavior(self) -> None:
         """Forget what the old instance has set up: behaviours, timers, the receive timeout."""
 
@@ -173,7 +178,11 @@ class CellState:
     def run_hook(self, result: Any, done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
         """Go on with *done* when what a hook has returned has ended: at once, unless it is a coroutine."""
         if result is None or not inspect.isawaitable(result):
-            done()
+            error = unrun(result)
+            if error is None:
+                done()
+            else:
+                failed(error)
             return
         self._in_hook = True
         self.run_async(result, done, failed)
@@ -195,8 +204,7 @@ class CellState:
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:  # of what it awaited, or at the end: no reason to end the system
-            error = ActorError(f"the coroutine of {self.ref.path} was cancelled")
-            error.__cause__ = cancelled
+            error = self.cancelled(cancelled)
         except BaseException as raised:  # also SystemExit: the supervisor decides
             error = raised
         self._busy = None
@@ -207,10 +215,26 @@ class CellState:
             failed(error)
         self.wake()
 
+    def cancelled(self, cancelled: asyncio.CancelledError) -> ActorError:
+        """The failure of a handler or hook that a cancellation has ended."""
+        error = ActorError(f"what {self.ref.path} was doing, or waiting for, was cancelled")
+        error.__cause__ = cancelled
+        return error
+
     def abort(self) -> None:
         """Cancel the coroutine that is running: the time allowed for stopping is over."""
         if self._busy is not None:
             self.node.loop.call_soon(self._busy.cancel)  # not at once: a coroutine that has not begun would never know
+
+
+def unrun(result: Any) -> TypeError | None:
+    """The error of a handler or hook that has returned a generator; None when it has not."""
+    if not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType)):
+        return None
+    return TypeError(
+        f"{result.__qualname__} returned a generator, of which no line has run: take the yield out of it; "
+        "to wait for something, write async def and await"
+    )
 
 
 def _nobody(message: Any) -> None:

@@ -79,10 +79,14 @@ class DeathWatch(CellState):
         """Tell the actor, by way of the mailbox: behind what the dead one had sent before."""
         if self._children is not None and self._children.is_terminating:
             return
+        self.expect_terminated(terminated.actor)
+        self.deliver_own(terminated, terminated.actor)
+
+    def expect_terminated(self, ref: ActorRef) -> None:
+        """The `Terminated` of *ref* is in the mailbox or the stash, to be received unless *ref* is unwatched before."""
         if self._stopped_watchees is None:
             self._stopped_watchees = set()
-        self._stopped_watchees.add(terminated.actor)
-        self.deliver_own(terminated, terminated.actor)
+        self._stopped_watchees.add(ref)
 
     def receive_terminated(self, message: Terminated) -> Any:
         """The actor handles a `Terminated`, unless it has stopped watching since that was queued."""

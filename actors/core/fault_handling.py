@@ -135,6 +135,7 @@ class FaultHandling(DeathWatch):
             self._await_children(cause, due)
         else:
             self.unstash_all()
+            self.cancel_timers()
             message = None if self.envelope is None else self.envelope.message
             try:
                 result = self.actor.pre_restart(cause, message)
@@ -240,6 +241,7 @@ class FaultHandling(DeathWatch):
             self._terminated()
             return
         self._ended = True
+        self.cancel_timers()
         try:
             result = actor.post_stop()
         except KeyboardInterrupt:

@@ -7,10 +7,11 @@ import concurrent.futures
 import math
 from typing import TYPE_CHECKING, Any
 
-from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage
+from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Unwatch, Watch
 from actors.errors import AskTimeout
 from actors.messages import Failure
 from actors.ref import ActorRef
+from actors.serialization import remote_error
 
 if TYPE_CHECKING:
     from actors.core.node import Node
@@ -19,7 +20,7 @@ AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 class Promise:
-    """Waits for the first message that it is sent.
+    """Waits for the first message that it is sent. Whoever watches its ref is told when it waits no more.
 
     Args:
         node: its node.
@@ -27,12 +28,23 @@ class Promise:
         recipient: who was asked.
         what: the type of the question.
         timeout_s: for how long to wait.
+        asker: the actor that asks, if it is one.
     """
 
-    __slots__ = ("_future", "_node", "_timeout_s", "_what", "deadline", "recipient", "ref")
+    __slots__ = ("_asker", "_future", "_node", "_timeout_s", "_watched_by", "_what", "deadline", "recipient", "ref")
 
-    def __init__(self, node: Node, future: AnyFuture, recipient: ActorRef, what: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        node: Node,
+        future: AnyFuture,
+        recipient: ActorRef,
+        what: str,
+        timeout_s: float,
+        asker: ActorRef | None = None,
+    ) -> None:
         self._node = node
+        self._asker = asker
+        self._watched_by: set[ActorRef] | None = None
         self._future = future
         self._what = what
         self._timeout_s = timeout_s
@@ -50,14 +62,34 @@ class Promise:
             self._succeed(message)
 
     def deliver_system(self, message: SystemMessage) -> None:
-        """The news that there will be no reply; of no use to anybody when there has been one."""
-        if isinstance(message, AskFailed) and self._node.promises.remove(self):
-            self.fail(message.error)
+        """The news that there will be no reply, of no use to anybody when there has been one; or somebody watches."""
+        match message:
+            case AskFailed(error):
+                if self._node.promises.remove(self):
+                    self.fail(error)
+            case Watch(watcher):
+                if self._watched_by is None:
+                    self._watched_by = set()
+                self._watched_by.add(watcher)
+                if self._node.promises.get(self.ref.path) is not self:
+                    self.tell_watchers()
+            case Unwatch(watcher):
+                if self._watched_by is not None:
+                    self._watched_by.discard(watcher)
+
+    def tell_watchers(self) -> None:
+        """Tell the watchers that the promise waits no more."""
+        watchers, self._watched_by = self._watched_by, None
+        for watcher in watchers or ():
+            self._node.send_system(watcher, DeathWatchNotification(self.ref))
 
     def expire(self) -> None:
         """The time is over; the promise has been removed already."""
+        sent = "" if self._asker is None else f"; {self._asker.path} has sent it"
         self.fail(
-            AskTimeout(f"{self.recipient.path} did not answer a message of type {self._what} in {self._timeout_s:g} s")
+            AskTimeout(
+                f"{self.recipient.path} did not answer a message of type {self._what} in {self._timeout_s:g} s{sent}"
+            )
         )
 
     def _succeed(self, value: Any) -> None:
@@ -66,8 +98,11 @@ class Promise:
 
     def fail(self, error: BaseException) -> None:
         """There will be no reply, because of *error*."""
-        if not self._future.done():
-            self._future.set_exception(error)
+        if self._future.done():
+            return
+        if not isinstance(error, Exception) or isinstance(error, StopIteration):
+            error = remote_error(error)  # the exit of another must not end whoever waits, nor what runs him
+        self._future.set_exception(error)
 
 
 class TerminationPromise(Promise):
@@ -138,7 +173,10 @@ class Promises:
 
     def remove(self, promise: Promise) -> bool:
         """Wait no more; False when it did not."""
-        return self._by_path.pop(promise.ref.path, None) is not None
+        if self._by_path.pop(promise.ref.path, None) is None:
+            return False
+        promise.tell_watchers()
+        return True
 
     def all(self) -> list[Promise]:
         """Those that wait."""
@@ -152,9 +190,8 @@ class Promises:
     def _expire(self) -> None:
         self._timer = None
         now = self._node.loop.time()
-        for path, promise in list(self._by_path.items()):
-            if promise.deadline <= now:
-                del self._by_path[path]
+        for promise in self.all():
+            if promise.deadline <= now and self.remove(promise):
                 promise.expire()
         if self._by_path:
             self._arm(min(promise.deadline for promise in self._by_path.values()))

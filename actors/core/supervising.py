@@ -72,6 +72,9 @@ class Supervising(FaultHandling):
                 directive = Directive.STOP
                 verdict = "stop, for it has failed too often"
         self._report(failed, verdict)
+        unmatched = strategy.unmatched(failed.error)
+        if unmatched is not None:
+            log.warning("%s: %s", self.ref.path, unmatched)
         match directive:
             case Directive.RESUME:
                 self.node.send_system(child.ref, Resume(failed.error))

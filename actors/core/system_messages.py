@@ -1,7 +1,7 @@
 """What cells say to each other beside the mailbox (Akka's `SystemMessage`s): supervision, watching, termination.
 
 They are handled before user messages, and also while the mailbox is suspended. Between processes they travel encoded as
-messages do; an error then arrives as `decode_error` rebuilds it.
+messages do, errors included.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.rpc.codec import wire_error
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
-from actors.rpc.gateway import Ask, RpcGateway, rpc_sync
+from actors.rpc.gateway import Ask, RpcGateway, reads, rpc_sync
 from actors.rpc.service import RpcService
 
 PATH = "/system/diagnostics"
@@ -75,6 +75,7 @@ class ProcessActors:
 class DiagnosticsGateway(RpcGateway):
     """Not fenced: a process tells of itself whether or not it leads."""
 
+    @reads
     def request_log_levels(self) -> Ask[dict[str, str]]:
         """The level of ``root`` and of each logger that has one of its own."""
         raise NotImplementedError
@@ -91,6 +92,7 @@ class DiagnosticsGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def request_actors(self) -> Ask[ProcessActors]:
         """The actors of the process, its dead letters, its connections."""
         raise NotImplementedError

@@ -5,7 +5,10 @@ What stock Thespian 4.0.1 does, and what is done about it here:
 - every socket binds all interfaces: here, loopback only;
 - whatever arrives is unpickled: here, only what carries a keyed BLAKE2 tag, checked first, whose key are random bytes
   that only this process and those forked from it have: what was recorded of another run is refused. All systems of a
-  process have the same one, since Thespian keeps it in a place that they share;
+  process have the same one, since Thespian keeps it in a place that they share. The tag is over sender, recipient and
+  the time of making too: what is passed on to another port, or sent again, is refused. An acknowledgement is one of
+  that message alone;
+- a wrong acknowledgement ends the process that waits for it: here, it sends the message again;
 - a peer may announce any length: here, control messages are small, and so is the limit;
 - anybody may hold connections open until the process has no descriptor left, and ends: here, there may be 64 on which
   no message with a good tag has come yet, and the oldest gives way;
@@ -19,15 +22,20 @@ Thespian carries creation, exit and placement of actors and nothing else: no pay
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
+import heapq
 import hmac
 import os
 import pickle
 import signal
 import socket
+import struct
+import threading
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +52,7 @@ MAXIMUM_STRANGERS = 64
 ADOPTION_DEADLINE_S = 5.0
 GUARDIAN_PID = "Understudy Guardian"
 
+_NAME = struct.Struct(">Q16s")
 _STANDARD_ERROR = 2
 _RUN_KEY = os.urandom(32)  # inherited by whatever is forked from here, and known to nobody else
 
@@ -97,8 +106,50 @@ def _is_the_parents(entry: Path) -> bool:
         sock.detach()
 
 
-class _TaggedPickle:
+class Receipts:
+    """The messages that one process has taken of late, so that it takes none of them again. Pure.
+
+    A message is named by the time at which it was made, by the machine's monotonic clock, and by the process that made
+    it. What is older than *since*, or than the last `REMEMBERED` messages, is not taken.
+
+    Args:
+        since: when the process's port was prepared, in nanoseconds: what was made earlier was for another process.
+    """
+
+    REMEMBERED = 4096
+
+    def __init__(self, since: int) -> None:
+        self._since = since
+        self._taken: set[tuple[int, bytes]] = set()
+        self._oldest: list[tuple[int, bytes]] = []
+
+    def is_taken(self, name: tuple[int, bytes]) -> bool:
+        """Whether that message has been taken, and is remembered."""
+        return name in self._taken
+
+    def take(self, name: tuple[int, bytes]) -> None:
+        """Take a message.
+
+        Raises:
+            ValueError: it was taken before, or is too old to know.
+        """
+        if name[0] <= self._since or name in self._taken:
+            raise ValueError("a message that was recorded and sent again was refused")
+        self._taken.add(name)
+        heapq.heappush(self._oldest, name)
+        if len(self._oldest) > self.REMEMBERED:
+            oldest = heapq.heappop(self._oldest)
+            self._taken.remove(oldest)
+            self._since = oldest[0]
+
+
+class TaggedPickle:
     """Pickle whose bytes carry a keyed tag, verified before anything is unpickled.
+
+        message  tag(32) made_at(8) maker(16) pickle of sender and message
+        ack      tag(32) of the kind of acknowledgement and of the tag of the message
+
+    The tag vouches for all of it, and for the recipient's port, which is not sent.
 
     Args:
         key: of 32 bytes; this process's own by default.
@@ -107,18 +158,47 @@ class _TaggedPickle:
     def __init__(self, key: bytes = _RUN_KEY) -> None:
         self._key = key
 
-    def _tag(self, data: bytes) -> bytes:
-        return hashlib.blake2b(data, key=self._key, digest_size=TAG_SIZE).digest()
+    def _tag(self, recipient: int, data: bytes) -> bytes:
+        return hashlib.blake2b(recipient.to_bytes(2) + data, key=self._key, digest_size=TAG_SIZE).digest()
 
-    def dumps(self, value: Any) -> bytes:
-        data = pickle.dumps(value)
-        return self._tag(data) + data
+    def dumps(self, value: Any, recipient: int, name: tuple[int, bytes]) -> bytes:
+        """Return the bytes of *value* for the process that listens on the port *recipient*."""
+        data = _NAME.pack(*name) + pickle.dumps(value)
+        return self._tag(recipient, data) + data
 
-    def loads(self, data: bytes) -> Any:
-        tag, body = data[:TAG_SIZE], data[TAG_SIZE:]
-        if not hmac.compare_digest(tag, self._tag(body)):
-            raise ValueError("a message without this system's tag was refused")
-        return pickle.loads(body)  # noqa: S301  # the tag proves that it comes from a process of this system
+    def name(self, data: bytes, recipient: int) -> tuple[int, bytes]:
+        """Return the name of a message that came on the port *recipient*.
+
+        Raises:
+            ValueError: no process of this system has sent it there.
+        """
+        tag, rest = data[:TAG_SIZE], data[TAG_SIZE:]
+        if not hmac.compare_digest(tag, self._tag(recipient, rest)):
+            raise ValueError("a message without this system's tag for its recipient was refused")
+        made_at, maker = _NAME.unpack_from(rest)
+        return made_at, maker
+
+    def loads(self, data: bytes, recipient: int) -> Any:
+        """Return the value of a message; raises as `name`."""
+        self.name(data, recipient)
+        return pickle.loads(data[TAG_SIZE + _NAME.size :])  # noqa: S301  # the tag proves that this system made it
+
+    def ack(self, kind: str, message: bytes) -> bytes:
+        """Return the acknowledgement of *message*."""
+        data = message[:TAG_SIZE] + kind.encode()
+        return hashlib.blake2b(data, key=self._key, digest_size=TAG_SIZE, person=b"acknowledgement").digest()
+
+
+def _refuse(_: bytes) -> Any:
+    raise ValueError("a message was refused that nobody has checked")
+
+
+def _frame(data: bytes) -> bytes:
+    return b"%d>%b" % (len(data), data)
+
+
+def _port(address: Any) -> int:
+    return int(address.addressDetails.sockname[1])
 
 
 class _BoundedReceiveBuffer(streamBuffer.ReceiveBuffer):  # type: ignore[misc]  # Thespian is untyped
@@ -137,10 +217,65 @@ class HardenedTransport(TCPTransport.TCPTransport):  # type: ignore[misc]
     """Thespian's TCP transport; its constructor runs first in every process of the system."""
 
     def __init__(self, init: Any, *args: Any) -> None:
+        self._pickle = TaggedPickle()
+        self._maker = os.urandom(16)
+        self._made_at = 0
+        self._receipts = Receipts(getattr(init, "prepared_at", time.monotonic_ns()))
         if isinstance(init, TCPTransport.TCPEndpoint):
             drop_inherited_sockets()
             _tie_to_parent(init)
         super().__init__(init, *args)
+
+    def external_transport_clone(self) -> HardenedTransport:
+        return HardenedTransport(TCPTransport.ExternalTransportCopy(), self._adminAddr, self.txOnly, False)
+
+    def prepEndpoint(self, *args: Any) -> Any:  # noqa: N802  # Thespian's name
+        endpoint = super().prepEndpoint(*args)
+        endpoint.prepared_at = time.monotonic_ns()  # nobody can know the address of the new process yet
+        return endpoint
+
+    def serializer(self, intent: Any) -> bytes:
+        self._made_at = max(time.monotonic_ns(), self._made_at + 1)
+        value, name = (self.myAddress, intent.message), (self._made_at, self._maker)
+        return _frame(self._pickle.dumps(value, _port(intent.targetAddr), name))
+
+    def _addedDataToIncoming(self, inc: Any, *args: Any, **options: Any) -> Any:  # noqa: N802  # Thespian's name
+        buffer = inc._rData
+        if not buffer.isDone():
+            return super()._addedDataToIncoming(inc, *args, **options)
+        data, port = buffer._buf, _port(self.myAddress)
+        buffer._deserialize = partial(self._take, port)
+        with _ACKNOWLEDGING:
+            TCPTransport.ackMsg = TCPTransport.ackDataErrMsg = b""
+            with contextlib.suppress(ValueError):  # without a good tag it is refused below, and nothing is said to it
+                name = self._pickle.name(data, port)
+                TCPTransport.ackMsg = _frame(self._pickle.ack(streamBuffer.ackPacket, data))
+                TCPTransport.ackDataErrMsg = _frame(self._pickle.ack(streamBuffer.ackDataErrPacket, data))
+                if self._receipts.is_taken(name):  # perhaps its sender has not got the acknowledgement
+                    buffer._deserialize = _refuse
+                    TCPTransport.ackDataErrMsg = TCPTransport.ackMsg
+            return super()._addedDataToIncoming(inc, *args, **options)
+
+    def _take(self, port: int, data: bytes) -> Any:
+        self._receipts.take(self._pickle.name(data, port))
+        return self._pickle.loads(data, port)
+
+    def _check_XMIT_4_done(self, intent: Any, rcv: bytes) -> Any:  # noqa: N802  # Thespian's name
+        intent.ackbuf._deserialize = partial(self._acknowledged, intent)
+        try:
+            return super()._check_XMIT_4_done(intent, rcv)
+        except ValueError:
+            intent.backoffPause(True)
+            intent.stage = self._XMITStepRetry
+            return self._nextTransmitStep(intent)
+
+    def _acknowledged(self, intent: Any, data: bytes) -> Any:
+        """Return what came where an acknowledgement is due: one, or a message, which is taken later."""
+        sent = intent.serMsg.partition(b">")[2]
+        for kind in (streamBuffer.ackPacket, streamBuffer.ackDataErrPacket):
+            if hmac.compare_digest(data, self._pickle.ack(kind, sent)):
+                return kind
+        return self._pickle.loads(data, _port(self.myAddress))
 
     def _acceptNewIncoming(self) -> None:  # noqa: N802  # Thespian's name
         super()._acceptNewIncoming()
@@ -167,6 +302,14 @@ def _tie_to_parent(init: Any) -> None:
 
 
 GUARDIAN_ENV = "UNDERSTUDY_GUARDIAN_PID"
+_ACKNOWLEDGING = threading.RLock()
+"""Held while a message is acknowledged: Thespian takes the words for that from a place that all threads share."""
+
+
+class _Checked:
+    """Serializer that Thespian gets: nothing is read but by way of a `HardenedTransport`."""
+
+    loads = staticmethod(_refuse)
 
 
 class HardenedSystemBase(multiprocTCPBase.ActorSystemBase):  # type: ignore[misc]
@@ -194,11 +337,8 @@ def harden() -> None:
         raise ActorSystemError(
             f"thespian {version} is installed; only {SUPPORTED_VERSION} is supported: pip install it"
         )
-    tagged = _TaggedPickle()
-    TCPTransport.serializer = tagged
+    TCPTransport.serializer = _Checked
     TCPTransport.ReceiveBuffer = _BoundedReceiveBuffer
-    TCPTransport.ackMsg = streamBuffer.toSendBuffer(streamBuffer.ackPacket, tagged.dumps)
-    TCPTransport.ackDataErrMsg = streamBuffer.toSendBuffer(streamBuffer.ackDataErrPacket, tagged.dumps)
     IPBase.IPActorAddress.bindArgs = property(lambda address: (("127.0.0.1", address.sockname[1]),))
     os.environ["THESPIAN_BASE_IPADDR"] = "127.0.0.1"
     os.environ[GUARDIAN_ENV] = str(os.getpid())

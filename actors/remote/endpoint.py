@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.core.promise import Promise
 from actors.core.system_messages import DeathWatchNotification, SystemMessage, Terminate
-from actors.errors import EndpointStateError, Quarantined, SerializationError, WireError
+from actors.errors import EndpointStateError, Quarantined, RecipientUnreachable, SerializationError, WireError
 from actors.event_stream import Table
+from actors.messages import Failure
 from actors.props import CreateOrder
 from actors.ref import ActorRef
 from actors.remote.gateway import PATH, NodeGateway, NodeId, Route
@@ -247,7 +248,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     @rpc_tell
     def subscriptions(self, origin: int, payload: bytes) -> None:
-        table = {ref: frozenset(names) for ref, names in self._node.serializer.loads(payload)}
+        table = {ref: tuple(entries) for ref, entries in self._node.serializer.loads(payload)}
         if self._remoting.placing is not None:
             self._remoting.placing.subscribed(origin, table)
         else:
@@ -299,3 +300,10 @@ class _WirePromise(Promise):
             self._future.set_result(self._node.serializer.dumps(value))
         except SerializationError as error:
             self._future.set_exception(error)
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no reply. The error travels as one in a message does: as its own type, where that can be."""
+        if isinstance(error, RecipientUnreachable):
+            super().fail(error)  # the link of the asking node looks for these
+        else:
+            self._succeed(Failure(error))

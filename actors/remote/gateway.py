@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.address import ActorAddress
-from actors.rpc.gateway import Ask, RpcGateway
+from actors.rpc.gateway import Ask, RpcGateway, reads
 
 PATH = "/system/node"
 
@@ -97,6 +97,7 @@ class NodeGateway(RpcGateway):
         """Stop an actor once it has handled what it has, and wait for its end: for clients, whom nobody can tell."""
         raise NotImplementedError
 
+    @reads
     def resolve(self, path: str, uid: int) -> Ask[Route]:
         """Where *path* is hosted; asked of the root node. Waits while the actor is being created."""
         raise NotImplementedError
@@ -129,6 +130,7 @@ class NodeGateway(RpcGateway):
 class PulseGateway(RpcGateway):
     """Shows that a process runs, from a thread of its own: an actor that computes for a minute is not dead."""
 
+    @reads
     def beat(self) -> Ask[int]:
         """The uid of the node that runs here."""
         raise NotImplementedError

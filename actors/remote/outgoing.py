@@ -182,7 +182,7 @@ class SubscriptionsParcel:
 
     def __init__(self, origin: int, serializer: Serializer, table: Table) -> None:
         self._origin = origin
-        self._payload = serializer.dumps([[ref, sorted(names)] for ref, names in table.items()])
+        self._payload = serializer.dumps([[ref, list(entries)] for ref, entries in table.items()])
 
     def send(self, gateway: NodeGateway) -> None:
         gateway.subscriptions(self._origin, self._payload)

@@ -219,15 +219,17 @@ class BlockingConnection(Reader):
             return
         if connected is None:
             return
-        sock, tls = connected
         with self._lock:
             if self.broken is not None:
-                sock.close()
+                connected.sock.close()
                 return
-            if tls is not None:
-                self._outbox.tls = tls
-                self._intake.decrypt_with(tls, self._outbox.tls_lock)
-            self._sock = sock
+            if connected.tls is not None:
+                self._outbox.tls = connected.tls
+                self._intake.decrypt_with(connected.tls, self._outbox.tls_lock)
+            if connected.tags is not None:
+                self._outbox.tags, receives = connected.tags
+                self._intake.check_with(receives)
+            self._sock = connected.sock
             self._used_at = time.monotonic()
             if not self._push():
                 self._helper.wake()

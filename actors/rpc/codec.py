@@ -16,7 +16,7 @@ from cattrs.preconf.msgpack import make_converter
 
 import actors.errors
 from actors.errors import ActorError, RemoteError, WireError
-from actors.rpc.gateway import Ask, RpcGateway, gateway_methods
+from actors.rpc.gateway import FENCING_MARK, READS, RECIPIENT, Ask, RpcGateway, gateway_methods
 
 ERROR_TEXT_LIMIT = 32 * 1024
 
@@ -93,7 +93,10 @@ def _first_cause(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """What the wire needs to know of one gateway method; `plain` are its parameters' types, if all travel as is."""
+    """Facts of one gateway method that the wire needs.
+
+    `plain` are its parameters' types, if all travel as is. `fenced_by` is the component whose leaders alone call it.
+    """
 
     name: str
     signature: inspect.Signature
@@ -104,6 +107,7 @@ class MethodSpec:
     encode_result: Hook | None
     decode_result: Hook
     plain: tuple[type, ...] | None
+    fenced_by: str | None = None
 
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Bind and encode the arguments of a call; raises TypeError as a local call would."""
@@ -177,6 +181,7 @@ def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
             encode_result=_encoder(result),
             decode_result=_decoder(result),
             plain=kinds if all(kind in _PLAIN for kind in kinds) else None,
+            fenced_by=None if (fence := getattr(function, FENCING_MARK, None)) in (READS, RECIPIENT) else fence,
         )
     _method_specs[gateway] = specs
     return specs
@@ -246,10 +251,10 @@ def encode_error(error: BaseException) -> list[str]:
         message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     except Exception as broken:  # it is a user's __str__ that fails; the asker is to know the error all the same
         message = f"(its text cannot be had: {type(broken).__name__})"
-    return [name, _sendable(message), _sendable(text)]
+    return [name, sendable(message), sendable(text)]
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """*text* of bounded length, and with what UTF-8 cannot carry (the lone surrogates of file names) escaped."""
     if len(text) > ERROR_TEXT_LIMIT:
         half = ERROR_TEXT_LIMIT // 2

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from actors.rpc.tls import TlsConfig
 
+_LOOPBACK = {"127.0.0.1", "localhost"}
+
 
 @dataclass(frozen=True, slots=True)
 class RpcConfig:
@@ -16,7 +18,10 @@ class RpcConfig:
         system: name of the actor system, the part before ``@`` in addresses.
         bind_host: address to listen on; loopback by default.
         port: TCP port; 0 takes a free one.
-        socket_dir: directory of the Unix sockets of this machine's processes, or None for TCP only.
+        socket_dir: directory of the Unix sockets of this machine's processes, which are then reached by these alone;
+            None for TCP only.
+        shares_host: whether processes without a socket in that directory may listen at the same address, as those of
+            another actor system do; they are reached by TCP.
         frame_size: largest message in bytes.
         ask_timeout_s: default time allowed for an ask, in seconds.
         connect_timeout_s: time allowed for making a connection, in seconds.
@@ -32,6 +37,7 @@ class RpcConfig:
     bind_host: str = "127.0.0.1"
     port: int = 0
     socket_dir: Path | None = None
+    shares_host: bool = False
     frame_size: int = 10 * 1024 * 1024
     ask_timeout_s: float = 10.0
     connect_timeout_s: float = 5.0
@@ -45,8 +51,11 @@ class RpcConfig:
         return None if self.socket_dir is None else self.socket_dir / f"rpc-{port}"
 
     def local_socket(self, host: str, port: int) -> Path | None:
-        """The Unix socket to reach ``host:port`` by: None when that is another machine, or there is no such socket."""
+        """The Unix socket to reach ``host:port`` by; None where that is to be reached by TCP.
+
+        Where the port's process has ended, another user may have bound the port: so it is never both.
+        """
         path = self.unix_socket(port)
-        if path is None or not (host == self.bind_host or host.startswith("127.") or host == "localhost"):
+        if path is None or not (host == self.bind_host or {host, self.bind_host} <= _LOOPBACK):
             return None
-        return path if path.exists() else None
+        return path if path.exists() or not self.shares_host else None

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from actors.errors import ActorError, AuthenticationError, FrameTooLarge, RecipientUnreachable, RemoteError, WireError
 from actors.rpc import codec, wire
 from actors.rpc.pending import PendingAsk, PendingAsks
-from actors.rpc.security import MAC_SIZE, ClientHandshake, ServerHandshake
+from actors.rpc.records import RecordReader
+from actors.rpc.security import MAC_SIZE, ClientHandshake, ServerHandshake, far_end, near_end
 from actors.rpc.stream import Stream
 
 if TYPE_CHECKING:
-    import socket
-
     from actors.rpc.service import RpcService
     from actors.rpc.tls import TlsStream
 
@@ -29,10 +29,11 @@ REMEDY = "send it as a blob, or raise rpc.frame-size on every process of the clu
 class _Connection(Stream):
     """What both sides share: the handshake's bytes are cut off the stream first."""
 
-    def __init__(self, service: RpcService, handshake: ClientHandshake | ServerHandshake) -> None:
+    _handshake: ClientHandshake | ServerHandshake
+
+    def __init__(self, service: RpcService) -> None:
         super().__init__(service.loop, service.poller)
         self._service = service
-        self._handshake = handshake
         self._early = bytearray()
         self._decoder = wire.FrameDecoder(service.config.frame_size)
         self._untaken: Iterator[list[Any]] | None = None
@@ -41,6 +42,14 @@ class _Connection(Stream):
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
         self._deadline = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
         super().attach(sock, tls)
+
+    def _tag(self) -> None:
+        """From here on both sides send records, unless kernel or TLS make them unnecessary."""
+        if self._tls is None and self.sock is not None and self.sock.family != socket.AF_UNIX:
+            to_server, to_client = self._handshake.tags()
+            serves = isinstance(self._handshake, ServerHandshake)
+            self._sends, receives = (to_client, to_server) if serves else (to_server, to_client)
+            self._records = RecordReader(receives)
 
     def _handshake_late(self) -> None:
         # On the client this is a hung process, not a wrong secret: who retries on an unreachable peer has to go on.
@@ -59,8 +68,15 @@ class _Connection(Stream):
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
+            self._tag()
             self._may_flush = True
             self.established()
+        if self._records is not None:
+            try:
+                data = self._records.feed(data)
+            except ActorError as error:
+                self.fail(error)
+                return
         self._take(self._decoder.feed(data))
 
     def _take(self, messages: Iterator[list[Any]]) -> None:
@@ -120,7 +136,7 @@ class ServerConnection(_Connection):
     """
 
     def __init__(self, service: RpcService, peer: str) -> None:
-        super().__init__(service, ServerHandshake(service.secret, "rpc"))
+        super().__init__(service)
         self._peer = peer
         self._dispatch = service.dispatch
         self.fetches_results = False
@@ -132,6 +148,7 @@ class ServerConnection(_Connection):
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
         self._service.connections.add(self)
         self._service.newcomers[self] = None
+        self._handshake = ServerHandshake(self._service.secret, "rpc", near_end(sock))
         super().attach(sock, tls)
 
     def established(self) -> None:
@@ -219,13 +236,18 @@ class ClientConnection(_Connection):
     """
 
     def __init__(self, service: RpcService, on_closed: Callable[[ActorError], None]) -> None:
-        super().__init__(service, ClientHandshake(service.secret, "rpc"))
+        super().__init__(service)
         self._on_closed = on_closed
         self._closed = False
         self._pending = PendingAsks(service.loop)
         self._next_id = 0
         if service.offload.offloader is not None:
             self.send(service.encoder.encode([wire.OFFLOADED, 0, "", 0]))
+
+    def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
+        """As `Stream.attach`; raises OSError when the connection broke as soon as it was made."""
+        self._handshake = ClientHandshake(self._service.secret, "rpc", far_end(sock))
+        super().attach(sock, tls)
 
     def started(self) -> None:
         if isinstance(self._handshake, ClientHandshake):
@@ -306,5 +328,5 @@ def connection_error(message: list[Any]) -> ActorError:
 def again(error: ActorError) -> ActorError:
     """The same error once more: one exception object must not be raised in several places."""
     if isinstance(error, RemoteError):
-        return RemoteError(error.type_name, error.message, error.remote_traceback)
+        return RemoteError(error.type_name, error.message, error.remote_traceback, error.kinds)
     return type(error)(str(error))

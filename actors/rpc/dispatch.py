@@ -8,11 +8,19 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actors.errors import ActorError, ActorSystemError, EndpointStateError, FrameTooLarge, UnknownActor, WireError
+from actors.errors import (
+    ActorError,
+    ActorSystemError,
+    EndpointStateError,
+    FencingError,
+    FrameTooLarge,
+    UnknownActor,
+    WireError,
+)
 from actors.rpc import codec, wire
 from actors.rpc.codec import MethodSpec
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
-from actors.rpc.gateway import FencingToken
+from actors.rpc.fencing import ACTING, Leadership, received
 from actors.rpc.offload import Offload
 from actors.rpc.tables import MethodTable, method_table
 
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN = 1000
+PLAIN_TOKEN = 2
 Outcome = asyncio.Future[Any]
 
 
@@ -43,8 +52,36 @@ class Served:
         kind = type(endpoint)
         self._own_check = kind.check_token not in (RpcEndpoint.check_token, FencedRpcEndpoint.check_token)
 
-    def check_token(self, token: Any) -> None:
-        """Refuse a call whose token (as it came over the wire) does not fit; raises `FencingError` or `WireError`."""
+    def admit(self, token: Any, spec: MethodSpec | None) -> Leadership | None:
+        """Check a call's fencing fields (as they came over the wire): the one place where calls are refused as stale.
+
+        Args:
+            token: the fields.
+            spec: the method that is called; None where there is none of that name.
+
+        Returns:
+            the leadership that the call acts under.
+
+        Raises:
+            FencingError: it is meant for another leadership, or acts under a former one, or under none where the
+                method wants one.
+            WireError: the fields are malformed.
+        """
+        endpoint = self.endpoint
+        required = None if spec is None else spec.fenced_by
+        if required is None and not (type(token) is list and len(token) > PLAIN_TOKEN):
+            self._check_recipient(token)
+            return None
+        recipient, leadership = received(token)
+        endpoint.check_token(recipient)
+        if leadership is not None:
+            endpoint.fences.check(leadership)
+        if required is not None and spec is not None and (leadership is None or not leadership.is_of(required)):
+            acting = "no leadership" if leadership is None else f"the leadership of {leadership.component}"
+            raise FencingError(f"{endpoint.path} takes {spec.name}() of a {required} that leads; this has {acting}")
+        return leadership
+
+    def _check_recipient(self, token: Any) -> None:
         endpoint = self.endpoint
         if not self._own_check:
             if isinstance(endpoint, FencedRpcEndpoint):
@@ -58,7 +95,7 @@ class Served:
                     return
             elif token is None:
                 return
-        endpoint.check_token(_fencing_token(token))
+        endpoint.check_token(received(token)[0])
 
 
 class Dispatcher:
@@ -152,12 +189,12 @@ class Dispatcher:
             endpoint = served.endpoint
             if not endpoint.running:
                 raise EndpointStateError(f"{path} is starting or stopping; try again")
-            served.check_token(token)
             method = served.table.get(name)
+            leadership = served.admit(token, None if method is None else method[0])
             if method is None:
                 self.dead_letters += 1
                 raise UnknownActor(f"{path} has no method {name!r}")
-            spec, handler, is_coroutine = method
+            spec = method[0]
             if type(args) is str and correlation is not None and self._offload.offloader is not None:
                 connection.handler_started()
                 self._offload.spawn(self._fetch_arguments(message, connection))
@@ -166,6 +203,25 @@ class Dispatcher:
         except (ActorError, ValueError, TypeError, LookupError) as error:
             self._fail(connection, correlation, path, name, error)
             return
+        if leadership is None:
+            self._begin(served, method, values, correlation, connection)
+            return
+        acting = ACTING.set(leadership)
+        try:
+            self._begin(served, method, values, correlation, connection)
+        finally:
+            ACTING.reset(acting)
+
+    def _begin(
+        self,
+        served: Served,
+        method: tuple[MethodSpec, Callable[..., Any], bool],
+        values: list[Any],
+        correlation: int | None,
+        connection: ServerConnection,
+    ) -> None:
+        spec, handler, is_coroutine = method
+        endpoint = served.endpoint
         if is_coroutine:
             endpoint.pending_starts += 1
             connection.handler_started()
@@ -314,11 +370,3 @@ def _ended(served: Served, connection: ServerConnection, task: asyncio.Task[None
 
 def _stopped(served: Served, spec: MethodSpec) -> EndpointStateError:
     return EndpointStateError(f"{served.endpoint.path} was stopped before it had answered {spec.name}()")
-
-
-def _fencing_token(fields: Any) -> FencingToken | None:
-    if fields is None:
-        return None
-    if not isinstance(fields, list) or [type(value) for value in fields] != [int, str]:
-        raise WireError("malformed fencing token: not [epoch, session]")
-    return FencingToken(*fields)

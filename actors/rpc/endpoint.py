@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import AskTimeout, EndpointStateError, FencingError
+from actors.rpc.fencing import Fences
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class RpcEndpoint:
         self.name = name
         self.log = logging.getLogger(f"{type(self).__module__}.{type(self).__name__}")
         self.termination: asyncio.Future[None] = service.loop.create_future()
+        self.fences = Fences()
         self.running = False
         self.pending_starts = 0
         self._spawned: set[asyncio.Task[Any]] = set()
@@ -156,6 +158,16 @@ class RpcEndpoint:
 
         self.service.loop.call_soon_threadsafe(arrange)
         return Ask(outcome, self.service.loop, allowed_s)
+
+    def gateway(
+        self,
+        address: ActorAddress | str,
+        gateway_type: type[G],
+        token: FencingToken | None = None,
+        timeout_s: float | None = None,
+    ) -> G:
+        """A gateway for this endpoint's own calls; see `RpcService.gateway`. A leader's carries its leadership."""
+        return self.service.gateway(address, gateway_type, token, timeout_s)
 
     def self_gateway(self, gateway_type: type[G]) -> G:
         """A gateway to this endpoint itself (Flink's `getSelfGateway`): its calls are messages, taken in their turn.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.errors import ActorError, RecipientUnreachable
 from actors.rpc import connection as loop_connection
-from actors.rpc.security import PROOF_SIZE, ClientHandshake
+from actors.rpc.records import Tags
+from actors.rpc.security import PROOF_SIZE, ClientHandshake, check_peer_is_us, far_end
 from actors.rpc.tls import TlsStream
 from actors.rpc.transport import no_delay
 
@@ -24,10 +26,23 @@ TICK_S = 1.0
 _RECEIVE_TIMEOUT = struct.pack("@ll", int(TICK_S), 0)
 
 
-def establish(
-    caller: ThreadCaller, host: str, port: int, until: float
-) -> tuple[socket.socket, TlsStream | None] | None:
-    """An authenticated connection, blocking, with TLS if the caller has certificates; None when *until* came first.
+@dataclass(frozen=True, slots=True)
+class Established:
+    """An authenticated connection.
+
+    Args:
+        sock: blocking.
+        tls: encrypts what is sent and decrypts what is received; None for plain.
+        tags: of what is sent, and of what is received; None where records are not needed.
+    """
+
+    sock: socket.socket
+    tls: TlsStream | None
+    tags: tuple[Tags, Tags] | None
+
+
+def establish(caller: ThreadCaller, host: str, port: int, until: float) -> Established | None:
+    """An authenticated connection, with TLS if the caller has certificates; None when *until* came first.
 
     Raises:
         RecipientUnreachable: nothing listens there, or it does not answer.
@@ -40,7 +55,7 @@ def establish(
         sock = connect(config.local_socket(host, port), host, port, min(by, until))
         by = time.monotonic() + handshake_timeout_s()
         tls = None if sock.family == socket.AF_UNIX else caller.tls_stream()
-        authenticate(sock, caller.secret, tls, min(by, until))
+        handshake = authenticate(sock, caller.secret, tls, min(by, until))
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
     except BaseException as error:
@@ -55,11 +70,16 @@ def establish(
             raise RecipientUnreachable(f"no handshake within {handshake_timeout_s():g} s") from error
         reason = "no answer" if late else (error.strerror or str(error))
         raise RecipientUnreachable(f"nothing can be reached at {host}:{port} ({reason})") from error
-    return sock, tls
+    return Established(sock, tls, handshake.tags() if tls is None and sock.family != socket.AF_UNIX else None)
 
 
 def connect(local: Path | None, host: str, port: int, until: float) -> socket.socket:
-    """A connected socket, by way of *local* where somebody listens there; raises OSError, TimeoutError at *until*."""
+    """A connected socket: to *local*, or by TCP when that is None.
+
+    Raises:
+        OSError: it cannot be connected; TimeoutError at *until*.
+        AuthenticationError: another user listens at *local*.
+    """
     if local is not None:
         sock = socket.socket(socket.AF_UNIX)
         try:
@@ -67,11 +87,10 @@ def connect(local: Path | None, host: str, port: int, until: float) -> socket.so
                 sock.settimeout(_left(until))
                 try:
                     sock.connect(str(local))
+                    check_peer_is_us(sock)
                     return sock
                 except BlockingIOError:
                     time.sleep(RETRY_S)  # its backlog is full
-        except (FileNotFoundError, ConnectionRefusedError):
-            sock.close()
         except BaseException:
             sock.close()
             raise
@@ -80,14 +99,14 @@ def connect(local: Path | None, host: str, port: int, until: float) -> socket.so
     return sock
 
 
-def authenticate(sock: socket.socket, secret: bytes, tls: TlsStream | None, until: float) -> None:
+def authenticate(sock: socket.socket, secret: bytes, tls: TlsStream | None, until: float) -> ClientHandshake:
     """Agree TLS if any, then prove each other the secret; raises TimeoutError at *until*.
 
     Raises:
         AuthenticationError, WireError: as `ClientHandshake.receive` and `TlsStream.receive`.
         RecipientUnreachable: the server closed the connection meanwhile.
     """
-    handshake = ClientHandshake(secret, "rpc")
+    handshake = ClientHandshake(secret, "rpc", far_end(sock))
     received = bytearray()
     outgoing = handshake.hello()
     while True:
@@ -99,7 +118,7 @@ def authenticate(sock: socket.socket, secret: bytes, tls: TlsStream | None, unti
             sock.sendall(outgoing)
             outgoing = b""
             if handshake.done:
-                return
+                return handshake
             data = sock.recv(PROOF_SIZE - len(received) if tls is None else 65536)
         except ConnectionError:
             data = b""

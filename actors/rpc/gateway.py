@@ -32,6 +32,7 @@ from actors.errors import AskTimeout
 T = TypeVar("T")
 S = TypeVar("S")
 P = ParamSpec("P")
+D = TypeVar("D", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,6 +41,10 @@ class FencingToken:
 
     epoch: int
     session: str
+
+    def fields(self) -> tuple[int, str]:
+        """The token as a message carries it."""
+        return self.epoch, self.session
 
 
 class Ask(Generic[T]):
@@ -106,6 +111,32 @@ class FencedRpcGateway(RpcGateway):
 
 
 RPC_MARK = "__rpc_method__"
+FENCING_MARK = "__rpc_fencing__"
+
+READS = "nothing"
+RECIPIENT = "its recipient"
+
+
+def reads(declared: D) -> D:
+    """Declare that a gateway's method changes nothing: any leader of former times may ask."""
+    setattr(declared, FENCING_MARK, READS)
+    return declared
+
+
+def fenced_by(component: str) -> Callable[[D], D]:
+    """Declare whose leadership fences a gateway's method, which changes something.
+
+    Args:
+        component: the one whose leaders alone call it, such as ``resourcemanager``, or a kind of them, such as
+            ``jobmaster``: a call without a leadership of it is refused. Or `RECIPIENT`: others than leaders may call it
+            too, and the token of the leadership that the call is meant for fences it.
+    """
+
+    def mark(declared: D) -> D:
+        setattr(declared, FENCING_MARK, component)
+        return declared
+
+    return mark
 
 
 def rpc(

@@ -5,22 +5,28 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from actors.errors import FrameTooLarge, RecipientUnreachable
 from actors.rpc import wire
+from actors.rpc.records import Tags, unseal
 from actors.rpc.tls import TlsStream
 from actors.rpc.transport import LARGE_READ_SIZE, READ_SIZE
 
 _LENGTH = struct.Struct(">I")
 
 
+_Checked = tuple[Tags, Sequence[bytes], int]
+"""How far the records of a connection have been checked: the tags of those that come next, what came in those before
+and is not handled yet, and how many bytes the next one has at least."""
+
+
 class Intake:
     """Reads a socket and hands on each message. Used by the connection's reader only, whoever that is.
 
     A KeyboardInterrupt may end any step, and the next reader goes on: a piece is stored by the same C call that reads
-    it, and a message may be handed on twice.
+    it, a record is taken off by the same one that notes that it was checked, and a message may be handed on twice.
 
     Args:
         maximum: largest body of a frame, in bytes.
@@ -33,17 +39,27 @@ class Intake:
         self._tls: TlsStream | None = None
         self._tls_lock = threading.Lock()
         self._encrypted: list[bytes] = []
+        self._records: list[Any] = []
+        """Pieces received on a connection with records: `_Checked`, then those not checked yet."""
         self._pieces: list[bytes] = []
+        self._inbox = self._pieces
         self._read_size = (READ_SIZE,)
 
     def decrypt_with(self, tls: TlsStream, lock: threading.Lock) -> None:
         """The connection is encrypted; *lock* guards *tls*, which the senders use too."""
         self._tls, self._tls_lock = tls, lock
+        self._inbox = self._encrypted
+
+    def check_with(self, tags: Tags) -> None:
+        """The connection carries records with these tags."""
+        self._records.append((tags, (), 0))
+        self._inbox = self._records
 
     @property
     def waits(self) -> bool:
         """Whether something has been received that is not (known to be) handled."""
-        return bool(self._pieces or self._encrypted)
+        records = self._records
+        return bool(self._pieces or self._encrypted or (records and (len(records) > 1 or records[0][1])))
 
     def receive(self, sock: socket.socket, flags: tuple[int]) -> None:
         """Read once, and handle what is complete.
@@ -58,24 +74,29 @@ class Intake:
         """
         # The interpreter looks for signals between calls: with ``data = sock.recv(...)`` an interrupt could come when
         # the bytes are read and not yet stored.
-        (self._pieces if self._tls is None else self._encrypted).extend(map(sock.recv, self._read_size, flags))
+        self._inbox.extend(map(sock.recv, self._read_size, flags))
         self.decode()
 
     def decode(self) -> None:
         """Handle what is complete; raises as `receive`."""
+        if self._records:
+            self._decode_records(self._records)
+            return
         if self._tls is not None:
             self._decrypt(self._tls)
-        pieces = self._pieces
-        if not pieces:
-            return
+        if self._pieces:
+            self._pieces[:] = self._take_frames(self._pieces)
+
+    def _take_frames(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
+        """Handle the complete frames of *pieces*, and return what is left of them."""
         if not pieces[-1]:
             raise RecipientUnreachable("the connection broke")
+        data = pieces[0]
         if len(pieces) > 1:
-            if len(pieces[0]) >= wire.HEADER_SIZE and sum(map(len, pieces)) < self._frame_end(pieces[0], 0):
-                return
-            pieces[:] = [b"".join(pieces)]
-        data, position = pieces[0], 0
-        end = len(data)
+            if len(data) >= wire.HEADER_SIZE and sum(map(len, pieces)) < self._frame_end(data, 0):
+                return pieces
+            data = b"".join(pieces)
+        position, end = 0, len(data)
         while end - position >= wire.HEADER_SIZE:
             stop = self._frame_end(data, position)
             if stop > end:
@@ -84,9 +105,30 @@ class Intake:
             position = stop
         self._read_size = (LARGE_READ_SIZE if end >= READ_SIZE else READ_SIZE,)
         if position == end:
-            pieces.clear()
-        elif position:
-            pieces[:] = [data[position:]]
+            return ()
+        return (data[position:] if position else data,)
+
+    def _decode_records(self, records: list[Any]) -> None:
+        """Check the records that have come, and handle what is complete in them; each step may be done twice."""
+        checked: _Checked = records[0]
+        tags, pieces, needed = checked
+        if len(records) > 1:
+            data = records[-1]
+            if not data:
+                raise RecipientUnreachable("the connection broke")
+            if len(records) > 2:
+                if sum(map(len, records[1:])) < needed:
+                    return
+                data = b"".join(records[1:])
+            tags = tags.copy()
+            payloads, used, needed = unseal(tags, data)
+            left = (data[used:],) if used < len(data) else ()
+            pieces = (*pieces, *payloads) if pieces else payloads
+            if pieces:
+                pieces = self._take_frames(pieces)
+            records[:] = ((tags, pieces, needed), *left)
+        elif pieces:
+            records[0] = (tags, self._take_frames(pieces), needed)
 
     def _decrypt(self, tls: TlsStream) -> None:
         """Not a step that may be done twice: whoever is interrupted in it has to end the connection."""

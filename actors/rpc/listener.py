@@ -10,8 +10,9 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.errors import ActorSystemError
+from actors.errors import ActorSystemError, AuthenticationError
 from actors.rpc.connection import ServerConnection
+from actors.rpc.security import check_peer_is_us
 
 if TYPE_CHECKING:
     from actors.rpc.service import RpcService
@@ -62,6 +63,13 @@ class Listener:
 
     def _serve(self, sock: socket.socket, peer: str) -> None:
         service = self._service
+        if sock.family == socket.AF_UNIX:
+            try:
+                check_peer_is_us(sock)
+            except AuthenticationError as error:
+                log.warning("refused %s: %s", peer, error)
+                sock.close()
+                return
         ServerConnection(service, peer).attach(sock, service.tls_stream(sock, server_side=True))
         if len(service.newcomers) > service.config.unauthenticated:
             next(iter(service.newcomers)).make_way()

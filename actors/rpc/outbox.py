@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
+from actors.rpc.records import Tags, seal
 from actors.rpc.tls import TlsStream
 
 
@@ -12,12 +13,14 @@ class Outbox:
     """Frames in their order, and what the kernel did not take of the last. Used under the connection's lock.
 
     Attributes:
+        tags: make records of what is sent, if set.
         tls: encrypts, if set; shared with the reader, hence `tls_lock`.
         size: bytes of the frames, without the rest of the one that is being sent.
     """
 
     def __init__(self) -> None:
         self.size = 0
+        self.tags: Tags | None = None
         self.tls: TlsStream | None = None
         self.tls_lock = threading.Lock()
         self._frames: list[bytes] = []
@@ -44,6 +47,8 @@ class Outbox:
                     data = frames[0] if len(frames) == 1 else b"".join(frames)
                     frames.clear()
                     self.size = 0
+                    if self.tags is not None:
+                        data = seal(self.tags, data)
                     self._rest = data if self.tls is None else self._encrypt(self.tls, data)
                 sent = sock.send(self._rest, socket.MSG_DONTWAIT)
                 self._rest = b"" if sent == len(self._rest) else memoryview(self._rest)[sent:]

@@ -1,4 +1,4 @@
-"""A client's connection to one other process, over its Unix socket where there is one, else over TCP."""
+"""A client's connection to one other process: over its Unix socket if both share a directory of them, else over TCP."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.errors import ActorError, RecipientUnreachable
+from actors.errors import ActorError, AuthenticationError, RecipientUnreachable
 from actors.rpc.connection import ClientConnection
+from actors.rpc.security import check_peer_is_us
 
 if TYPE_CHECKING:
     from actors.rpc.service import RpcService
@@ -26,7 +27,7 @@ class Peer:
     Args:
         service: the RPC service it belongs to.
         host: host of the other process.
-        port: its TCP port; where it runs on this machine, its Unix socket is taken instead.
+        port: its TCP port; where it runs on this machine, its Unix socket is taken instead (`RpcConfig.local_socket`).
     """
 
     def __init__(self, service: RpcService, host: str, port: int) -> None:
@@ -42,33 +43,26 @@ class Peer:
     async def _open(self, host: str, port: int) -> None:
         try:
             async with asyncio.timeout(self._service.config.connect_timeout_s):
-                sock = await self._connect(host, port)
+                local = self._service.config.local_socket(host, port)
+                sock = await (self._connect_tcp(host, port) if local is None else self._connect_unix(local))
+            self._connection.attach(sock, self._service.tls_stream(sock, server_side=False))
         except (OSError, TimeoutError) as error:
             reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
             self._connection.fail(RecipientUnreachable(f"nothing can be reached at {host}:{port} ({reason})"))
-        else:
-            self._connection.attach(sock, self._service.tls_stream(sock, server_side=False))
+        except AuthenticationError as error:
+            self._connection.fail(error)
 
-    async def _connect(self, host: str, port: int) -> socket.socket:
-        local = self._service.config.local_socket(host, port)
-        if local is not None and (sock := await self._connect_unix(local)) is not None:
-            return sock
-        return await self._connect_tcp(host, port)
-
-    async def _connect_unix(self, path: Path) -> socket.socket | None:
-        """The connected socket; None where nobody listens any more."""
+    async def _connect_unix(self, path: Path) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.setblocking(False)
             while True:
                 try:
                     sock.connect(str(path))
+                    check_peer_is_us(sock)
                     return sock
                 except BlockingIOError:  # its backlog is full; asyncio's sock_connect would take that for success
                     await asyncio.sleep(RETRY_S)
-                except (FileNotFoundError, ConnectionRefusedError):
-                    sock.close()
-                    return None
         except BaseException:
             sock.close()
             raise

@@ -1,19 +1,20 @@
 """Mutual authentication of a connection by a challenge over the cluster secret, as a sans-I/O state machine.
 
 Both sides prove that they hold the secret without showing it; fresh random nonces from both make a recorded
-handshake worthless. The *service* name is part of every proof, so that a proof for one port is none for another.
+handshake worthless. The *service* name is part of every proof, so that a proof for one port is none for another. So is
+the *target*, the address and port that the client has dialled: a handshake that is passed on to another port is none.
 
-    client -> server   HELLO   magic(4) version(1) client_nonce(32)
+    client -> server   HELLO   magic(4) version(1) client_nonce(32) target(18)
     server -> client   PROOF   magic(4) version(1) server_nonce(32) mac(32)
     client -> server   ANSWER  mac(32)
 
-A server that is greeted in another version refuses, and says so in the form that every version of the client reads:
+A server that is greeted in another version, or as another target than it is, refuses:
 
     server -> client   REFUSAL magic(4) version(1) zeroes(64), which is as long as a PROOF; then it closes
 
-so the HELLO of every version begins with magic and version and is at least as long as this one, and so are the PROOF
-and the REFUSAL. Used by the RPC ports and by the blob port (`blob.server`). Until `done` is true a server must act on
-nothing but the handshake.
+Every version's HELLO begins with magic and version and has at least 37 bytes, as in version 1; every PROOF and REFUSAL
+has at least 69. Used by the RPC ports and by the blob port (`blob.server`). Until `done` is true a server must act on
+nothing but the handshake. What follows it carries tags (`actors.rpc.records`); the handshake makes their keys.
 """
 
 from __future__ import annotations
@@ -25,16 +26,24 @@ import os
 import secrets
 import socket
 import stat
+import struct
 from pathlib import Path
 
 from actors.errors import AuthenticationError, ProtocolVersionMismatch, WireError
+from actors.rpc.records import Tags
 
 MAGIC = b"UNDR"
-VERSION = 1
+VERSION = 2
 NONCE_SIZE = 32
 MAC_SIZE = 32
-HELLO_SIZE = len(MAGIC) + 1 + NONCE_SIZE
-PROOF_SIZE = HELLO_SIZE + MAC_SIZE
+TARGET_SIZE = 18
+GREETING_SIZE = len(MAGIC) + 1 + NONCE_SIZE
+"""Bytes that the HELLO of every version has at least: so many are read before its version is looked at."""
+HELLO_SIZE = GREETING_SIZE + TARGET_SIZE
+PROOF_SIZE = GREETING_SIZE + MAC_SIZE
+LOCAL = bytes(TARGET_SIZE)
+"""The target of a Unix socket, which the kernel and its directory's mode keep to this user."""
+_CREDENTIALS = struct.Struct("@iII")
 MINIMUM_SECRET_SIZE = 16
 MAXIMUM_SECRET_SIZE = 64 * 1024
 REFUSAL = (MAGIC + bytes([VERSION])).ljust(PROOF_SIZE, b"\0")
@@ -115,17 +124,62 @@ def _create_secret(path: Path) -> None:
         ) from error
 
 
+def far_end(sock: socket.socket) -> bytes:
+    """The target that *sock* is connected to, as its client sees it; LOCAL for a Unix socket. Raises OSError."""
+    return LOCAL if sock.family == socket.AF_UNIX else _target(*sock.getpeername()[:2])
+
+
+def near_end(sock: socket.socket) -> bytes:
+    """The target that *sock* has been accepted at, as its server sees it; LOCAL for a Unix socket. Raises OSError."""
+    return LOCAL if sock.family == socket.AF_UNIX else _target(*sock.getsockname()[:2])
+
+
+def _target(host: str, port: int) -> bytes:
+    host = host.partition("%")[0]  # the zone of a link-local address is another on each machine
+    packed = socket.inet_pton(socket.AF_INET6, host if ":" in host else f"::ffff:{host}")
+    return packed + port.to_bytes(2)
+
+
+def _show(target: bytes) -> str:
+    if target == LOCAL:
+        return "a Unix socket"
+    host = socket.inet_ntop(socket.AF_INET6, target[:16]).removeprefix("::ffff:")
+    return f"{host}:{int.from_bytes(target[16:])}"
+
+
+def check_peer_is_us(sock: socket.socket) -> None:
+    """Refuse the other end of a Unix socket when it is another user's process.
+
+    Raises:
+        AuthenticationError: it is, by the credentials that the kernel noted when it connected or began to listen.
+    """
+    size = _CREDENTIALS.size
+    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    if user != os.geteuid():
+        raise AuthenticationError(
+            f"the other end of the Unix socket is a process of user {user}, and this one's user is {os.geteuid()}"
+        )
+
+
 class _Handshake:
     """What both sides share: `expects` says how many bytes the next step takes; 0 when the handshake is over."""
 
-    def __init__(self, secret: bytes, service: str, expects: int) -> None:
+    def __init__(self, secret: bytes, service: str, target: bytes, expects: int) -> None:
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-auth").digest()
         self._service = service.encode()
+        self._target = target
+        self._client_nonce = b""
+        self._server_nonce = b""
         self.expects = expects
         self.done = False
 
-    def _mac(self, role: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-        message = b"|".join((role, self._service, client_nonce.hex().encode(), server_nonce.hex().encode()))
+    def tags(self) -> tuple[Tags, Tags]:
+        """The tags of what the client sends, and of what the server sends; once `done`."""
+        return Tags(self._mac(b"to server")), Tags(self._mac(b"to client"))
+
+    def _mac(self, role: bytes) -> bytes:
+        bound = (self._client_nonce, self._server_nonce, self._target)
+        message = b"|".join((role, self._service, *(part.hex().encode() for part in bound)))
         return hmac.digest(self._key, message, "sha256")
 
     def _begin_step(self, data: bytes) -> None:
@@ -153,17 +207,18 @@ class ServerHandshake(_Handshake):
     Args:
         secret: the cluster secret.
         service: name of the service the port offers, e.g. ``"rpc"`` or ``"blob"``.
+        target: the `near_end` of the connection.
 
     Attributes:
-        refusal: what to send before closing when `receive` has raised. A peer of another version is told this one's;
-            whoever does not hold the secret, or speaks another protocol, is told nothing.
+        refusal: what to send before closing when `receive` has raised. A peer of another version, or that has dialled
+            another target, is told so; whoever does not hold the secret, or speaks another protocol, is told nothing.
     """
 
-    def __init__(self, secret: bytes, service: str) -> None:
-        super().__init__(secret, service, HELLO_SIZE)
+    def __init__(self, secret: bytes, service: str, target: bytes) -> None:
+        super().__init__(secret, service, target, GREETING_SIZE)
         self.refusal = b""
-        self._client_nonce = b""
         self._server_nonce = os.urandom(NONCE_SIZE)
+        self._taken = 0
 
     def receive(self, data: bytes) -> bytes:
         """Take the peer's next *expects* bytes and return what to send back (possibly nothing).
@@ -171,54 +226,79 @@ class ServerHandshake(_Handshake):
         Raises:
             WireError: not our protocol.
             ProtocolVersionMismatch: another version; `refusal` tells the peer.
-            AuthenticationError: the peer's proof is wrong.
+            AuthenticationError: the peer's proof is wrong, or it has dialled another target.
         """
         self._begin_step(data)
-        if not self._client_nonce:
-            try:
-                self._check_preamble(data)
-            except ProtocolVersionMismatch:
-                self.refusal = REFUSAL
-                raise
-            self._client_nonce = data[5:HELLO_SIZE]
-            self.expects = MAC_SIZE
-            proof = self._mac(b"server", self._client_nonce, self._server_nonce)
-            return MAGIC + bytes([VERSION]) + self._server_nonce + proof
-        if not hmac.compare_digest(data, self._mac(b"client", self._client_nonce, self._server_nonce)):
+        self._taken += 1
+        return (self._greeted, self._dialled, self._answered)[self._taken - 1](data)
+
+    def _greeted(self, data: bytes) -> bytes:
+        try:
+            self._check_preamble(data)
+        except ProtocolVersionMismatch:
+            self.refusal = REFUSAL
+            raise
+        self._client_nonce = data[5:]
+        self.expects = TARGET_SIZE
+        return b""
+
+    def _dialled(self, data: bytes) -> bytes:
+        if data != self._target:
+            self.refusal = REFUSAL
+            raise AuthenticationError(
+                f"the peer has dialled {_show(data)}, and this is {_show(self._target)}: its connection was passed on "
+                "by somebody, or its address translated"
+            )
+        self.expects = MAC_SIZE
+        return MAGIC + bytes([VERSION]) + self._server_nonce + self._mac(b"server")
+
+    def _answered(self, data: bytes) -> bytes:
+        if not hmac.compare_digest(data, self._mac(b"client")):
             raise AuthenticationError("the peer does not hold this cluster's secret")
         self.done = True
         return b""
 
 
 class ClientHandshake(_Handshake):
-    """The connecting side: send `hello()`, feed the server's PROOF_SIZE bytes to `receive()`, send what it returns."""
+    """The connecting side: send `hello()`, feed the server's PROOF_SIZE bytes to `receive()`, send what it returns.
 
-    def __init__(self, secret: bytes, service: str) -> None:
-        super().__init__(secret, service, PROOF_SIZE)
+    Args:
+        secret: the cluster secret.
+        service: name of the service that is wanted.
+        target: the `far_end` of the connection.
+    """
+
+    def __init__(self, secret: bytes, service: str, target: bytes) -> None:
+        super().__init__(secret, service, target, PROOF_SIZE)
         self._client_nonce = os.urandom(NONCE_SIZE)
 
     def hello(self) -> bytes:
         """The first bytes of the connection."""
-        return MAGIC + bytes([VERSION]) + self._client_nonce
+        return MAGIC + bytes([VERSION]) + self._client_nonce + self._target
 
     def receive(self, data: bytes) -> bytes:
         """Check the server's proof and return the answer to send; raises as `ServerHandshake.receive`."""
         self._begin_step(data)
         self._check_preamble(data)
-        server_nonce, proof = data[5:HELLO_SIZE], data[HELLO_SIZE:]
-        if not hmac.compare_digest(proof, self._mac(b"server", self._client_nonce, server_nonce)):
+        if data == REFUSAL:
+            raise AuthenticationError(
+                f"the server is not at {_show(self._target)}, which was dialled, and refuses a connection that was "
+                "passed on or translated (by a tunnel, a proxy or NAT): dial its own address"
+            )
+        self._server_nonce = data[5:GREETING_SIZE]
+        if not hmac.compare_digest(data[GREETING_SIZE:], self._mac(b"server")):
             raise AuthenticationError("the server does not hold this cluster's secret")
         self.done = True
-        return self._mac(b"client", self._client_nonce, server_nonce)
+        return self._mac(b"client")
 
 
-def authenticate_client_socket(sock: socket.socket, secret: bytes, service: str) -> None:
-    """Run the client's side of the handshake on a blocking socket.
+def authenticate_client_socket(sock: socket.socket, secret: bytes, service: str) -> ClientHandshake:
+    """Run the client's side of the handshake on a blocking socket and return it, done.
 
     Raises:
         AuthenticationError, WireError: as `ClientHandshake.receive`; a connection closed midway is the former.
     """
-    handshake = ClientHandshake(secret, service)
+    handshake = ClientHandshake(secret, service, far_end(sock))
     sock.sendall(handshake.hello())
     proof = bytearray()
     while len(proof) < PROOF_SIZE:
@@ -227,3 +307,4 @@ def authenticate_client_socket(sock: socket.socket, secret: bytes, service: str)
             raise AuthenticationError("the server closed the connection during the handshake")
         proof += chunk
     sock.sendall(handshake.receive(bytes(proof)))
+    return handshake

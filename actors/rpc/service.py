@@ -20,6 +20,7 @@ from actors.rpc.config import RpcConfig
 from actors.rpc.connection import ServerConnection
 from actors.rpc.dispatch import Dispatcher
 from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.fencing import Fence
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from actors.rpc.listener import Listener, listen_tcp, listen_unix
 from actors.rpc.offload import Offload, Offloader
@@ -140,7 +141,7 @@ class RpcService:
         self,
         address: ActorAddress | str,
         gateway_type: type[G],
-        token: FencingToken | None = None,
+        token: FencingToken | Fence | None = None,
         timeout_s: float | None = None,
     ) -> G:
         """A gateway to the actor at *address*; the connection is made by the first call and made anew when it broke.
@@ -148,7 +149,8 @@ class RpcService:
         Args:
             address: the actor's address or its text form.
             gateway_type: the interface that it implements.
-            token: the leadership that the calls are meant for, for fenced endpoints.
+            token: the leadership that the calls are meant for, for fenced endpoints; in the gateways of a leader, the
+                `Fence` with that and its own.
             timeout_s: time allowed for each ask, in seconds (default ``rpc.ask-timeout``).
 
         Raises:
@@ -168,11 +170,15 @@ class RpcService:
             self._peer(target)
 
     def ask(
-        self, target: ActorAddress, spec: MethodSpec, arguments: list[Any], token: FencingToken | None, timeout_s: float
+        self,
+        target: ActorAddress,
+        spec: MethodSpec,
+        arguments: list[Any],
+        token: FencingToken | Fence | None,
+        timeout_s: float,
     ) -> Ask[Any]:
         """Send an ask (used by the generated gateways)."""
-        fields = None if token is None else (token.epoch, token.session)
-        message = [wire.ASK, 0, target.path, spec.name, arguments, fields]
+        message = [wire.ASK, 0, target.path, spec.name, arguments, token]
         if threading.get_ident() == self._thread:
             future: asyncio.Future[Any] = self.loop.create_future()
             self._send_ask(target, spec, message, future, timeout_s)
@@ -194,14 +200,20 @@ class RpcService:
     def _send_ask(
         self, target: ActorAddress, spec: MethodSpec, message: list[Any], future: asyncio.Future[Any], timeout_s: float
     ) -> None:
+        token = message[5]
         try:
             peer = self._peer(target)
             peer.check_room()
+            if token is not None:
+                message[5] = token.fields()
+                if type(token) is Fence:
+                    future.add_done_callback(token.answered)
             peer.ask(
                 message, spec.decode_result, future, timeout_s, functools.partial(_timed_out, target, spec, timeout_s)
             )
         except FrameTooLarge as error:
             if self.offload.offloader is not None and type(message[4]) is list:
+                message[5] = token  # the leader passes its gate once more when the arguments have been put
                 self.offload.spawn(self._offload_ask(target, spec, message, future, timeout_s))
             elif not future.done():
                 future.set_exception(error)
@@ -233,16 +245,19 @@ class RpcService:
                 message[4] = key
                 self._send_ask(target, spec, message, future, max(0.0, deadline - self.loop.time()))
 
-    def tell(self, target: ActorAddress, name: str, arguments: list[Any], token: FencingToken | None) -> None:
+    def tell(self, target: ActorAddress, name: str, arguments: list[Any], token: FencingToken | Fence | None) -> None:
         """Send a tell (used by the generated gateways): at most once, no reply, never an error to the caller."""
-        message = [wire.TELL, target.path, name, arguments, None if token is None else (token.epoch, token.session)]
+        message = [wire.TELL, target.path, name, arguments, token]
         if threading.get_ident() == self._thread or self._closed:
             self._send_tell(target, message)
         else:
             self.loop.call_soon_threadsafe(self._send_tell, target, message)
 
     def _send_tell(self, target: ActorAddress, message: list[Any]) -> None:
+        token = message[4]
         try:
+            if token is not None:
+                message[4] = token.fields()
             self._peer(target).tell(self.encoder.encode(message))
         except ActorError as error:
             log.warning("a message to %s was not sent: %s", target, error)

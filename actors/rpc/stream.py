@@ -8,6 +8,7 @@ import socket
 from collections import deque
 
 from actors.errors import ActorError
+from actors.rpc.records import RecordReader, Tags, seal
 from actors.rpc.tls import TlsStream
 from actors.rpc.transport import LARGE_READ_SIZE, READ_SIZE, Poller, finish, no_delay
 
@@ -30,6 +31,8 @@ class Stream:
         self._poller = poller
         self._fd = -1
         self._tls: TlsStream | None = None
+        self._sends: Tags | None = None
+        self._records: RecordReader | None = None
         self._read_size = READ_SIZE
         self._out: list[bytes] = []
         self._out_size = 0
@@ -205,7 +208,8 @@ class Stream:
         """Hand what is queued to the kernel, or to the backlog."""
         if self._out and self._may_flush:
             out, self._out, self._out_size = self._out, [], 0
-            self.write(out[0] if len(out) == 1 else b"".join(out))
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self.write(data if self._sends is None else seal(self._sends, data))
 
     def write(self, data: bytes) -> None:
         """Send *data* after all that was sent before."""

@@ -12,6 +12,7 @@ from actors.errors import ActorSystemError
 from actors.rpc import codec
 from actors.rpc.codec import MethodSpec
 from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.fencing import Fence
 from actors.rpc.gateway import RPC_MARK, FencingToken, RpcGateway, gateways_of
 
 MethodTable = dict[str, tuple[MethodSpec, Callable[..., Any], bool]]
@@ -40,7 +41,9 @@ def proxy_type(gateway_type: type[RpcGateway]) -> type[Any]:
     class RemoteGateway(gateway_type):  # type: ignore[valid-type,misc]  # the base is a run-time value, by design
         __slots__ = ("address", "service", "timeout_s", "token")
 
-        def __init__(self, service: Any, address: ActorAddress, token: FencingToken | None, timeout_s: float) -> None:
+        def __init__(
+            self, service: Any, address: ActorAddress, token: FencingToken | Fence | None, timeout_s: float
+        ) -> None:
             self.service = service
             self.address = address
             self.token = token

@@ -9,8 +9,10 @@
 An ERROR with correlation id 0 (asks count from 1) is about the connection: the server's last word before it closes it.
 OFFLOADED is a REPLY whose value is elsewhere (`actors.rpc.offload`); from a client, with correlation id 0, it says that
 the client can fetch such. An ASK whose arguments are elsewhere has the text of their key in place of the list.
-A fencing token is ``[epoch, session]``. Nothing here is ever unpickled; MessagePack extension types are refused; its
-own timestamp arrives as a float (seconds since 1970).
+A fencing token is ``[epoch, session]`` of the leadership that a call is meant for. In a call of a leader it is
+``[epoch | nil, session | nil, component, epoch, session]``: the second half is the leadership that it acts under.
+Nothing here is ever unpickled; MessagePack extension types are refused; its own timestamp arrives as a float (seconds
+since 1970).
 """
 
 from __future__ import annotations

@@ -90,12 +90,12 @@ class MemoryNetwork:
         """Every node knows at once whom the others' subscriptions are for."""
         nodes = self._systems[origin]
         for node in nodes:
-            table: dict[ActorRef, frozenset[str]] = {}
+            table: dict[ActorRef, tuple[str, ...]] = {}
             for other in nodes:
                 if other is not node:
-                    for ref, names in other.event_stream.table.items():
+                    for ref, entries in other.event_stream.table.items():
                         here = node.ref(ref.path, ref.uid, ref.origin)
-                        table[here] = table.get(here, frozenset()) | names
+                        table[here] = (*table.get(here, ()), *entries)
             node.event_stream.replace(table)
 
     def find(self, ref: ActorRef) -> MemoryNode | None:

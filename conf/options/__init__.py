@@ -26,6 +26,7 @@ from conf.options.job import (
     JobStoreType,
     RestartStrategyOptions,
     RestartStrategyType,
+    SparkDriverChoice,
 )
 from conf.options.kubernetes import ImagePullPolicy, KubernetesOptions
 from conf.options.metrics import MetricOptions
@@ -64,6 +65,7 @@ __all__ = [
     "RestartStrategyType",
     "RpcOptions",
     "SecurityOptions",
+    "SparkDriverChoice",
     "SparkOptions",
     "StateBackend",
     "StreamingOptions",
@@ -120,6 +122,7 @@ AREAS = (
 JOB_OPTIONS: frozenset[ConfigOption[Any]] = frozenset(
     (
         *Area("", RestartStrategyOptions),
+        JobOptions.SPARK_DRIVER,
         CheckpointingOptions.INTERVAL,
         CheckpointingOptions.MIN_PAUSE,
         CheckpointingOptions.TIMEOUT,

@@ -17,6 +17,14 @@ class RestartStrategyType(Enum):
     EXPONENTIAL_DELAY = "exponential-delay"
 
 
+class SparkDriverChoice(Enum):
+    """Which Spark driver a script runs on."""
+
+    AUTO = "auto"
+    SHARED = "shared"
+    OWN = "own"
+
+
 class JobOptions:
     """Slots, tasks and logs of jobs."""
 
@@ -44,6 +52,15 @@ class JobOptions:
         Duration("30 s"),
         "30 s",
         "How long a cancelled task may take to end before its process is killed (Flink's default is 180 s).",
+    )
+    SPARK_DRIVER = option(
+        "task.spark-driver",
+        Choice(SparkDriverChoice),
+        "auto",
+        "Which Spark driver a script runs on. `shared`: its TaskExecutor's, with the other tasks there. `own`: one "
+        "that is started for it, which takes some seconds and `spark.driver.memory` more, and ends with it. `auto`: "
+        "its own where its text shows that it needs one (docs/isolation.md), else the shared one. A script with jars "
+        "always gets its own. A job may set it for itself; `job run --own-driver` does.",
     )
     LOGS_RETENTION = option(
         "job.logs.retention",
@@ -171,6 +188,13 @@ class JobStoreOptions:
         Duration("1 h"),
         "1 h",
         "How long a finished job is kept.",
+    )
+    LOG_SIZE = option(
+        "jobstore.log-size",
+        MemorySize("256 mb"),
+        "256 mb",
+        "How much room the JobMasters' logs of finished jobs may take on each machine. They go with their jobs; beyond "
+        "this size the oldest go first, but not those of the job that ended last.",
     )
 
 

@@ -52,7 +52,8 @@ class RestOptions:
         "rest.authentication.enabled",
         Boolean(),
         "true",
-        "Whether every request has to show the token, as `Authorization: Bearer TOKEN`.",
+        "Whether every request has to show the token, as `Authorization: Bearer TOKEN`. Without it every user of the "
+        "machine may run code as the cluster's user.",
     )
     TOKEN_FILE = computed_option(
         "rest.authentication.token-file",
@@ -86,7 +87,8 @@ class RestOptions:
         "rest.server.max-connections",
         Integer(1, 65536, example="256"),
         "256",
-        "How many connections the web endpoint serves at once; more are refused with status 503.",
+        "How many connections that have shown the token the web endpoint serves at once; more are refused with status "
+        "503. Connections that have not shown it are bounded apart: of more than 256 the oldest are closed.",
     )
     REFRESH_INTERVAL = option(
         "web.refresh-interval",

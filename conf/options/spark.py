@@ -55,13 +55,21 @@ class SparkOptions:
         "2 min",
         "How long a driver JVM may take until it answers.",
     )
+    WARM_UP = option(
+        "taskmanager.spark.warm-up",
+        Boolean(),
+        "true",
+        "Run some small jobs in a new driver JVM, before the first job or beside it: Spark loads what nearly every job "
+        "needs. Turn it off for a cluster that runs one short job, which then has the cores to itself. A driver that "
+        "is not warmed makes no archive of classes (`spark.cds.enabled`), and starts from one that another has made.",
+    )
     WARM_UP_QUERIES = option(
         "taskmanager.spark.warm-up-queries",
         Integer(0, 10_000),
         "150",
-        "How many small queries a new driver JVM runs while it has no task, half of the time, beside those that it "
-        "always begins with: Java compiles what it meets often, and after 150 a small job costs half the work. They "
-        "take some 40 s of one core. None are run on a Spark cluster, nor in a driver of your own.",
+        "How many small queries a new driver JVM runs while it has no task, half of the time, after those of "
+        "`taskmanager.spark.warm-up`: Java compiles what it meets often, and after 150 a small job costs half the "
+        "work. They take some 40 s of one core. None are run on a Spark cluster, nor in a driver of your own.",
     )
     CDS_ENABLED = option(
         "spark.cds.enabled",

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor, WireError
+from actors.errors import ActorError, WireError
 from actors.process.logs import configure_logging
 from blob.errors import BlobConnectionError, BlobError, BlobServerError
 from conf.configuration import Configuration
@@ -39,12 +39,13 @@ from runtime.application.book import (
 )
 from runtime.application.client import ApplicationGateway
 from runtime.application.program import ApplicationFiles, PackagedProgram
-from runtime.client import ClusterClient
+from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError
+from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.session import connect
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterError, ClusterNotRunning
-from runtime.gateways.errors import JobAlreadyTerminatedError, JobNotFoundError, JobNotReachableError
+from runtime.gateways.errors import PASSING, JobAlreadyTerminatedError, JobNotFoundError, JobNotReachableError
 from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS, write_job_log
 from runtime.jobmaster.execution_state import JobStatus
@@ -57,15 +58,7 @@ T = TypeVar("T")
 POLL_S = 0.2
 RETRY_S = 0.5
 
-_PASSING = (
-    AskTimeout,
-    BlobConnectionError,
-    BlobServerError,
-    FencingError,
-    JobNotReachableError,
-    RecipientUnreachable,
-    UnknownActor,
-)
+_PASSING = (*PASSING, BlobConnectionError, BlobServerError)
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +260,7 @@ class ApplicationBootstrap:
             try:
                 return ask()
             except (ActorError, BlobError, JobNotReachableError) as error:
-                if type(error) is not ActorError and not isinstance(error, _PASSING):
+                if type(error) not in (ActorError, NoAnswerError) and not isinstance(error, _PASSING):
                     raise
                 log.warning("the cluster does not answer, it is asked again: %s", error)
                 time.sleep(RETRY_S)
@@ -294,13 +287,14 @@ def _connected(configuration: Configuration) -> ClusterClient:
 
 def main() -> int:
     """The exit status is 0 when the application is over and the cluster told to end."""
+    await_gate()
     context = ComponentContext.read(*sys.argv[1:3])
     configuration, directory = context.configuration, context.directory
     configure_logging(log_config(configuration, directory, "application"))
     try:
         with _connected(configuration) as client:
             ApplicationBootstrap(client, configuration, directory).run()
-    except (ClusterError, WireError, OSError) as error:
+    except (ClusterError, ClusterStoppedError, WireError, OSError) as error:
         log.critical("the application cannot go on: %s", error, exc_info=True)
         return 1
     return 0

@@ -73,6 +73,18 @@ class CheckpointClient(ABC):
                 return status, job_status
             time.sleep(POLL_S)
 
+    @staticmethod
+    def stop_failure(status: OperationStatus, job_status: JobStatus | None) -> str:
+        """Return why `stop_and_await_end` has not done all that was asked for; empty where it has."""
+        if status.state is not OperationState.COMPLETED:
+            return status.error
+        if job_status is not JobStatus.FINISHED:
+            ended = "goes on" if job_status is None else f"is {job_status.value}"
+            return f"savepoint {status.path} is whole, but the job {ended}"
+        return (
+            "" if status.drained else f"the job is not drained: {'; '.join(status.notes)}; its savepoint: {status.path}"
+        )
+
     def roll_back(
         self, job_id: JobID, target: str | Path, *, new_query_id: bool = False, trigger_id: TriggerID | None = None
     ) -> OperationStatus:

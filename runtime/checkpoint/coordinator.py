@@ -14,7 +14,7 @@ from __future__ import annotations
 import posixpath
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.instructions import (
@@ -28,9 +28,11 @@ from runtime.checkpoint.instructions import (
     TriggerTasks,
 )
 from runtime.checkpoint.messages import (
+    NO_TOTALS,
     AcknowledgeCheckpoint,
     CheckpointMetadata,
     CheckpointOutcome,
+    CheckpointTotals,
     CheckpointTrigger,
     DeclineCheckpoint,
     OperationState,
@@ -76,11 +78,11 @@ class CheckpointCoordinator:
         self._allocating: _Request | None = None
         self._pending: dict[int, PendingCheckpoint] = {}
         self._outcomes: OrderedDict[int, CheckpointOutcome] = OrderedDict()
-        self._latest: CheckpointMetadata | None = None
+        self._completed: dict[int, CheckpointMetadata] = {}
         self._last_triggered_s = at.monotonic_s
         self._last_completed_s: float | None = None
         self._failures_in_a_row = 0
-        self._stop: TriggerID | None = None
+        self._stop: CheckpointTrigger | None = None
         self._running = RunningTasks()
 
     # ------------------------------------------------------------------ views
@@ -88,7 +90,18 @@ class CheckpointCoordinator:
     @property
     def latest(self) -> CheckpointMetadata | None:
         """The completed checkpoint to go back to."""
-        return self._latest
+        return next(reversed(self._completed.values()), None)
+
+    @property
+    def earlier(self) -> tuple[CheckpointMetadata, ...]:
+        """The completed checkpoints before the latest one that are still kept, the newest first."""
+        return tuple(self._completed.values())[-2::-1]
+
+    def needed_beside(self, metadata: CheckpointMetadata) -> frozenset[int]:
+        """The numbers of the checkpoints that a new one must not subsume: the last one that is known to load."""
+        if metadata.is_proven:
+            return frozenset()
+        return frozenset([number for number, item in self._completed.items() if item.is_proven][-1:])
 
     @property
     def completed(self) -> frozenset[str]:
@@ -109,7 +122,7 @@ class CheckpointCoordinator:
     @property
     def stop_operation(self) -> OperationStatus | None:
         """The stop-with-savepoint that is under way or done; None where there is none."""
-        return None if self._stop is None else self._operations.find(self._stop)
+        return None if self._stop is None else self._operations.find(self._stop.trigger_id)
 
     def statistics(self, at: Instant) -> CheckpointStatsSnapshot:
         """The figures now."""
@@ -127,12 +140,33 @@ class CheckpointCoordinator:
 
     # ----------------------------------------------------------------- events
 
-    def recovered(self, completed: Sequence[CheckpointMetadata]) -> None:
-        """What the store holds, the oldest first; to be called once, before all else."""
+    @property
+    def totals(self) -> CheckpointTotals:
+        """The counters that a successor goes on from."""
+        return self._stats.totals
+
+    def counted(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
+        """A checkpoint that is about to be stored, with the counters as they are when it is."""
+        totals = self._stats.totals
+        return replace(metadata, totals=replace(totals, completed=totals.completed + 1))
+
+    def recovered(
+        self, completed: Sequence[CheckpointMetadata], totals: CheckpointTotals = NO_TOTALS, abandoned: int = 0
+    ) -> None:
+        """Take over from former JobMasters; to be called once, before all else.
+
+        Args:
+            completed: what the store holds, the oldest first.
+            totals: the counters, as they were written down beside it.
+            abandoned: how many checkpoints were under way when the former JobMaster was lost: they have failed.
+        """
+        totals = totals.at_least(CheckpointTotals(completed=len(completed)))
         for metadata in completed:
             self._remember(metadata.checkpoint_id, CheckpointOutcome.COMPLETED)
             self._stats.recovered(metadata)
-            self._latest = metadata
+            self._completed[metadata.checkpoint_id] = metadata
+            totals = totals.at_least(metadata.totals)
+        self._stats.recovered_totals(replace(totals, failed=totals.failed + abandoned))
 
     def restored(self, checkpoint_id: int, path: str, at: Instant) -> None:
         """A task is given a checkpoint to go on from, or a savepoint (number 0) to begin from."""
@@ -143,6 +177,8 @@ class CheckpointCoordinator:
         known = self._operations.find(trigger.trigger_id)
         if known is not None:
             return known
+        if self._stop is not None and self._is_stopping() and _asks_for_the_same(trigger, self._stop):
+            return self._operations.join(trigger.trigger_id, self._stop.trigger_id)
         begun = self._operations.begin(trigger)
         if self._is_stopping():
             self._operations.failed(
@@ -150,16 +186,16 @@ class CheckpointCoordinator:
             )
             return self._operations.find(trigger.trigger_id) or begun
         if trigger.type.ends_the_job:
-            self._stop = trigger.trigger_id
+            self._stop = trigger
         self._requests.append(_Request(trigger, at))
         return begun
 
     def already_there(self, trigger: CheckpointTrigger, path: str) -> OperationStatus:
         """A former JobMaster has completed this wish."""
         begun = self._operations.find(trigger.trigger_id) or self._operations.begin(trigger)
-        self._operations.completed(trigger.trigger_id, path, ())
+        self._operations.completed(trigger.trigger_id, path)
         if trigger.type.ends_the_job:
-            self._stop = trigger.trigger_id
+            self._stop = trigger
         return self._operations.find(trigger.trigger_id) or begun
 
     def advance(self, running: RunningTasks, at: Instant) -> list[CheckpointInstruction]:
@@ -233,7 +269,7 @@ class CheckpointCoordinator:
         pending = self._pending.pop(checkpoint_id)
         self._remember(checkpoint_id, CheckpointOutcome.COMPLETED)
         self._stats.completed(checkpoint_id, path, at.epoch_ms)
-        self._operations.completed(pending.trigger.trigger_id, path, tuple(pending.notes))
+        self._operations.completed(pending.trigger.trigger_id, path, tuple(pending.notes), drained=pending.drained)
         instructions: list[CheckpointInstruction] = [NotifyComplete(checkpoint_id, pending.tasks)]
         if pending.trigger.type.is_savepoint:
             # What the savepoint was copied from.
@@ -241,9 +277,10 @@ class CheckpointCoordinator:
         else:
             self._failures_in_a_row = 0
             self._last_completed_s = at.monotonic_s
-            self._latest = pending.metadata(at.epoch_ms)
+            self._completed[checkpoint_id] = pending.metadata(at.epoch_ms)
             instructions += self._drop_subsumed(checkpoint_id, at)
         for metadata in subsumed:
+            self._completed.pop(metadata.checkpoint_id, None)
             self._stats.subsumed(metadata.checkpoint_id)
             instructions.append(DiscardSnapshots(metadata.checkpoint_id, metadata.path, metadata.queries))
         return instructions + self._start_next()
@@ -393,3 +430,8 @@ class CheckpointCoordinator:
         self._outcomes[checkpoint_id] = outcome
         while len(self._outcomes) > REMEMBERED:
             self._outcomes.popitem(last=False)
+
+
+def _asks_for_the_same(trigger: CheckpointTrigger, stop: CheckpointTrigger) -> bool:
+    """Return whether somebody asks once more for a stop that is under way or done."""
+    return trigger.type is stop.type and trigger.target in ("", stop.target)

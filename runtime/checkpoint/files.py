@@ -1,16 +1,22 @@
-"""Files of snapshots: listings, links where the file system has them and copies elsewhere, removal."""
+"""Files of snapshots: listings, content, links where the file system has them and copies elsewhere, removal."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from conf.files import sync_directory
+from runtime.checkpoint.integrity import ContentCheck, FileRecord, checksum_file
+from runtime.checkpoint.metadata_log import IncompleteError
+
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+_CHUNK = 1024 * 1024
 _UNQUOTED = "/~!$&'()*+,;=:@"
 
 
@@ -31,6 +37,77 @@ def list_files(directory: Path) -> list[str]:
                 else:
                     found.append(prefix + entry.name)
     return found
+
+
+def list_sizes(directory: Path) -> dict[str, int]:
+    """All files below a directory by their relative paths, with their sizes in bytes.
+
+    Raises:
+        FileNotFoundError: it is not there, or a file or directory below it went while it was listed.
+    """
+    return {path: os.stat(f"{directory}/{path}").st_size for path in list_files(directory)}  # noqa: PTH116
+
+
+def record_files(
+    directory: Path, names: Iterable[str], known: Mapping[str, FileRecord] | None = None
+) -> dict[str, FileRecord]:
+    """Read files and return what they are; each is compared with Hadoop's checksums where these are there.
+
+    Args:
+        directory: the directory that they are in.
+        names: their paths below it.
+        known: files that were read before. One whose size and time of change are the same is not read again.
+
+    Raises:
+        IncompleteError: a file is not what its checksums say.
+        FileNotFoundError: one of them is gone.
+        OSError: one cannot be read.
+    """
+    found = {}
+    for name in names:
+        now = os.stat(f"{directory}/{name}")  # noqa: PTH116
+        before = None if known is None else known.get(name)
+        if before is not None and known is not None and _is_recorded(before, now):
+            checksums = known.get(checksum_file(name))
+            if checksums is None or _is_recorded(checksums, os.stat(f"{directory}/{checksum_file(name)}")):  # noqa: PTH116
+                found[name] = before
+                continue
+        with (directory / name).open("rb", buffering=0) as file:
+            size, digest = _check(directory, name, iter(partial(file.read, _CHUNK), b""))
+        found[name] = FileRecord(size, now.st_mtime_ns, digest)
+    return found
+
+
+def read_checked(directory: Path, name: str) -> bytes:
+    """Read a file whole, and compare it with Hadoop's checksums where these are there.
+
+    Raises:
+        IncompleteError: it is not what its checksums say.
+        OSError: it cannot be read.
+    """
+    content = (directory / name).read_bytes()
+    _check(directory, name, [content])
+    return content
+
+
+def _is_recorded(record: FileRecord, now: os.stat_result) -> bool:
+    return (record.size, record.mtime_ns) == (now.st_size, now.st_mtime_ns)
+
+
+def _check(directory: Path, name: str, chunks: Iterable[bytes]) -> tuple[int, str]:
+    """Size and digest of a file's content, which is what its checksums say; raises IncompleteError where it is not."""
+    try:
+        checksums: bytes | None = (directory / checksum_file(name)).read_bytes()
+    except FileNotFoundError:
+        checksums = None
+    check, size = ContentCheck(checksums), 0
+    for chunk in chunks:
+        check.update(chunk)
+        size += len(chunk)
+    digest, is_same = check.end()
+    if not is_same:
+        raise IncompleteError(f"{name} is damaged: it is not what its checksums in {checksum_file(name)} say")
+    return size, digest
 
 
 def list_names(directory: Path) -> list[str]:
@@ -54,6 +131,26 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Give a directory its name, for good when this returns: a machine that loses its power finds it there.
+
+    Args:
+        source: whose files are on the disk; the names in it, at any depth, are from now on.
+        target: its name; the directory that this is in is there.
+
+    Raises:
+        OSError: it could not be; then it has its old name.
+    """
+    for directory, _, _ in os.walk(source):
+        sync_directory(Path(directory))
+    source.rename(target)
+    try:
+        sync_directory(target.parent)
+    except OSError:
+        target.rename(source)
+        raise
 
 
 def path_of(uri: str) -> Path:

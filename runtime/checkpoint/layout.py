@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.checkpoint.metadata_log import (
     BatchOffsets,
@@ -19,6 +19,7 @@ from runtime.checkpoint.metadata_log import (
     chain,
     compacted,
     entries,
+    last_entry,
     log_offset,
     read_offsets,
     read_query_id,
@@ -34,6 +35,7 @@ from runtime.checkpoint.state_layout import (
     operator_metadata,
     read_operator,
 )
+from runtime.checkpoint.state_schema import read_schemas, schema_fields
 
 SINK_LOG = "_spark_metadata"
 """Directory of a file sink's log, below the sink's directory."""
@@ -69,16 +71,17 @@ def last_commit(files: Iterable[str]) -> int:
     return max(entries(names), default=NOTHING_COMMITTED)
 
 
-def files_of_batch(listing: Collection[str], batch_id: int, read: Read) -> BatchFiles:
+def files_of_batch(listing: Mapping[str, int], batch_id: int, read: Read, *, newest: bool = False) -> BatchFiles:
     """Choose the files of a batch.
 
     Args:
-        listing: all files of the checkpointLocation, as relative paths.
+        listing: all files of the checkpointLocation by their relative paths, with sizes in bytes.
         batch_id: the batch: a committed one, or `NOTHING_COMMITTED`.
         read: reads one of them.
+        newest: see `files_of_version`.
 
     Raises:
-        IncompleteError: they are not all there.
+        IncompleteError: they are not all there, or one is empty or cut short.
         FileNotFoundError: what was listed is gone by now.
     """
     tree = _Tree(listing, read)
@@ -98,11 +101,52 @@ def files_of_batch(listing: Collection[str], batch_id: int, read: Read) -> Batch
             chosen += tree.need("offsets", before)
             previous = read_offsets(read(f"offsets/{before}"))
         chosen += _sources(tree, offsets, previous)
-        states, operators = _states(tree, batch_id)
+        states, operators = _states(tree, batch_id, newest=newest)
         chosen += states
     chosen += ["metadata"] * bool(query_id)
+    # What other sources than Spark's write is theirs.
+    empty = sorted(path for path in chosen if not tree.files[path] and not _is_foreign(path))
+    if empty:
+        raise IncompleteError(f"{empty[0]} is empty")
     chosen += [path for path in tree.files if path.split("/", 1)[0] not in _KNOWN]
     return BatchFiles(batch_id, query_id, tree.with_checksums(chosen), offsets, operators)
+
+
+def files_of_restart(listing: Mapping[str, int], sink_log: Collection[str] | None, read: Read) -> BatchFiles:
+    """Choose the files that Spark reads when it starts a query on a live checkpointLocation.
+
+    These are the files of the last committed batch and of a batch that was planned after it. Spark runs a planned batch
+    again with the same input.
+
+    Args:
+        listing: all files of the checkpointLocation by their relative paths, with sizes in bytes.
+        sink_log: the names in the file sink's log; None where the query has no file sink.
+        read: reads a file of the location.
+
+    Raises:
+        IncompleteError: they are not all there, or one is empty or cut short.
+        FileNotFoundError: what was listed is gone by now.
+    """
+    batch_id = last_commit(listing)
+    batch = files_of_batch(listing, batch_id, read, newest=True)
+    tree = _Tree(listing, read)
+    planned = max(entries(path.removeprefix("offsets/") for path in tree.below("offsets")), default=NOTHING_COMMITTED)
+    if sink_log is not None:
+        written = last_entry(sink_log)
+        if written > max(planned, batch_id):
+            # The sink would pass over the batch that is planned anew under this number, and its rows would be lost.
+            raise IncompleteError(f"offsets/{written} is missing, a batch that the file sink has in its log")
+    if planned > batch_id:
+        if planned > batch_id + 1:
+            raise IncompleteError(f"commits/{planned - 1} is missing, though batch {planned} was planned after it")
+        if "metadata" not in tree.files:
+            raise IncompleteError("the file metadata is missing")
+        more = ["metadata", *tree.need("offsets", planned)]
+        more += _sources(tree, read_offsets(read(f"offsets/{planned}")), batch.offsets)
+        batch = replace(batch, files=tuple(sorted({*batch.files, *tree.with_checksums(more)})))
+    _check_leftovers(tree)
+    _check_leftovers(_Tree({f"{SINK_LOG}/{name}": 0 for name in sink_log or ()}, read))
+    return batch
 
 
 def sink_files(names: Collection[str], batch_id: int) -> tuple[str, ...]:
@@ -111,7 +155,7 @@ def sink_files(names: Collection[str], batch_id: int) -> tuple[str, ...]:
     Raises:
         IncompleteError: they are not all there.
     """
-    return _Tree(names, lambda name: b"").with_checksums(chain(names, batch_id))
+    return _Tree(dict.fromkeys(names, 0), lambda name: b"").with_checksums(chain(names, batch_id))
 
 
 def abandoned_sink_files(names: Collection[str], batch_id: int) -> list[str]:
@@ -123,16 +167,21 @@ def abandoned_sink_files(names: Collection[str], batch_id: int) -> list[str]:
 class _Tree:
     """A listing by directory; checksums and temporary files apart."""
 
-    def __init__(self, listing: Collection[str], read: Read) -> None:
+    def __init__(self, listing: Mapping[str, int], read: Read) -> None:
         self.read = read
-        self.files: set[str] = set()
+        self.files: dict[str, int] = {}
         self._checksums: dict[str, list[str]] = defaultdict(list)
-        for path in listing:
+        for path, size in listing.items():
             directory, slash, name = path.rpartition("/")
             if name.endswith(".crc"):
                 self._checksums[directory + slash + _CHECKSUM.sub("", name).removeprefix(".")].append(path)
             elif not name.startswith("."):
-                self.files.add(path)
+                self.files[path] = size
+
+    @property
+    def with_leftovers(self) -> set[str]:
+        """The files, and those of which only the checksums are left."""
+        return self.files.keys() | self._checksums.keys()
 
     def below(self, directory: str) -> list[str]:
         return [path for path in self.files if path.startswith(directory + "/")]
@@ -149,6 +198,30 @@ class _Tree:
     def with_checksums(self, chosen: Iterable[str]) -> tuple[str, ...]:
         files = set(chosen)
         return tuple(sorted(files | {checksum for path in files for checksum in self._checksums.get(path, ())}))
+
+
+def _check_leftovers(tree: _Tree) -> None:
+    """See that no checksums are in the way of a file that Spark will write without overwriting.
+
+    Hadoop moves a file into its place, then its checksums; where others are there already the query fails, and leaves a
+    file behind that does not agree with its checksums. Those of purged entries do no harm.
+    """
+    for path in sorted(tree.with_leftovers - tree.files.keys()):
+        top, (directory, _, name) = path.split("/", 1)[0], path.rpartition("/")
+        if top not in (*_KNOWN, SINK_LOG) or _is_foreign(path) or name.startswith("."):
+            continue
+        if top == "state" and "/_" not in directory:
+            continue  # versions of a state are overwritten
+        number = last_entry([name])
+        if number == NOTHING_COMMITTED or number > last_entry(
+            file.rpartition("/")[2] for file in tree.below(directory)
+        ):
+            raise IncompleteError(f"{path} is missing, though its checksums are there")
+
+
+def _is_foreign(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return path.startswith("sources/") and last_entry([name]) == NOTHING_COMMITTED
 
 
 def _grouped(paths: Iterable[str], depth: int) -> Mapping[str, list[str]]:
@@ -173,50 +246,96 @@ def _sources(tree: _Tree, offsets: BatchOffsets, previous: BatchOffsets) -> list
     return found + [f"{directory}/{name}" for directory, names in by_directory.items() for name in names]
 
 
-def _states(tree: _Tree, batch_id: int) -> tuple[list[str], tuple[OperatorInfo, ...]]:
+def _states(tree: _Tree, batch_id: int, *, newest: bool) -> tuple[list[str], tuple[OperatorInfo, ...]]:
     found: list[str] = []
     operators: list[OperatorInfo] = []
-    unique_ids = read_unique_ids(tree.read(f"commits/{batch_id}"))
-    for directory, files in _grouped(tree.below("state"), 2).items():
+    unique_ids = _committed_ids(tree, batch_id)
+    there = _grouped([path for path in tree.with_leftovers if path.startswith("state/")], 2)
+    for directory, names in there.items():
+        files = [name for name in names if f"{directory}/{name}" in tree.files]
         metadata = operator_metadata(files, batch_id)
         if metadata is None:
             raise IncompleteError(f"{directory} has no metadata of its operator as of batch {batch_id}")
         operator = read_operator(tree.read(f"{directory}/{metadata}"))
         operators.append(operator)
         found += [f"{directory}/{path}" for path in described(files, batch_id)]
-        inside = _grouped(files, 1)
-        by_partition = unique_ids.get(operator.id, [])
-        for partition in range(1 if _is_single(operator, inside) else _partitions(operator)):
-            ids = by_partition[partition] if partition < len(by_partition) else []
+        _check_schemas(tree, directory, operator)
+        inside, partitions = _grouped(files, 1), {name.split("/", 1)[0] for name in names}
+        for partition in range(1 if _is_single(tree, directory, operator, partitions) else _partitions(operator)):
+            key = operator.id, partition
+            ids = {number: by[key] for number, by in unique_ids.items() if key in by}
             for store in operator.stores:
                 prefix = "" if store.name == DEFAULT_STORE else f"{store.name}/"
-                paths = {
-                    path.removeprefix(prefix) for path in inside.get(str(partition), ()) if path.startswith(prefix)
+                place = f"{directory}/{partition}/{prefix}"
+                sizes = {
+                    path.removeprefix(prefix): tree.files[f"{directory}/{partition}/{path}"]
+                    for path in inside.get(str(partition), ())
+                    if path.startswith(prefix)
                 }
-                found += _version(tree, f"{directory}/{partition}/{prefix}", paths, batch_id + 1, ids)
+                found += _version(tree, place, sizes, batch_id + 1, ids, bool(store.schemas), newest)
     return found, tuple(sorted(operators, key=lambda operator: operator.id))
+
+
+def _committed_ids(tree: _Tree, batch_id: int) -> dict[int, dict[tuple[int, int], Collection[str]]]:
+    """The ids that commits name, by version, operator and partition; nothing in the first form of state files."""
+    last = read_unique_ids(tree.read(f"commits/{batch_id}"))
+    if not last:
+        return {}
+    found: dict[int, dict[tuple[int, int], Collection[str]]] = {}
+    for number in entries(path.removeprefix("commits/") for path in tree.below("commits")):
+        if number <= batch_id:
+            named = last if number == batch_id else read_unique_ids(tree.read(f"commits/{number}"))
+            found[number + 1] = {
+                (operator, partition): ids
+                for operator, partitions in named.items()
+                for partition, ids in enumerate(partitions)
+            }
+    return found
+
+
+def _check_schemas(tree: _Tree, directory: str, operator: OperatorInfo) -> None:
+    """See that the schemas are there that newer operators' metadata name, by absolute paths of which the end counts."""
+    for store in operator.stores:
+        for schema in store.schemas:
+            path = "/".join((directory, *schema.split("/")[-3:]))
+            if path not in tree.files:
+                raise IncompleteError(f"{path} is missing, which the metadata of operator {operator.id} name")
 
 
 def _partitions(operator: OperatorInfo) -> int:
     return max((store.partitions for store in operator.stores), default=0)
 
 
-def _is_single(operator: OperatorInfo, directories: Collection[str]) -> bool:
+def _is_single(tree: _Tree, directory: str, operator: OperatorInfo, partitions: Collection[str]) -> bool:
     """Whether all its rows are in partition 0, as those of a limit or of an aggregation without keys are.
 
-    Its metadata do not tell: Spark writes the number of shuffle partitions there all the same. But every batch writes
-    all partitions that there are, so others would be there too.
+    Its metadata do not tell: Spark writes the number of shuffle partitions there all the same. But its keys are empty
+    then, and every batch writes all partitions that there are, so others would be there too.
     """
-    return not any(str(number) in directories for number in range(1, _partitions(operator)))
+    if any(str(number) in partitions for number in range(1, _partitions(operator))):
+        return False
+    schema = f"{directory}/0/_metadata/schema"
+    if schema not in tree.files:
+        return True
+    return all(kind == "void" for family in read_schemas(tree.read(schema)) for _, kind in schema_fields(family.key))
 
 
-def _version(tree: _Tree, place: str, files: Collection[str], version: int, ids: Collection[str]) -> list[str]:
+def _version(
+    tree: _Tree,
+    place: str,
+    files: Mapping[str, int],
+    version: int,
+    ids: Mapping[int, Collection[str]],
+    needs_whole: bool,
+    newest: bool,
+) -> list[str]:
     """The files of one version of one store, whose directory *place* ends with a slash."""
 
     def read(path: str) -> bytes:
         return tree.read(place + path)
 
     try:
-        return [place + path for path in files_of_version(files, version, ids, read)]
+        chosen = files_of_version(files, version, read, ids=ids, needs_whole=needs_whole, newest=newest)
     except IncompleteError as error:
         raise IncompleteError(f"{place.removesuffix('/')}: {error}") from error
+    return [place + path for path in chosen]

@@ -1,14 +1,19 @@
-"""One location, one writer: who has the lease of a checkpointLocation, and what whoever wants it has to do (pure).
+"""One location, one writer: who has the lease of a checkpointLocation, and what whoever wants it has to do.
 
 The lease is a file lock beside the location, held by the Spark driver that commits there: nothing else lives exactly as
 long as something can commit. An entry in the high-availability store would have to be renewed by somebody who may be
 alive while the driver is not, and the other way round; and a driver asks no store before it commits. The file says who
 the holder is; the kernel says whether it still holds, and which process that is.
+
+The decisions are pure; `read_holder`, `lock_holder` and `may_be_written_to` look at the file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,8 +24,16 @@ SETTLE_S = 5.0
 """Seconds that another job's lease is waited for: its holder may be about to end."""
 
 
+_FLOCK = "hhqqi0q"
+"""The kernel's ``struct flock``: type, whence, start, length, process."""
+
+
 class LocationInUseError(CheckpointError):
     """Another job, or another attempt of this one, writes to a checkpointLocation."""
+
+
+class LeaseUnknownError(CheckpointError):
+    """Whether somebody else writes to a checkpointLocation could not be found out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +133,26 @@ def lease_file(location: str) -> Path:
     """The file whose lock is the lease: beside the location, which may be exchanged as a whole by a restore."""
     resolved = Path(location).resolve()
     return resolved.with_name(f".{resolved.name}.lease")
+
+
+def read_holder(path: Path) -> LeaseHolder | None:
+    """Return whom a lease's file names; raises OSError."""
+    return LeaseHolder.decode(path.read_bytes())
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the process that has a file locked, if it is not this one; None where none has. Raises OSError."""
+    with path.open("rb") as file:
+        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else pid
+
+
+def may_be_written_to(location: str) -> bool:
+    """Return whether another process holds the lease of a location; True also where that cannot be found out."""
+    try:
+        return lock_holder(lease_file(location)) is not None
+    except FileNotFoundError:
+        return False  # no job of Understudy has ever written there, or what it wrote is gone
+    except OSError:
+        return True

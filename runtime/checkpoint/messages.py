@@ -15,13 +15,15 @@ class SnapshotType(Enum):
     """What is made (Flink's `SnapshotType`): a checkpoint, a savepoint, or a savepoint after which the job ends.
 
     SAVEPOINT_SUSPEND stops each query between two batches; SAVEPOINT_TERMINATE, as `--drain` asks for, lets it work off
-    first what its sources have.
+    first what its sources have. SAVEPOINT_CANCEL stops each query as SAVEPOINT_SUSPEND does, and the job is CANCELED,
+    not FINISHED (Flink's savepoint with ``cancel-job``).
     """
 
     CHECKPOINT = "CHECKPOINT"
     SAVEPOINT = "SAVEPOINT"
     SAVEPOINT_SUSPEND = "SAVEPOINT_SUSPEND"
     SAVEPOINT_TERMINATE = "SAVEPOINT_TERMINATE"
+    SAVEPOINT_CANCEL = "SAVEPOINT_CANCEL"
 
     @property
     def is_savepoint(self) -> bool:
@@ -31,7 +33,7 @@ class SnapshotType(Enum):
     @property
     def ends_the_job(self) -> bool:
         """Whether the queries are stopped for it."""
-        return self in (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)
+        return self not in (SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT)
 
     @property
     def drains(self) -> bool:
@@ -73,6 +75,7 @@ class OperationStatus:
         path: when it is completed: the directory.
         error: when it failed: why, on one line.
         notes: what whoever asked should know, e.g. that a query had to be stopped by force.
+        drained: False where a stop was to drain the queries, and not all had worked off what their sources have.
     """
 
     trigger_id: TriggerID
@@ -81,6 +84,7 @@ class OperationStatus:
     path: str = ""
     error: str = ""
     notes: tuple[str, ...] = ()
+    drained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,24 @@ class TaskSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointTotals:
+    """How many checkpoints and savepoints of a job were completed, failed or were restored, since it began."""
+
+    restored: int = 0
+    completed: int = 0
+    failed: int = 0
+
+    def at_least(self, other: CheckpointTotals) -> CheckpointTotals:
+        """The higher of each: totals never fall."""
+        return CheckpointTotals(
+            max(self.restored, other.restored), max(self.completed, other.completed), max(self.failed, other.failed)
+        )
+
+
+NO_TOTALS = CheckpointTotals()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointMetadata:
     """A completed checkpoint as it is stored (Flink's `CompletedCheckpoint` and its `_metadata`).
 
@@ -110,6 +132,7 @@ class CheckpointMetadata:
         completed_ms: when all tasks had acknowledged it.
         tasks: what each task has snapshotted.
         format_version: of this form.
+        totals: of the job when it was stored, itself included.
     """
 
     job_id: JobID
@@ -119,11 +142,17 @@ class CheckpointMetadata:
     completed_ms: int
     tasks: tuple[TaskSnapshot, ...]
     format_version: int = FORMAT_VERSION
+    totals: CheckpointTotals = NO_TOTALS
 
     @property
     def queries(self) -> tuple[QuerySnapshot, ...]:
         """All queries of all tasks."""
         return tuple(query for task in self.tasks for query in task.queries)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether Spark has loaded the state of all queries; see `QuerySnapshot.is_proven`."""
+        return all(query.is_proven for query in self.queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +185,7 @@ class AcknowledgeCheckpoint:
         queries: what was snapshotted.
         notes: what whoever wished should know.
         duration_ms: how long the snapshots took.
+        drained: see `OperationStatus`; of this task.
     """
 
     checkpoint_id: int
@@ -164,6 +194,7 @@ class AcknowledgeCheckpoint:
     queries: tuple[QuerySnapshot, ...]
     notes: tuple[str, ...] = ()
     duration_ms: int = 0
+    drained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +215,14 @@ class CheckpointOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierCheckpoint:
+    """A checkpoint before the latest one that is still kept: its number, and what there is of one task's queries."""
+
+    checkpoint_id: int
+    queries: tuple[QuerySnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobManagerTaskRestore:
     """What a task begins with (Flink's `JobManagerTaskRestore`).
 
@@ -195,7 +234,10 @@ class JobManagerTaskRestore:
             a checkpoint of its own only where what lies there is behind it, or broken.
         allow_non_restored_state: whether a query may begin without state although there is some that nobody claims.
         rollback: the wish to go back there, of a job that has gone back; its queries are put back once for each wish.
-        new_query_id: whether queries get new ids as they are put back.
+        new_query_id: whether queries get new ids as they are put back. None: those get one that begin in another
+            place while their former one may still be written to.
+        earlier: checkpoints of the job's own before this one, the newest first: for a query of which this one is
+            damaged, or does not load.
     """
 
     checkpoint_id: int
@@ -203,4 +245,5 @@ class JobManagerTaskRestore:
     savepoint: str = ""
     allow_non_restored_state: bool = False
     rollback: str = ""
-    new_query_id: bool = False
+    new_query_id: bool | None = False
+    earlier: tuple[EarlierCheckpoint, ...] = ()

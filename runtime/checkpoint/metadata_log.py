@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.checkpoint.model import NOTHING_COMMITTED
+
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
 
 
@@ -45,6 +47,11 @@ def entries(names: Iterable[str]) -> dict[int, str]:
 def compacted(names: Iterable[str]) -> dict[int, str]:
     """The compacted files of a log directory by the last number that they hold."""
     return {int(match[1]): name for name in names if (match := _ENTRY.fullmatch(name)) and match[2]}
+
+
+def last_entry(names: Iterable[str]) -> int:
+    """The last number of a log directory's files; `NOTHING_COMMITTED` if none has a number."""
+    return max((int(match[1]) for name in names if (match := _ENTRY.fullmatch(name))), default=NOTHING_COMMITTED)
 
 
 def chain(names: Iterable[str], last: int) -> list[str]:

@@ -42,6 +42,10 @@ class QuerySnapshot:
         files: how many it has.
         bytes: how large these are together.
         new_bytes: how many of these bytes no earlier snapshot of the query holds.
+        digest: SHA-256 digest of the list of its files, ``files.json``, in hexadecimal digits; empty for a snapshot of
+            an earlier version, which has no such list.
+        is_proven: whether Spark has loaded this state: the query's run has committed a batch upon it, or the files are
+            those of an earlier snapshot of which that is so.
     """
 
     name: str
@@ -54,3 +58,5 @@ class QuerySnapshot:
     files: int = 0
     bytes: int = 0
     new_bytes: int = 0
+    digest: str = ""
+    is_proven: bool = False

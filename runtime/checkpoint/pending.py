@@ -72,6 +72,7 @@ class PendingCheckpoint:
         self.triggered = at
         self.since = since
         self.notes: list[str] = []
+        self.drained = True
         self.is_being_stored = False
         self._job_id = job_id
         self._tasks = {task.attempt_id: task for task in tasks}
@@ -112,6 +113,7 @@ class PendingCheckpoint:
         """One has done its part."""
         self._acknowledged[ack.attempt_id] = ack.queries
         self.notes += ack.notes
+        self.drained = self.drained and ack.drained
 
     def problem(self) -> str:
         """Why it cannot be completed although all have acknowledged it; empty where it can."""

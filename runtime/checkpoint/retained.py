@@ -17,11 +17,11 @@ from conf.files import write_private
 from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, make_private
-from runtime.checkpoint.manifest import Savepoint
+from runtime.checkpoint.manifest import Savepoint, digest_of
 from runtime.checkpoint.messages import FORMAT_VERSION, CheckpointMetadata
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.savepoint import open_savepoint, read_savepoint
+from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, verify_savepoint
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, check_snapshot
 
 METADATA = "_metadata"
@@ -34,7 +34,8 @@ def write_metadata(metadata: CheckpointMetadata) -> None:
     """Write a checkpoint's metadata into its directory; raises OSError."""
     path = Path(metadata.path)
     make_private(path)
-    write_private(path / METADATA, json.dumps(to_plain(metadata), indent=1).encode())
+    plain = to_plain(metadata)
+    write_private(path / METADATA, json.dumps({**plain, "digest": digest_of(plain)}, indent=1).encode())
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -50,7 +51,12 @@ def read_checkpoint(path: Path) -> CheckpointMetadata:
     """
     root = path.absolute()
     try:
-        metadata: CheckpointMetadata = from_plain(json.loads((root / METADATA).read_bytes()), CheckpointMetadata)
+        plain = json.loads((root / METADATA).read_bytes())
+        if "digest" in plain and plain.pop("digest") != digest_of(plain):
+            raise ValueError(f"the digest of {METADATA} is another one")
+        metadata: CheckpointMetadata = from_plain(plain, CheckpointMetadata)
+        if unknown := sorted(plain.keys() - to_plain(metadata).keys()):
+            raise ValueError(f"{METADATA} has an unknown part {unknown[0]!r}")
         if metadata.format_version != FORMAT_VERSION:
             raise SnapshotLostError(
                 f"the checkpoint {path} has format {metadata.format_version}; this version reads {FORMAT_VERSION}",
@@ -83,6 +89,23 @@ def open_checkpoint(path: Path) -> CheckpointMetadata:
     return metadata
 
 
+def verify_state(path: Path) -> list[str]:
+    """Return what is wrong with a savepoint or a checkpoint, by its digests; nothing if it can be restored."""
+    if not is_checkpoint(path):
+        return verify_savepoint(path)
+    problems = []
+    try:
+        queries = read_checkpoint(path).queries
+    except SnapshotLostError as error:
+        return [str(error)]
+    for query in queries:
+        try:
+            check_snapshot(query)
+        except SnapshotLostError as error:
+            problems.append(str(error))
+    return problems
+
+
 def read_state(path: Path) -> CheckpointMetadata | Savepoint:
     """What a job may begin from, a checkpoint or a savepoint; its files are not looked at. Raises CheckpointError."""
     return read_checkpoint(path) if is_checkpoint(path) else read_savepoint(path)
@@ -102,7 +125,7 @@ def describe_state(path: Path) -> list[QueryDescription]:
 def _describe(query: QuerySnapshot) -> QueryDescription:
     root = Path(query.path) / CHECKPOINT
     try:
-        return describe(query.name, check_snapshot(query), lambda name: (root / name).read_bytes())
+        return describe(query.name, check_snapshot(query, contents=False), lambda name: (root / name).read_bytes())
     except (IncompleteError, OSError) as error:
         raise SnapshotError(f"the snapshot of query {query.name!r} in {query.path} cannot be read: {error}") from error
 

@@ -26,7 +26,7 @@ import runtime
 from conf.files import write_private
 from runtime.checkpoint.description import describe
 from runtime.checkpoint.errors import SavepointError, SnapshotError
-from runtime.checkpoint.files import list_files, list_names, make_private, remove_tree
+from runtime.checkpoint.files import list_files, list_names, make_private, remove_tree, rename_durably
 from runtime.checkpoint.manifest import (
     Savepoint,
     SavepointFile,
@@ -37,7 +37,7 @@ from runtime.checkpoint.manifest import (
 )
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, check_snapshot
+from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, check_snapshot, read_records
 
 __all__ = [
     "MANIFEST",
@@ -89,7 +89,7 @@ def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[Quer
             job, int(time.time() * 1000), queries, files, importlib.metadata.version("pyspark"), runtime.__version__
         )
         write_private(part / MANIFEST, to_manifest(savepoint))
-        part.rename(directory / name)
+        rename_durably(part, directory / name)
     except (OSError, IncompleteError) as error:
         raise SavepointError(f"no savepoint of job {job.name!r} in {directory}: {error}") from error
     finally:
@@ -145,7 +145,7 @@ def verify_savepoint(path: Path) -> list[str]:
         for query in savepoint.queries:
             try:
                 check_snapshot(query.snapshot)
-            except SnapshotError as error:
+            except SnapshotError as error:  # it was written of what cannot be restored
                 problems.append(str(error))
     return problems
 
@@ -211,7 +211,8 @@ def dispose_savepoint(path: Path) -> bool:
 
 
 def _write_query(part: Path, number: int, snapshot: QuerySnapshot, files: dict[str, SavepointFile]) -> SavepointQuery:
-    batch = check_snapshot(snapshot)
+    batch = check_snapshot(snapshot, contents=False)  # which is compared as it is copied
+    records = read_records(snapshot)
     source = Path(snapshot.path)
     place = f"queries/{number}-{re.sub(r'[^A-Za-z0-9_.-]', '_', snapshot.name)[:64]}"
     make_private(part / place / CHECKPOINT)
@@ -219,6 +220,8 @@ def _write_query(part: Path, number: int, snapshot: QuerySnapshot, files: dict[s
     for name in sorted(list_files(source)):
         if name != DESCRIPTION:
             files[f"{place}/{name}"] = copied = _copy(source / name, part / place / name)
+            if name in records and records[name].sha256 != copied.sha256:
+                raise IncompleteError(f"{source / name} is damaged: its digest is another one")
             size += copied.size
     description = describe(snapshot.name, batch, lambda path: (source / CHECKPOINT / path).read_bytes())
     kept = replace(snapshot, path=place, bytes=size, new_bytes=size)

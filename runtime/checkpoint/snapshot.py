@@ -1,8 +1,9 @@
 """Snapshots of streaming queries, taken while they run.
 
 The files of a committed batch are immutable and stay for ``spark.sql.streaming.minBatchesToRetain`` batches, so a
-snapshot is: look what the last commit is, choose what its batch needs (`runtime.checkpoint.layout`), link that. The
-query is neither asked nor stopped. What Spark purged meanwhile means that a newer batch is there: choose anew.
+snapshot is: look what the last commit is, choose what its batch needs (`runtime.checkpoint.layout`), link that, and
+read what is new of it. The query is neither asked nor stopped. What Spark purged meanwhile means that a newer batch is
+there: choose anew. What is damaged makes no snapshot.
 
 Since hard links are counted by the file system, a file of several snapshots is stored once, and goes with the last of
 them (Flink's ``SharedStateRegistry``, without a registry).
@@ -12,21 +13,50 @@ All functions block.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from actors.rpc.codec import to_plain
 from conf.files import write_private
 from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError
-from runtime.checkpoint.files import list_files, list_names, make_private, remove_tree, take_files
-from runtime.checkpoint.layout import SINK_LOG, BatchFiles, files_of_batch, last_commit, sink_files
-from runtime.checkpoint.metadata_log import IncompleteError
+from runtime.checkpoint.files import (
+    list_names,
+    list_sizes,
+    make_private,
+    read_checked,
+    record_files,
+    remove_tree,
+    take_files,
+)
+from runtime.checkpoint.integrity import FileRecord, check_unchanged, encode_records
+from runtime.checkpoint.layout import (
+    SINK_LOG,
+    BatchFiles,
+    files_of_batch,
+    files_of_restart,
+    last_commit,
+    sink_files,
+)
+from runtime.checkpoint.metadata_log import IncompleteError, last_entry
 from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from runtime.checkpoint.restore import finish_restore, restore_snapshot
-from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, SINK, discard_snapshot, load_snapshot, part_of
+from runtime.checkpoint.stored_snapshot import (
+    CHECKPOINT,
+    DESCRIPTION,
+    FILES,
+    SINK,
+    discard_snapshot,
+    load_snapshot,
+    part_of,
+    read_records,
+)
 
 __all__ = [
+    "committed_batch",
     "describe_query",
     "discard_snapshot",
     "finish_restore",
@@ -40,14 +70,22 @@ _ATTEMPTS = 10
 """How often a snapshot is begun anew because files that it needs went away; each begins at a newer commit."""
 
 
-def take_snapshot(query: QueryLocation, target: Path, previous: QuerySnapshot | None = None) -> QuerySnapshot:
+def take_snapshot(
+    query: QueryLocation,
+    target: Path,
+    previous: QuerySnapshot | None = None,
+    *,
+    loaded: int = NOTHING_COMMITTED,
+) -> QuerySnapshot:
     """Take a snapshot of the last batch that a query has committed.
 
     Args:
         query: the query, running or not.
         target: directory that is made; if it holds a snapshot of the query already, that is returned.
         previous: an earlier snapshot of the query: where links to the query's files cannot be had, what is in both is
-            linked from there. It may be gone by now.
+            linked from there, and what is in both must be the same. Files that it has are not read again unless their
+            size or time of change is another one. It may be gone by now.
+        loaded: the batch from which the query's run began; see `QuerySnapshot.is_proven`.
 
     Raises:
         SnapshotError: the files of no committed batch are whole, or something cannot be read or written. Nothing is
@@ -64,7 +102,7 @@ def take_snapshot(query: QueryLocation, target: Path, previous: QuerySnapshot | 
             remove_tree(part)
             make_private(part)
             try:
-                snapshot = _take(query, part, target, Path(previous.path) if previous else None)
+                snapshot = _take(query, part, target, previous, loaded)
                 break
             except (IncompleteError, FileNotFoundError) as error:
                 if attempt == _ATTEMPTS:
@@ -78,19 +116,37 @@ def take_snapshot(query: QueryLocation, target: Path, previous: QuerySnapshot | 
     return snapshot
 
 
-def inspect_location(query: QueryLocation) -> int:
+def inspect_location(query: QueryLocation, previous: QuerySnapshot | None = None) -> int:
     """See that a query could go on from its own files as they are; return the last batch that it has committed.
+
+    All files that Spark reads when it starts are read here.
+
+    Args:
+        query: the query, which does not run.
+        previous: a snapshot of it, with which the files are compared that are in both.
 
     Raises:
         SnapshotError: they are damaged, or not all there.
     """
+    location = Path(query.location)
     try:
-        batch = _choose(query)
-        if query.sink is not None:
-            sink_files(list_names(Path(query.sink) / SINK_LOG), batch.batch_id)
+        listing = list_sizes(location) if location.exists() else {}
+        names = None if query.sink is None else list_names(Path(query.sink) / SINK_LOG)
+        batch = files_of_restart(listing, names, partial(read_checked, location))
+        before = _records_of(previous, query)
+        _compare(CHECKPOINT, record_files(location, batch.files), before)
+        if query.sink is not None and names is not None:
+            # What it has of a planned batch counts as well.
+            log = sink_files(names, max(batch.batch_id, last_entry(names)))
+            _compare(SINK, record_files(Path(query.sink) / SINK_LOG, log), before)
     except (IncompleteError, OSError) as error:
         raise SnapshotError(f"query {query.name!r} cannot go on from {query.location}: {error}") from error
     return batch.batch_id
+
+
+def committed_batch(query: QueryLocation) -> int:
+    """The last batch that a query has committed; `NOTHING_COMMITTED` if there is none."""
+    return last_commit(f"commits/{name}" for name in list_names(Path(query.location) / "commits"))
 
 
 def describe_query(query: QueryLocation) -> QueryDescription:
@@ -109,24 +165,30 @@ def _choose(query: QueryLocation) -> BatchFiles:
     """The files of the last committed batch."""
     location = Path(query.location)
     # The commits are looked at before all else: what the last of them needs was there before it.
-    batch_id = last_commit(f"commits/{name}" for name in list_names(location / "commits"))
-    listing = list_files(location) if location.exists() else []
-    return files_of_batch(listing, batch_id, lambda path: (location / path).read_bytes())
+    batch_id = committed_batch(query)
+    listing = list_sizes(location) if location.exists() else {}
+    return files_of_batch(listing, batch_id, partial(read_checked, location))
 
 
-def _take(query: QueryLocation, part: Path, target: Path, previous: Path | None) -> QuerySnapshot:
-    location = Path(query.location)
-    batch = _choose(query)
+def _take(query: QueryLocation, part: Path, target: Path, previous: QuerySnapshot | None, loaded: int) -> QuerySnapshot:
+    location, older = Path(query.location), Path(previous.path) if previous else None
+    batch, known = _choose(query), _records_of(previous, query)
     make_private(part / CHECKPOINT)
-    taken = take_files(location, batch.files, part / CHECKPOINT, previous / CHECKPOINT if previous else None)
+    taken = take_files(location, batch.files, part / CHECKPOINT, older / CHECKPOINT if older else None)
+    records = _recorded(CHECKPOINT, part, batch.files, known)
     if query.sink is not None:
         log = Path(query.sink) / SINK_LOG
         names = () if batch.batch_id == NOTHING_COMMITTED else sink_files(list_names(log), batch.batch_id)
         make_private(part / SINK)
-        more = take_files(log, names, part / SINK, previous / SINK if previous else None)
+        more = take_files(log, names, part / SINK, older / SINK if older else None)
+        records |= _recorded(SINK, part, names, known)
         taken.files += more.files
         taken.bytes += more.bytes
         taken.new_bytes += more.new_bytes
+    content = encode_records(records)
+    write_private(part / FILES, content)
+    digest = hashlib.sha256(content).hexdigest()
+    is_same = previous is not None and previous.digest == digest
     return QuerySnapshot(
         name=query.name,
         query_id=batch.query_id,
@@ -138,4 +200,32 @@ def _take(query: QueryLocation, part: Path, target: Path, previous: Path | None)
         files=taken.files,
         bytes=taken.bytes,
         new_bytes=taken.new_bytes,
+        digest=digest,
+        is_proven=batch.batch_id == NOTHING_COMMITTED
+        or batch.batch_id > loaded
+        or (is_same and previous is not None and previous.is_proven),
     )
+
+
+def _records_of(snapshot: QuerySnapshot | None, query: QueryLocation) -> dict[str, FileRecord]:
+    """Return an earlier snapshot's record of a query's files; nothing where it is gone, or was of another place."""
+    if snapshot is None or (snapshot.location, snapshot.sink) != (query.location, query.sink):
+        return {}
+    try:
+        return read_records(snapshot)
+    except (IncompleteError, OSError):
+        return {}  # then all files are read again, and compared with their checksums alone
+
+
+def _recorded(place: str, part: Path, names: Iterable[str], known: Mapping[str, FileRecord]) -> dict[str, FileRecord]:
+    """Read what was taken, as far as it is new."""
+    before = {name: record for name in names if (record := known.get(f"{place}/{name}")) is not None}
+    found = record_files(part / place, names, before)
+    return _compare(place, found, known)
+
+
+def _compare(place: str, found: Mapping[str, FileRecord], known: Mapping[str, FileRecord]) -> dict[str, FileRecord]:
+    """See that files are what they were; return them by their paths below a snapshot."""
+    for name, now in found.items():
+        check_unchanged(f"{place}/{name}", now, known.get(f"{place}/{name}"))
+    return {f"{place}/{name}": record for name, record in found.items()}

@@ -9,7 +9,9 @@ Batch N of a query reads version N of the state and writes version N + 1, in eve
 | RocksDB with changelog | ``<v>.changelog`` for each version, ``<v>.zip`` now and then |
 | RocksDB, second form | the same with ``<v>_<unique id>``; the commit log says which of them count |
 
-So a version is the latest whole file before it and all changes since. All of them are immutable.
+So a version is the latest whole file before it and all changes since. All of them are immutable. Of a store with column
+families (transformWithState) the changes alone are no state, from the first version on: Spark writes the families into
+whole files only.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from runtime.checkpoint.metadata_log import IncompleteError
@@ -53,7 +56,6 @@ class OperatorInfo:
 class _Store:
     whole: dict[int, list[str]] = field(default_factory=dict)
     changes: dict[int, list[str]] = field(default_factory=dict)
-    unique: bool = False
 
 
 def read_operator(content: bytes) -> OperatorInfo:
@@ -99,41 +101,55 @@ def described(files: Collection[str], batch_id: int) -> Iterator[str]:
 
 
 def files_of_version(
-    files: Collection[str], version: int, ids: Collection[str], read: Callable[[str], bytes]
+    files: Mapping[str, int],
+    version: int,
+    read: Callable[[str], bytes],
+    *,
+    ids: Mapping[int, Collection[str]] | None = None,
+    needs_whole: bool = False,
+    newest: bool = False,
 ) -> list[str]:
     """The files of one store (a directory) that make one version.
 
     Args:
-        files: what is there, relative to the store.
+        files: what is there, relative to the store, with sizes in bytes.
         version: of the state.
-        ids: of which one is that version's, in the second form (a partition's stores have one each); none in the first.
         read: reads a file of the store.
+        ids: in the second form the ids that were committed, by version (a partition's stores have one each), as far
+            as they are known.
+        needs_whole: whether changes alone make no state: Spark writes the column families of a store into whole files
+            only.
+        newest: whether the newest whole file has to be usable, since Spark begins with that one; else an older one
+            will do.
 
     Raises:
         IncompleteError: there is no whole chain to that version.
         FileNotFoundError: what was listed is gone.
     """
-    store = _sorted(files)
-    if ids or store.unique:
-        return _all_up_to(store, files, version, ids, read)
+    store = _sorted(files, ids or {})
     missing = ""
-    for base in [*sorted((number for number in store.whole if 0 < number <= version), reverse=True), 0]:
+    bases = sorted((number for number in store.whole if 0 < number <= version), reverse=True)
+    for base in bases if needs_whole and bases else [*bases, 0]:
         try:
+            if needs_whole and base == 0:
+                raise IncompleteError(f"version {version} has no whole file to begin with")
             whole = _with_ssts(store.whole[base], files, read) if base else []
             return whole + _changes(store, base, version)
         except IncompleteError as error:
+            if newest:
+                raise
             missing = missing or str(error)
     raise IncompleteError(missing)
 
 
-def _sorted(files: Collection[str]) -> _Store:
+def _sorted(files: Collection[str], ids: Mapping[int, Collection[str]]) -> _Store:
+    """The files of a store by version, without those of other runs where it is known which ids were committed."""
     store = _Store()
     for path in files:
         match = _VERSION.fullmatch(path)
-        if match is not None:
+        if match is not None and (int(match[1]) not in ids or match[2] in ids[int(match[1])]):
             kind = store.whole if match[3] in _WHOLE else store.changes
             kind.setdefault(int(match[1]), []).append(path)
-            store.unique |= match[2] is not None
     return store
 
 
@@ -144,46 +160,27 @@ def _changes(store: _Store, base: int, version: int) -> list[str]:
     return [path for number in range(base + 1, version + 1) for path in store.changes[number]]
 
 
-def _all_up_to(
-    store: _Store, files: Collection[str], version: int, ids: Collection[str], read: Callable[[str], bytes]
-) -> list[str]:
-    """In the second form a version's line of descent is in compressed files: take all that may belong to it."""
-    present = [*store.whole.get(version, ()), *store.changes.get(version, ())]
-    if ids and not any(path.startswith(f"{version}_{unique_id}.") for path in present for unique_id in ids):
-        raise IncompleteError(f"version {version} with an id that was committed is missing")
-    numbers = {number for number in [*store.whole, *store.changes] if number <= version}
-    lowest = min(numbers, default=version)
-    gaps = set(range(lowest, version + 1)) - numbers
-    if gaps or (lowest > 1 and lowest not in store.whole):
-        raise IncompleteError(f"version {version} lacks the changes of {min(gaps, default=lowest - 1)}")
-    found = [path for number, paths in store.changes.items() if number <= version for path in paths]
-    for number, paths in store.whole.items():
-        if number <= version:
-            found += _with_ssts(paths, files, read)
-    return found
-
-
-def _with_ssts(paths: list[str], files: Collection[str], read: Callable[[str], bytes]) -> list[str]:
-    found = []
+def _with_ssts(paths: list[str], files: Mapping[str, int], read: Callable[[str], bytes]) -> list[str]:
+    found = list(paths)
     for path in paths:
-        found.append(path)
-        if path.endswith(".zip"):
-            found += _named_in_zip(path, read(path))
-    missing = [path for path in found if path not in files]
-    if missing:
-        raise IncompleteError(f"{missing[0]} is missing")
+        for name, size in _named_in_zip(path, read(path)) if path.endswith(".zip") else ():
+            if name not in files:
+                raise IncompleteError(f"{name} is missing, which {path} names")
+            if size is not None and files[name] != size:
+                raise IncompleteError(f"{name} has {files[name]} bytes in place of {size}")
+            found.append(name)
     return found
 
 
-def _named_in_zip(path: str, content: bytes) -> list[str]:
-    """The files that a RocksDB snapshot refers to: Spark's ``RocksDBCheckpointMetadata``, one of the zip's files."""
+def _named_in_zip(path: str, content: bytes) -> list[tuple[str, int | None]]:
+    """The files that a RocksDB snapshot refers to, with their sizes: Spark's ``RocksDBCheckpointMetadata``."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _, text = archive.read("metadata").decode().split("\n", 1)
         metadata = json.loads(text)
         return [
-            *(f"SSTs/{file['dfsSstFileName']}" for file in metadata.get("sstFiles") or ()),
-            *(f"logs/{file['dfsLogFileName']}" for file in metadata.get("logFiles") or ()),
+            *((f"SSTs/{file['dfsSstFileName']}", file.get("sizeBytes")) for file in metadata.get("sstFiles") or ()),
+            *((f"logs/{file['dfsLogFileName']}", file.get("sizeBytes")) for file in metadata.get("logFiles") or ()),
         ]
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, TypeError, EOFError) as error:
         raise IncompleteError(f"{path} is damaged: {error}") from error

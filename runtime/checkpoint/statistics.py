@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from runtime.checkpoint.messages import CheckpointMetadata, OperationStatus, SnapshotType
+from runtime.checkpoint.messages import CheckpointMetadata, CheckpointTotals, OperationStatus, SnapshotType
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.ids import JobVertexID
 
@@ -106,7 +106,7 @@ class RestoredCheckpointStats:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatsCounts:
-    """Counters since the JobMaster that answers took the job over, as Flink's (`CheckpointStatsCounts`)."""
+    """Counters since the job began (Flink's `CheckpointStatsCounts`, which begin anew with each JobMaster)."""
 
     restored: int = 0
     total: int = 0
@@ -162,7 +162,7 @@ class CheckpointStatsTracker:
     """Keeps the figures (Flink's `CheckpointStatsTracker`). Pure."""
 
     def __init__(self) -> None:
-        self._restored = self._completed = self._failed = 0
+        self._totals = CheckpointTotals()
         self._in_progress: dict[int, CheckpointStats] = {}
         self._ended: deque[CheckpointStats] = deque(maxlen=HISTORY)
         self._latest_completed: CheckpointStats | None = None
@@ -195,7 +195,7 @@ class CheckpointStatsTracker:
         stats = self._in_progress.pop(checkpoint_id)
         duration = now_ms - stats.trigger_timestamp
         done = replace(stats, status=CheckpointStatsStatus.COMPLETED, external_path=path, end_to_end_duration=duration)
-        self._completed += 1
+        self._totals = replace(self._totals, completed=self._totals.completed + 1)
         self._ended.append(done)
         if done.is_savepoint:
             self._latest_savepoint = done
@@ -212,12 +212,12 @@ class CheckpointStatsTracker:
             failure_message=reason,
             end_to_end_duration=now_ms - stats.trigger_timestamp,
         )
-        self._failed += 1
+        self._totals = replace(self._totals, failed=self._totals.failed + 1)
         self._ended.append(failed)
         self._latest_failed = failed
 
     def recovered(self, metadata: CheckpointMetadata) -> None:
-        """A former JobMaster has completed it: it is shown, and not counted."""
+        """A former JobMaster has completed it: it is shown; `recovered_totals` counts it."""
         tasks, at = len(metadata.tasks), metadata.completed_ms
         self._latest_completed = CheckpointStats(
             id=metadata.checkpoint_id,
@@ -235,6 +235,15 @@ class CheckpointStatsTracker:
         )
         self._ended.append(self._latest_completed)
 
+    @property
+    def totals(self) -> CheckpointTotals:
+        """The counters that outlive a JobMaster."""
+        return self._totals
+
+    def recovered_totals(self, totals: CheckpointTotals) -> None:
+        """Take over the counts of former JobMasters."""
+        self._totals = self._totals.at_least(totals)
+
     def subsumed(self, checkpoint_id: int) -> None:
         """Its files are removed: there are newer ones."""
         for index, stats in enumerate(self._ended):
@@ -243,7 +252,7 @@ class CheckpointStatsTracker:
 
     def restored(self, checkpoint_id: int, path: str, now_ms: int, *, is_savepoint: bool) -> None:
         """A job's state has been restored."""
-        self._restored += 1
+        self._totals = replace(self._totals, restored=self._totals.restored + 1)
         self._latest_restored = RestoredCheckpointStats(checkpoint_id, now_ms, is_savepoint, path)
 
     def snapshot(self, now_ms: int, operations: Sequence[OperationStatus] = ()) -> CheckpointStatsSnapshot:
@@ -252,9 +261,10 @@ class CheckpointStatsTracker:
         running = [
             replace(stats, end_to_end_duration=now_ms - stats.trigger_timestamp) for stats in self._in_progress.values()
         ]
-        total = self._completed + self._failed + len(running)
+        totals = self._totals
+        total = totals.completed + totals.failed + len(running)
         return CheckpointStatsSnapshot(
-            CheckpointStatsCounts(self._restored, total, len(running), self._completed, self._failed),
+            CheckpointStatsCounts(totals.restored, total, len(running), totals.completed, totals.failed),
             StatsSummary.of([stats.state_size for stats in done]),
             StatsSummary.of([stats.checkpointed_size for stats in done]),
             StatsSummary.of([stats.end_to_end_duration for stats in done]),

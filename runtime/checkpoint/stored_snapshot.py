@@ -1,17 +1,20 @@
 """A snapshot as it is kept: a directory that is there when it is whole, and not before.
 
-It has ``checkpoint/`` (as the checkpointLocation), ``sink/`` (the file sink's log) and ``snapshot.json``.
+It has ``checkpoint/`` (as the checkpointLocation), ``sink/`` (the file sink's log), ``files.json`` (sizes and digests
+of these files) and ``snapshot.json``.
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 from actors.errors import WireError
 from actors.rpc.codec import from_plain
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_files, list_names, remove_tree
+from runtime.checkpoint.files import list_names, list_sizes, read_checked, record_files, remove_tree
+from runtime.checkpoint.integrity import FileRecord, check_sizes, decode_records
 from runtime.checkpoint.layout import BatchFiles, files_of_batch, sink_files
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.model import QuerySnapshot
@@ -19,6 +22,7 @@ from runtime.checkpoint.model import QuerySnapshot
 CHECKPOINT = "checkpoint"
 SINK = "sink"
 DESCRIPTION = "snapshot.json"
+FILES = "files.json"
 
 
 def load_snapshot(path: Path) -> QuerySnapshot:
@@ -36,18 +40,39 @@ def load_snapshot(path: Path) -> QuerySnapshot:
     return snapshot
 
 
-def check_snapshot(snapshot: QuerySnapshot) -> BatchFiles:
-    """See that a snapshot is whole, as far as names tell; return its files.
+def read_records(snapshot: QuerySnapshot) -> dict[str, FileRecord]:
+    """The records of a snapshot's files, of when it was taken, by their paths below it; none where it has no list.
+
+    Raises:
+        IncompleteError: the list is damaged.
+        OSError: it cannot be read.
+    """
+    return decode_records((Path(snapshot.path) / FILES).read_bytes(), snapshot.digest) if snapshot.digest else {}
+
+
+def check_snapshot(snapshot: QuerySnapshot, *, contents: bool = True) -> BatchFiles:
+    """See that a snapshot is whole, and return its files.
+
+    Args:
+        snapshot: the snapshot.
+        contents: whether all files are read and compared with their digests, and with Hadoop's checksums. Names, sizes
+            and what can be concluded from them are looked at in any case.
 
     Raises:
         SnapshotLostError: it is not.
     """
     root = Path(snapshot.path)
+    checkpoint = root / CHECKPOINT
     try:
-        checkpoint = root / CHECKPOINT
-        batch = files_of_batch(list_files(checkpoint), snapshot.batch_id, lambda path: (checkpoint / path).read_bytes())
-        if snapshot.sink is not None:
-            sink_files(list_names(root / SINK), snapshot.batch_id)
+        records = read_records(snapshot)
+        check_sizes(records, list_sizes(root))
+        batch = files_of_batch(list_sizes(checkpoint), snapshot.batch_id, partial(read_checked, checkpoint))
+        log = () if snapshot.sink is None else sink_files(list_names(root / SINK), snapshot.batch_id)
+        if contents:
+            names = [*(f"{CHECKPOINT}/{name}" for name in batch.files), *(f"{SINK}/{name}" for name in log)]
+            for name, now in record_files(root, records or names).items():
+                if records and records[name].sha256 != now.sha256:
+                    raise IncompleteError(f"{name} is damaged: its digest is another one")
     except (IncompleteError, OSError) as error:
         raise SnapshotLostError(f"the snapshot of query {snapshot.name!r} in {root} is not whole: {error}") from error
     return batch

@@ -1,22 +1,38 @@
 """What a streaming query begins with: its live location, a checkpoint, or a savepoint. Runs before the query starts.
 
-After a failure the live location is used, for nothing that was committed is done again then; a checkpoint only where
-the live location is behind it, or broken. A savepoint that the job was begun from is put back once, whatever lies
-there; a mark in the job's own directory says that this has been done.
+After a failure the live location is used, for nothing that was committed is done again then. A checkpoint is put back
+where the live location is behind it, is damaged, or where Spark twice could not load its state. The newest checkpoint
+that is whole is taken. A savepoint that the job was begun from is put back once, whatever lies there; a mark in the
+job's own directory says that this has been done.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from conf.files import write_private
-from runtime.checkpoint.errors import SavepointError, SnapshotError
+from runtime.checkpoint.errors import SavepointError, SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import make_private
+from runtime.checkpoint.lease import lease_file, may_be_written_to
 from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.checkpoint.model import QueryLocation, QuerySnapshot
 from runtime.checkpoint.names import directory_name
-from runtime.checkpoint.snapshot import finish_restore, inspect_location, restore_snapshot
+from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
+
+LOAD_FAILURES = 2
+"""After how many failures in a row to load one state a query goes back: the first may have had a passing cause."""
+
+_LOAD_FAILURE = re.compile(
+    r"\[(?:CANNOT_LOAD_STATE_STORE(?!\.\w*OUT_OF_MEMORY|\.UNRELEASED_THREAD_ERROR)"
+    r"|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED|STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+    r"|STATE_STORE_UNEXPECTED_EMPTY_FILE_IN_ROCKSDB_ZIP|STATE_STORE_BASE_CHECKPOINT_ID_MISMATCH"
+    r"|STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY|BATCH_METADATA_NOT_FOUND|INVALID_LOG_VERSION"
+    r"|STREAMING_CHECKPOINT_MISSING_METADATA_FILE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY)\b"
+    r"|org\.apache\.hadoop\.fs\.ChecksumException"
+)
+"""Spark's error conditions, and Hadoop's exception, for files that are missing or damaged."""
 
 
 class TaskRestore:
@@ -56,15 +72,80 @@ class TaskRestore:
         self._claimed.add(query.name)
         if restore.savepoint:
             return self._restore_savepoint(query, state, restore.savepoint)
-        try:
-            live = inspect_location(query)
-            why = f"its checkpointLocation is at batch {live}"
-        except SnapshotError as error:
-            live, why = None, str(error)
-        if live is not None and live >= state.batch_id:
+        why = self._why_not_live(query, state)
+        if not why:
             return ""
-        _put_back(query, state)
-        return f"query {query.name} goes on from checkpoint {restore.checkpoint_id}, batch {state.batch_id}: {why}"
+        return self._put_back_any(query, restore, state, why)
+
+    @staticmethod
+    def began_at(query: QueryLocation) -> int:
+        """The last batch that a query has committed, now that it is prepared."""
+        return committed_batch(query)
+
+    def failed(self, query: QueryLocation, began_at: int, message: str) -> str:
+        """Note that a query has failed; returns what is to be said of it, empty for nothing.
+
+        Args:
+            query: the query.
+            began_at: the last batch that was committed when it started.
+            message: of Spark's exception.
+        """
+        if not is_load_failure(message) or committed_batch(query) > began_at:
+            return ""
+        mark = self._load_failures(query.name)
+        known = _read_mark(mark)
+        count = known["count"] + 1 if known.get("batch_id") == began_at else 1
+        make_private(mark.parent)
+        write_private(mark, json.dumps({"batch_id": began_at, "count": count}).encode())
+        if count < LOAD_FAILURES:
+            return f"query {query.name} could not load its state as of batch {began_at}; it is tried once more"
+        return (
+            f"query {query.name} could not load its state as of batch {began_at}, {count} times in a row; "
+            "its next start goes back to the last checkpoint that can be restored, if there is one"
+        )
+
+    def _why_not_live(self, query: QueryLocation, state: QuerySnapshot) -> str:
+        """Why the live location is not to be used; empty where it is."""
+        mark = self._load_failures(query.name)
+        try:
+            live = inspect_location(query, state)
+        except SnapshotError as error:
+            return str(error)
+        if live < state.batch_id:
+            return f"its checkpointLocation is at batch {live}"
+        known = _read_mark(mark)
+        if known.get("batch_id") == live and known["count"] >= LOAD_FAILURES:
+            return f"Spark could not load its state as of batch {live}, {known['count']} times in a row"
+        return ""
+
+    def _put_back_any(
+        self, query: QueryLocation, restore: JobManagerTaskRestore, state: QuerySnapshot, why: str
+    ) -> str:
+        """Put back the newest checkpoint that is whole; where the state did not load, one that has been loaded."""
+        found = [(restore.checkpoint_id, state)]
+        for checkpoint in restore.earlier:
+            found += [(checkpoint.checkpoint_id, kept) for kept in checkpoint.queries if kept.name == query.name]
+        mark = self._load_failures(query.name)
+        if _read_mark(mark).get("count", 0) >= LOAD_FAILURES:
+            found.sort(key=lambda item: not item[1].is_proven)
+        problems = []
+        for checkpoint_id, kept in found:
+            try:
+                _put_back(query, kept)
+            except SnapshotLostError as error:
+                problems.append(f"checkpoint {checkpoint_id} cannot be restored: {error}")
+                continue
+            mark.unlink(missing_ok=True)
+            note = f"query {query.name} goes on from checkpoint {checkpoint_id}, batch {kept.batch_id}: {why}"
+            return "; ".join([note, *problems])
+        raise SnapshotLostError(
+            f"query {query.name!r} can go on neither from its own files nor from a checkpoint: "
+            + "; ".join([why, *problems]),
+            "begin the job from a savepoint with `job run --from`; without its checkpointLocation it loses its state",
+        )
+
+    def _load_failures(self, name: str) -> Path:
+        return self._directory / "load-failures" / f"{directory_name(name)}.json"
 
     def _check_unclaimed(self, query: QueryLocation, restore: JobManagerTaskRestore) -> None:
         if restore.savepoint and self.unclaimed and not restore.allow_non_restored_state:
@@ -78,13 +159,42 @@ class TaskRestore:
         restore = self._restore
         wish, new_query_id = ("", False) if restore is None else (restore.rollback, restore.new_query_id)
         mark = self._directory / "restored" / f"{directory_name(query.name)}.json"
-        if mark.exists() and json.loads(mark.read_bytes()).get("rollback", "") == wish:
-            return ""
+        why = ""
+        done = json.loads(mark.read_bytes()) if mark.exists() else {}
+        if done and done.get("rollback", "") == wish:
+            why = self._why_not_live(query, state)
+            if not why:
+                return ""
+            new_query_id = done.get("new_query_id", new_query_id)  # once more as the first time
+        if new_query_id is None:  # two that run must not be one query, to Spark nor to a sink that remembers batches
+            elsewhere = lease_file(state.location) != lease_file(query.location)
+            new_query_id = elsewhere and may_be_written_to(state.location)
         _put_back(query, state, copy=True, new_query_id=new_query_id)  # the savepoint is the user's
         make_private(mark.parent)
-        done = {"savepoint": savepoint, "batch_id": state.batch_id, "rollback": wish}
+        done = {
+            "savepoint": savepoint,
+            "batch_id": state.batch_id,
+            "rollback": wish,
+            "new_query_id": new_query_id,
+        }
         write_private(mark, json.dumps(done).encode())
-        return f"query {query.name} begins from batch {state.batch_id} of {savepoint}"
+        self._load_failures(query.name).unlink(missing_ok=True)
+        renamed = ", under a new query id" if new_query_id else ""
+        again = f" once more: {why}" if why else ""
+        return f"query {query.name} begins from batch {state.batch_id} of {savepoint}{renamed}{again}"
+
+
+def is_load_failure(message: str) -> bool:
+    """Whether a query's exception says that its state or its logs cannot be read, so that a repetition may not help."""
+    return _LOAD_FAILURE.search(message) is not None
+
+
+def _read_mark(path: Path) -> dict[str, int]:
+    try:
+        known: dict[str, int] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return known
 
 
 def _put_back(query: QueryLocation, state: QuerySnapshot, *, copy: bool = False, new_query_id: bool = False) -> None:

@@ -16,6 +16,8 @@ from runtime.cluster.running import readable_errors, waiting
 from runtime.cluster.session import connect
 from runtime.ids import JobID
 
+_STOP_REMEDY = "`job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
+
 
 def job_checkpoint(configuration: Configuration, job_id: str, as_json: bool) -> None:
     """`understudy job checkpoint`."""
@@ -43,7 +45,10 @@ def job_stop(configuration: Configuration, job_id: str, directory: str | None, d
             status, job_status = client.stop_and_await_end(wanted, target, drain=drain)
         if job_status is not None:
             print_line(f"job {wanted} is {job_status.value}", sys.stderr)
-        _show(status, f"savepoint of job {wanted}", as_json)
+        _show(status, f"savepoint of job {wanted}", as_json, _STOP_REMEDY)
+        if failure := client.stop_failure(status, job_status):
+            print_error(failure, _STOP_REMEDY)
+            sys.exit(1)
 
 
 def job_rollback(configuration: Configuration, job_id: str, target: str, new_query_id: bool, as_json: bool) -> None:
@@ -63,7 +68,9 @@ def _goes_on(what: str, job_id: JobID) -> str:
     return f"the {what} goes on; `python -m runtime.cluster job info {job_id}` shows what became of it"
 
 
-def _show(status: OperationStatus, what: str, as_json: bool) -> None:
+def _show(
+    status: OperationStatus, what: str, as_json: bool, remedy: str = "the job goes on; mend the cause and ask again"
+) -> None:
     """The directory to standard output, what is to be known beside it to standard error."""
     if as_json:
         print_json(to_plain(status))
@@ -73,7 +80,7 @@ def _show(status: OperationStatus, what: str, as_json: bool) -> None:
         print_line(status.path)
     if status.state is not OperationState.COMPLETED:
         if not as_json:
-            print_error(f"the {what} failed: {status.error}", "the job goes on; mend the cause and ask again")
+            print_error(f"the {what} failed: {status.error}", remedy)
         sys.exit(1)
 
 

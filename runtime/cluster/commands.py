@@ -13,7 +13,14 @@ from pathlib import Path
 
 from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
-from conf.options import JOB_OPTIONS, CheckpointingOptions, ClusterOptions, ExecutionTarget
+from conf.options import (
+    JOB_OPTIONS,
+    CheckpointingOptions,
+    ClusterOptions,
+    ExecutionTarget,
+    JobOptions,
+    SparkDriverChoice,
+)
 from runtime.client import ClusterClient
 from runtime.cluster.application_commands import run_application
 from runtime.cluster.arguments import job_id_of
@@ -220,8 +227,10 @@ def job_run(
     archives: tuple[str, ...],
     jars: tuple[str, ...],
     priority: int,
+    own_driver: bool,
     savepoint: str | None,
     allow_non_restored_state: bool,
+    new_query_id: bool | None,
     target: str | None,
     masters: int,
     detach: bool,
@@ -239,8 +248,10 @@ def job_run(
     with readable_errors(), contextlib.ExitStack() as stack:
         wanted = target_of(configuration, target, masters)
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority:
-                raise ClusterError("--from and --priority are a job's", "give them where main() submits the job")
+            if savepoint is not None or priority or own_driver:
+                raise ClusterError(
+                    "--from, --priority and --own-driver are a job's", "give them where main() submits the job"
+                )
             sys.exit(
                 run_application(configuration, Path(file), args, name, job_id, libraries, masters, detach, as_json)
             )
@@ -249,8 +260,8 @@ def job_run(
         graph = replace(
             read_job_file(Path(file), args, name, None if job_id is None else job_id_of(job_id)),
             priority=priority,
-            savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state),
-            configuration=_own_configuration(configuration),
+            savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state, new_query_id),
+            configuration=_own_configuration(configuration) | _driver_configuration(own_driver),
         )
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, _say))
         if not detach and not as_json:
@@ -282,8 +293,12 @@ def _own_configuration(configuration: Configuration) -> dict[str, str]:
     return {key: text for key, text in configuration.given_by("-D").items() if key in keys}
 
 
+def _driver_configuration(own_driver: bool) -> dict[str, str]:
+    return {JobOptions.SPARK_DRIVER.key: SparkDriverChoice.OWN.value} if own_driver else {}
+
+
 def _restore_settings(
-    configuration: Configuration, savepoint: str | None, allow_non_restored_state: bool
+    configuration: Configuration, savepoint: str | None, allow_non_restored_state: bool, new_query_id: bool | None
 ) -> SavepointRestoreSettings | None:
     """What a job begins from; raises `CheckpointError` where it is neither a savepoint nor a checkpoint."""
     if savepoint is None:
@@ -292,7 +307,7 @@ def _restore_settings(
 
     path = find_state(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
     read_state(path)  # before anything is submitted
-    return SavepointRestoreSettings(str(path), allow_non_restored_state)
+    return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)
 
 
 def _run(

@@ -140,7 +140,7 @@ def await_end(configuration: Configuration, say: Say) -> None:
     if not has_ended(directory, configuration.get(ClusterOptions.STOP_TIMEOUT)):
         with contextlib.suppress(ClusterNotRunning):
             stop_cluster(configuration, say)
-    with directory.acquire():  # its last master may have taken our looking for another master
+    with directory.acquire():  # one that was stopped has kept what a further start would need
         entrypoint_of(configuration).clean_up(directory)
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +37,9 @@ from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import ClusterError, PreflightError
 from runtime.gateways.errors import GatewayError
+from runtime.gateways.messages import ClusterOverview, TaskManagerView
 from runtime.ha.errors import HaError
+from runtime.rest.listening import exposure_warning
 from runtime.spark.errors import SparkVehicleError
 from runtime.spark.java import REMEDY as JAVA_REMEDY
 from runtime.spark.java import find_java
@@ -95,6 +97,11 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
         Check("clock", lambda: check_clock(directory.root.glob("*"), time.time())),
         Check("permissions", lambda: check_permissions(directory.root, _secrets(configuration), os.geteuid())),
     ]
+    if configuration.get(RestOptions.ENABLED):
+        started_with = directory.configuration_file
+        checks.append(
+            Check("web access", lambda: check_web_access(Configuration.read(started_with) if runs else configuration))
+        )
     if runs:
         checks.append(Check("cluster", lambda: _ask_cluster(configuration)))
     if start_spark and not is_remote:
@@ -211,6 +218,15 @@ def check_permissions(root: Path, secrets: Iterable[Path], user: int) -> str:
     return f"{root} is this user's alone" if root.exists() else f"{root} is not there yet"
 
 
+def check_web_access(configuration: Configuration) -> str:
+    """Whether the web endpoint asks everybody for the token, and nobody can read it on its way."""
+    if warning := exposure_warning(configuration):
+        raise PreflightError(
+            warning.removeprefix("WARNING: "), "set it to true, and start the cluster anew where it runs"
+        )
+    return "the token is asked for"
+
+
 def _memory_needed(configuration: Configuration) -> int:
     return configuration.get(SparkOptions.DRIVER_MEMORY) * fixed_workers(configuration)
 
@@ -229,11 +245,33 @@ def _secrets(configuration: Configuration) -> list[Path]:
 
 def _ask_cluster(configuration: Configuration) -> str:
     with connect(configuration) as client:
-        overview = client.overview()
-    return (
+        overview, workers = client.overview(), client.task_managers()
+    return describe_cluster(overview, workers, fixed_workers(configuration))
+
+
+def describe_cluster(overview: ClusterOverview, workers: Sequence[TaskManagerView], expected: int) -> str:
+    """Whether a cluster that runs can run jobs.
+
+    Args:
+        overview: its counts.
+        workers: its TaskExecutors.
+        expected: how many of them there are from the start.
+    """
+    if expected and not workers:
+        raise PreflightError(
+            "no TaskExecutor is registered: its Spark driver is being started, or does not start",
+            "look again in some seconds, with `understudy status`; then see log/taskmanager-*.log",
+        )
+    found = (
         f"it runs: {overview.task_managers} TaskExecutor(s), {overview.free_slots} of {overview.slots} slots free, "
         f"{overview.jobs_running} job(s) running"
     )
+    losses = [
+        f"the Spark driver of {view.registration.resource_id} was replaced; {view.registration.spark_loss}"
+        for view in workers
+        if view.registration.spark_loss
+    ]
+    return "; ".join((found, *losses))
 
 
 async def _start_spark(configuration: Configuration) -> str:

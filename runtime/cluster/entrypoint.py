@@ -1,11 +1,11 @@
 """The process of a cluster's master; what kind of cluster it is, `runtime.cluster.cluster_entrypoint` says.
 
-    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD [join | member]
+    python -m runtime.cluster.entrypoint RUNTIME_DIR REPORT_FD LOCK_FD first | join | member
 
 It is started by `python -m runtime.cluster start`, or by `master` to join a running cluster, or by
-`start --role master` as a member of a cluster on several hosts. It reads the configuration
-handed over in the runtime directory, and says on the report descriptor, in one JSON line, that it serves or why it does
-not.
+`start --role master` as a member of a cluster on several hosts. Whoever starts it hands it the lock of the runtime
+directory, held. It reads the configuration handed over there, and says on the report descriptor, in one JSON line, that
+it serves or why it does not.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
 from conf.secret import SecretStr
 from runtime.cluster.cluster_entrypoint import ClusterEntrypoint, entrypoint_of
+from runtime.cluster.host_processes import JOINING, MEMBER
 from runtime.cluster.master import Master
 from runtime.cluster.preload import preload
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, has_redis, log_config, rpc_config, system_address
+from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.environment.errors import ClusterError
 from runtime.ha.errors import HaError
@@ -92,7 +94,7 @@ async def _serve(
         await ha.cleanup()  # a killed master's handles went with it
     storage = configuration.get(HighAvailabilityOptions.STORAGE_DIR) / configuration.get(ClusterOptions.ID)
     storage.mkdir(mode=0o700, parents=True, exist_ok=True)
-    master = Master(service, context, system, receptionist, redis, ha, claim, entrypoint, is_member=is_member)
+    master = Master(service, context, system, receptionist, redis, ha, claim, lock, entrypoint, is_member=is_member)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, master.stop_requested.set)
     await service.start_server(receptionist)
@@ -155,21 +157,22 @@ def _take_number(directory: ClusterDirectory) -> Claim:
 def main() -> int:
     """Run a master until it is told to stop; the exit status is its entrypoint's, or 1 when it could not start."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
-    joins, is_member = sys.argv[3:] == ["join"], sys.argv[3:] == ["member"]
+    descriptor, mode = int(sys.argv[3]), sys.argv[4]
     try:
-        configuration = Configuration.read(directory.configuration_file)
-        with directory.join() if joins else directory.acquire() as lock:
+        with ClusterLock.handed(directory.lock_file, descriptor, exclusive=mode != JOINING) as lock:
             claim = _take_number(directory)
+            claim.note(ProcessRecord.of("master", os.getpid()))  # without an address: it does not serve yet
+            configuration = Configuration.read(directory.configuration_file)
             configure_logging(log_config(configuration, directory, claim.path.name.removesuffix("-0")))
             log.info("the master starts as process %d", os.getpid())
             preload()
             # Before any thread is started: the actor system's admin is forked from this process.
             system = ProcessActorSystem()
             entrypoint = entrypoint_of(configuration)
-            serving = _serve(configuration, directory, system, claim, lock, report, entrypoint, is_member)
+            serving = _serve(configuration, directory, system, claim, lock, report, entrypoint, mode == MEMBER)
             status = asyncio.run(serving)
             claim.forget()
-            if lock.is_alone():
+            if lock.exclusive:  # this was the last master, and has ended what the cluster has
                 entrypoint.clean_up(directory)
     except EXPECTED as error:
         log.critical("the master ends: %s", error, exc_info=True)

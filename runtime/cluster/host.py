@@ -1,6 +1,6 @@
 """The process that looks after the TaskExecutors of one host of a cluster on several.
 
-    python -m runtime.cluster.host RUNTIME_DIR REPORT_FD
+    python -m runtime.cluster.host RUNTIME_DIR REPORT_FD LOCK_FD
 
 It is started by `python -m runtime.cluster start --role task-executor`, keeps ``taskmanager.count`` workers running,
 and ends when one of them has not been registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager).
@@ -26,7 +26,7 @@ from runtime.cluster.entrypoint import Report
 from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord
-from runtime.environment.directory import ClusterDirectory
+from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.environment.errors import ClusterError
 from runtime.taskexecutor.registration_state import REGISTERED, RegistrationState
 
@@ -109,8 +109,8 @@ def main() -> int:
     """Run until it is told to stop; the exit status is 0, or 1 when it could not start, or nobody registered it."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
     try:
-        configuration = Configuration.read(directory.configuration_file)
-        with directory.acquire() as lock:
+        with ClusterLock.handed(directory.lock_file, int(sys.argv[3]), exclusive=True):
+            configuration = Configuration.read(directory.configuration_file)
             claim = directory.claim(NAME)
             claim.try_acquire()
             claim.note(ProcessRecord.of(NAME, os.getpid()))
@@ -126,8 +126,7 @@ def main() -> int:
             )
             asyncio.run(_serve(ComponentContext(configuration, directory, system), report))
             claim.forget()
-            if lock.is_alone():
-                directory.clean()
+            directory.clean()
     except (ClusterError, ConfigurationError, OSError) as error:
         log.critical("the TaskExecutors of this host end: %s", error)
         report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))

@@ -12,7 +12,7 @@ from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from conf.layers import CONF_DIR_VARIABLE, FILE_NAME
 from conf.options import ClusterOptions
-from conf.registry import is_sensitive, options_by_key
+from conf.registry import masked, options_by_key
 from runtime.cluster.host_files import read_host_files
 from runtime.cluster.render import print_facts, print_json, print_line, print_table
 from runtime.cluster.role_configuration import Role
@@ -119,7 +119,7 @@ def _tell(outcome: Outcome) -> None:
 
 def _refuse_secrets(overrides: tuple[str, ...]) -> None:
     """What is given with ``-D`` goes to the hosts' command lines, which other users of theirs see."""
-    for key in (override.partition("=")[0].strip() for override in overrides):
+    for key, value in ((key.strip(), value) for key, _, value in (override.partition("=") for override in overrides)):
         option = options_by_key().get(key)
-        if is_sensitive(key) or (option is not None and option.value_type.secret):
+        if masked(key, value) != value or (option is not None and option.value_type.secret):
             raise ClusterError(f"{key} would be seen on the hosts' command lines", "set it in config.yaml, mode 0600")

@@ -11,27 +11,44 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
+from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory, ClusterLock
 from runtime.environment.errors import ClusterError
 
 if TYPE_CHECKING:
     from runtime.ha.redis_process import EmbeddedRedis
 
 
+MASTER, HOST = "runtime.cluster.entrypoint", "runtime.cluster.host"
+"""Modules of the processes that have the lock of a directory, and start all others."""
+FIRST, JOINING, MEMBER = "first", "join", "member"
+"""How a master starts: a new cluster, one more of a running cluster, one host's of a cluster on several."""
+_HEADS = {MASTER.encode(), HOST.encode()}
+LAST_WORDS_S = 30.0
+"""Seconds for a process to end after it has said why it does not serve."""
+
+
 class ClusterStartError(ClusterError):
     """The cluster did not come up; what was started has been stopped again."""
 
 
-def launch(directory: ClusterDirectory, name: str, module: str, arguments: Sequence[str], deadline: float) -> str:
+def launch(
+    directory: ClusterDirectory, lock: ClusterLock, name: str, module: str, arguments: Sequence[str], deadline: float
+) -> str:
     """Start a process of the cluster in the background and return the address that it says once it serves.
+
+    The lock is its own then, and this process gives it up. Where this fails, the process has ended, and the lock is
+    still the caller's: nobody else has started a cluster in the directory meanwhile.
 
     Args:
         directory: of the cluster.
+        lock: of the directory, held.
         name: of its log, and for messages.
-        module: what it runs, with the directory and a descriptor for its report as the first arguments.
+        module: what it runs, with the directory, a descriptor for its report and that of the lock as the first
+            arguments.
         arguments: the rest of them.
         deadline: in monotonic seconds.
 
@@ -42,35 +59,54 @@ def launch(directory: ClusterDirectory, name: str, module: str, arguments: Seque
     output = os.open(directory.log / f"{name}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(directory.root), str(writing), *arguments],
+            [sys.executable, "-m", module, str(directory.root), str(writing), str(lock.descriptor), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=(writing,),
+            pass_fds=(writing, lock.descriptor),
             start_new_session=True,
             env={**os.environ, CLUSTER_DIR_VARIABLE: str(directory.root), "PYTHONPATH": _python_path()},
         )
     finally:
         os.close(writing)
         os.close(output)
-    with os.fdopen(reading, "rb", buffering=0) as pipe:
-        answer = b""
-        while not answer.endswith(b"\n"):
-            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-            chunk = pipe.read(65536) if ready else b""
-            if not chunk:
-                break
-            answer += chunk
-    log = directory.log / f"{name}.log"
-    if not answer:
-        ended = process.poll() is not None
-        what = "ended before it served" if ended else "did not serve within cluster.start-timeout"
-        raise ClusterStartError(f"the {name} {what}", f"see {log} and {directory.log / f'{name}.out'}")
-    report = json.loads(answer)
-    if "error" in report:
-        process.wait(10)
-        raise ClusterStartError(report["error"], report["remedy"] or f"see {log}")
+    try:
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            answer = _line_of(pipe, deadline)
+        log = directory.log / f"{name}.log"
+        if answer is None:
+            raise ClusterStartError(f"the {name} did not serve within cluster.start-timeout", f"see {log}")
+        if not answer:
+            status = process.wait()
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise ClusterStartError(
+                f"the {name} {how} before it served", f"see {log} and {directory.log / f'{name}.out'}"
+            )
+        report = json.loads(answer)
+        if "error" in report:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LAST_WORDS_S)
+            raise ClusterStartError(report["error"], report["remedy"] or f"see {log}")
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    lock.hand_over()
     return str(report["address"])
+
+
+def _line_of(pipe: FileIO, deadline: float) -> bytes | None:
+    """Read a pipe up to the end of a line, or to its own end; None where neither has come by the deadline."""
+    answer = b""
+    while not answer.endswith(b"\n"):
+        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        chunk = pipe.read(65536)
+        if not chunk:
+            return b""
+        answer += chunk
+    return answer
 
 
 def _python_path() -> str:
@@ -89,12 +125,13 @@ def embedded_redis(directory: ClusterDirectory) -> EmbeddedRedis | None:
 
 
 def sweep(directory: ClusterDirectory) -> int:
-    """End all processes that belong to the directory's cluster; returns how many there were."""
-    processes = processes_of(directory)
+    """End all processes that belong to the directory's cluster; returns how many there were.
+
+    To be called with the lock of the directory held alone: no process is started without it.
+    """
+    processes = left_behind(directory)
     redis = embedded_redis(directory)
-    if redis is not None and (pid := redis.pid) is not None:
-        # redis-server writes its title over its environment, so the mark does not find it.
-        processes.append(pid)
+    if redis is not None and redis.pid is not None:
         redis.stop()
     for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         for pid in processes_of(directory):
@@ -103,6 +140,39 @@ def sweep(directory: ClusterDirectory) -> int:
         if await_condition(lambda: not processes_of(directory), patience_s):
             break
     return len(processes)
+
+
+def kill_heads(directory: ClusterDirectory, incarnation: str | None) -> bool:
+    """SIGKILL the masters of a cluster, or the process of a host's workers; whether it still is the directory's.
+
+    Args:
+        directory: of the cluster.
+        incarnation: which cluster; those of another one, which was started meanwhile, are left alone.
+    """
+    with contextlib.ExitStack() as stack:
+        heads = []
+        for pid in processes_of(directory):
+            with contextlib.suppress(OSError):  # it has ended
+                descriptor = os.pidfd_open(pid)
+                stack.callback(os.close, descriptor)
+                if not _HEADS.isdisjoint(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")):
+                    heads.append(descriptor)
+        # Looked at after they were found: a new cluster signs before it starts a process.
+        is_same = directory.incarnation() == incarnation
+        for descriptor in heads if is_same else ():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    return is_same
+
+
+def left_behind(directory: ClusterDirectory) -> list[int]:
+    """All processes of the directory's cluster.
+
+    redis-server writes its title over its environment, so the mark does not find it.
+    """
+    redis = embedded_redis(directory)
+    pid = None if redis is None else redis.pid
+    return processes_of(directory) + ([] if pid is None else [pid])
 
 
 def processes_of(directory: ClusterDirectory) -> list[int]:

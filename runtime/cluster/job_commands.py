@@ -31,6 +31,11 @@ def job() -> None:
     help="Slots go to jobs of a higher one first; 0 unless given.",
 )
 @click.option(
+    "--own-driver",
+    is_flag=True,
+    help="Run a script on a Spark driver of its own, apart from other jobs; as -D task.spark-driver=own.",
+)
+@click.option(
     "--from",
     "savepoint",
     help="Begin from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query from "
@@ -41,6 +46,12 @@ def job() -> None:
     is_flag=True,
     help="With --from: begin although a query has another name than those that it holds.",
 )
+@click.option(
+    "--new-query-id/--same-query-id",
+    default=None,
+    help="With --from: whether the queries get new ids.  [default: those that begin in another place while the job "
+    "that they were taken of runs]",
+)
 @target_options
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option
@@ -50,8 +61,8 @@ def job_run(**settings: object) -> None:
     """Run a PySpark script or pipeline FILE on a cluster, with ARGS (after --) as its arguments.
 
     The job's progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a
-    second one leaves it alone and returns. Of what is given with -D, restart-strategy.* and execution.checkpointing.*
-    are the job's own.
+    second one leaves it alone and returns. Of what is given with -D, restart-strategy.*, task.spark-driver and
+    execution.checkpointing.* are the job's own.
     """
     from runtime.cluster import commands
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from actors.receptionist import Listing, Receptionist
 from actors.rpc.endpoint import USER_ROOT
-from actors.rpc.gateway import FencingToken
-from runtime.ha.model import LeaderInformation
+from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.services import HighAvailabilityServices
 
@@ -18,8 +17,15 @@ log = logging.getLogger(__name__)
 class _Entry:
     """Follows the leader of one component."""
 
-    def __init__(self, receptionist: Receptionist, component: str, retrieval: LeaderRetrievalService) -> None:
+    def __init__(
+        self,
+        receptionist: Receptionist,
+        component: str,
+        retrieval: LeaderRetrievalService,
+        observe: Callable[[LeaderTerm], None],
+    ) -> None:
         self._receptionist = receptionist
+        self._observe = observe
         self._path = USER_ROOT + component
         self.retrieval = retrieval
         self.leader: LeaderInformation | None = None
@@ -27,8 +33,8 @@ class _Entry:
     def notify_leader_address(self, leader: LeaderInformation | None) -> None:
         """Called by the retrieval service."""
         if leader is not None:
-            token = FencingToken(leader.epoch, leader.session)
-            self._receptionist.enter(Listing(self._path, leader.address, 0, token))
+            self._observe(leader.term)
+            self._receptionist.enter(Listing(self._path, leader.address, 0, leader.term.token))
         elif self.leader is not None:
             self._receptionist.deregister(self._path, self.leader.address)
         self.leader = leader
@@ -45,11 +51,19 @@ class LeaderBoard:
         receptionist: of this master.
         ha: finds the leaders.
         components: whose.
+        observe: called with each leadership that is heard of.
     """
 
-    def __init__(self, receptionist: Receptionist, ha: HighAvailabilityServices, components: Iterable[str]) -> None:
+    def __init__(
+        self,
+        receptionist: Receptionist,
+        ha: HighAvailabilityServices,
+        components: Iterable[str],
+        observe: Callable[[LeaderTerm], None],
+    ) -> None:
         self._entries = {
-            component: _Entry(receptionist, component, ha.leader_retrieval(component)) for component in components
+            component: _Entry(receptionist, component, ha.leader_retrieval(component), observe)
+            for component in components
         }
 
     async def start(self) -> None:

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import runtime
@@ -31,14 +31,17 @@ from conf.options import ClusterOptions, ResourceManagerDriverType, ResourceMana
 from runtime.cluster.abandoned_sockets import remove_abandoned_sockets
 from runtime.cluster.claimed_process import claimed_process
 from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
+from runtime.cluster.job_master_logs import remove_surplus_job_master_logs
 from runtime.cluster.leader_board import LeaderBoard
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.specs import ComponentSpecs
-from runtime.cluster.supervisor import Child, Running, Supervisor
+from runtime.cluster.supervisor import Child, ChildRemoved, Running, Supervisor
 from runtime.cluster.workers import PREFIX, OnDemandWorkers, fixed_workers, worker_child
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
+from runtime.environment.directory import ClusterLock
+from runtime.environment.errors import ClusterError
 from runtime.gateways.master import MasterGateway, WorkerProcess
 from runtime.gateways.messages import ClusterStatus, ProcessView
 from runtime.gateways.web_monitor import WebMonitorGateway
@@ -59,8 +62,12 @@ JOB_MASTER = job_master("")
 ELECTED = (DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT)
 CLAIM_INTERVAL_S = 0.25
 JOB_MASTER_CHECK_S = 2.0
-LAST_MASTER_S = 15.0
 SPARE_DELAY_S = 0.1
+
+
+def _is_of_machine(name: str) -> bool:
+    """Whether a child is one that there is once on the machine, and ends with the last master."""
+    return name.startswith((PREFIX, APPLICATION))
 
 
 class Master(RpcEndpoint, MasterGateway):
@@ -74,6 +81,7 @@ class Master(RpcEndpoint, MasterGateway):
         redis: the embedded Redis, or None when another is configured.
         ha: high-availability services; closed with the endpoint.
         claim: its own, with its number.
+        lock: of the runtime directory, which says whether there are other masters, those that are being started too.
         entrypoint: which kind of cluster it is of.
         is_member: whether it is one host's of a cluster on several: told to end by a signal, it leaves the jobs to the
             masters of the others, or to those that are started later.
@@ -88,6 +96,7 @@ class Master(RpcEndpoint, MasterGateway):
         redis: EmbeddedRedis | None,
         ha: HighAvailabilityServices,
         claim: Claim,
+        lock: ClusterLock,
         entrypoint: ClusterEntrypoint,
         *,
         is_member: bool,
@@ -99,22 +108,26 @@ class Master(RpcEndpoint, MasterGateway):
         self._redis = redis
         self._ha = ha
         self._claim = claim
+        self._lock = lock
+        self._joins = not lock.exclusive
         self._entrypoint = entrypoint
         self._is_member = is_member
         number = claim.path.name.removeprefix("master-")
         self._suffix = "" if number == "0" else f"-{number}"
         self._specs = ComponentSpecs(context, self._suffix)
-        self._leaders = LeaderBoard(receptionist, ha, ELECTED)
+        self._leaders = LeaderBoard(receptionist, ha, ELECTED, self.fences.observe)
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
         self._supervisor = Supervisor(self._process_ended)
         driver = context.configuration.get(ResourceManagerOptions.DRIVER)
         self._starts_on_demand = driver is ResourceManagerDriverType.PROCESS
         self._on_demand = OnDemandWorkers(context, self._supervisor)
         self._claims: dict[str, Claim] = {}
+        self._looked_after: dict[str, Callable[[Claim], Child]] = {}
         self._job_masters: dict[JobID, asyncio.Lock] = {}
         self._stopped_workers: dict[str, Child] = {}
         self._started_ms = time.time_ns() // 1_000_000
         self._described: tuple[str, ...] = ()
+        self._is_up = False
         self._ends_cluster = False
         self.application_status = ApplicationStatus.UNKNOWN
         self.stop_requested = asyncio.Event()
@@ -122,17 +135,23 @@ class Master(RpcEndpoint, MasterGateway):
     # ------------------------------------------------------------------ start, stop
 
     async def bring_up(self) -> None:
-        """Start everything in the order in which it depends on each other."""
+        """Start everything in the order in which it depends on each other.
+
+        Raises:
+            ClusterError: it was told to stop meanwhile.
+        """
         if self._redis is not None:
             redis = self._redis
             await self._look_after(REDIS, lambda claim: self._redis_child(redis))
         await self._leaders.start()
+        self._check_wanted()
         blob = await self._supervisor.add(self._actor_child(BLOB_SERVER, self._specs.blob_server))
         self._specs.blob = await self.service.gateway(blob.address, BlobServerGateway).request_address()
+        self._check_wanted()
         await self._supervisor.add(self._actor_child(RESOURCE_MANAGER, self._specs.resource_manager))
         dispatcher = functools.partial(self._specs.dispatcher, self._entrypoint.dispatcher, str(self.address))
         await self._supervisor.add(self._actor_child(DISPATCHER, dispatcher))
-        self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
+        self._check_wanted()
         for index in range(fixed_workers(self._context.configuration)):
             await self._look_after(f"{PREFIX}{index}", functools.partial(worker_child, self._context, index))
         if bootstrap := self._entrypoint.bootstrap:
@@ -140,15 +159,24 @@ class Master(RpcEndpoint, MasterGateway):
             await self._look_after(APPLICATION, application)
         if self._context.configuration.get(RestOptions.ENABLED):
             await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))
+        self._check_wanted()
+        self._claim.note(ProcessRecord.of("master", os.getpid()), str(self._context.system))
+        self._is_up = True
         self._describe()
         self.spawn(collect_orphans(), "collecting orphans")
         self.spawn(remove_abandoned_sockets(self._context.directory.socket_dir()), "removing abandoned sockets")
         self.spawn(self._keep_describing(), "describing the cluster")
         self.spawn(self._stop_idle_job_masters(), "stopping the JobMasters of ended jobs")
+        self.spawn(remove_surplus_job_master_logs(self._context, self._ha), "removing logs of forgotten jobs")
         self._keep_spare()
+
+    def _check_wanted(self) -> None:
+        if self.stop_requested.is_set():
+            raise ClusterError("the master was told to stop while it was being started", "start it again")
 
     async def _look_after(self, name: str, child: Callable[[Claim], Child]) -> None:
         """Have a process of this machine running: now, or once the master that looks after it is gone."""
+        self._looked_after[name] = child
         claim = self._claims[name] = self._context.directory.claim(name)
         if claim.try_acquire():
             await self._supervisor.add(child(claim))
@@ -162,6 +190,8 @@ class Master(RpcEndpoint, MasterGateway):
         while not self.stop_requested.is_set():
             try:
                 await self._supervisor.add(child(claim))
+            except ChildRemoved:
+                return
             except Exception as error:  # whatever hinders the start, there is nobody else to try it again
                 log.error("%s could not be started: %s", name, error)
                 await asyncio.sleep(1.0)
@@ -171,44 +201,66 @@ class Master(RpcEndpoint, MasterGateway):
     async def bring_down(self) -> None:
         """Stop what this master has, and with the last one the cluster. What one process refuses hinders no other.
 
-        A master that is told to end by a signal leaves the workers and Redis to the others, if there are any.
+        The last master is the one that has the lock alone: at once, or when its own components have ended. Any other
+        leaves the workers and Redis to those that have the lock too, if they are only being started. One that could not
+        join a cluster whose masters were all killed leaves them to the next.
         """
         self.stop_requested.set()
         for task in list(self._spawned):
             task.cancel()
-        is_last = self._ends_cluster or not self._other_masters()
-        if is_last and self._starts_on_demand:
-            await self._on_demand.list()  # those of a killed master too
+        may_end = self._is_up or self._ends_cluster or not self._joins
+        is_last = may_end and self._lock.is_alone()
+        if is_last:
+            await self._adopt()
         names = list(self._supervisor.children)
-        workers = [name for name in names if name.startswith((PREFIX, APPLICATION))]
+        workers = [name for name in names if _is_of_machine(name)]
         jobs = [name for name in names if name.startswith(JOB_MASTER)]
-        others = [name for name in reversed(names) if name not in (*workers, *jobs, REDIS)]
-        for group in (jobs, workers if is_last else [], others):
-            for outcome in await asyncio.gather(
-                *(self._supervisor.remove(name) for name in group), return_exceptions=True
-            ):
-                if isinstance(outcome, BaseException):
-                    log.error("a process could not be stopped: %s", outcome)
+        await self._stop(jobs)
+        if is_last:
+            await self._stop(workers)
+        await self._stop([name for name in reversed(names) if name not in (*workers, *jobs, REDIS)])
         await self.service.loop.run_in_executor(self._system_thread, self._system.shutdown)
         await self._leaders.stop()
-        if is_last and self._described and (self._ends_cluster or not self._is_member):
-            await self._await_other_masters()
+        if not is_last:
+            await self._let_go()
+            is_last = self._lock.leave() and may_end
+            if is_last:  # the others have let go too
+                await self._adopt()
+                await self._stop([name for name in self._supervisor.children if _is_of_machine(name)])
+        if is_last and self._is_up and (self._ends_cluster or not self._is_member):
             await self._clean_up_ha()
         await self._ha.close()
         if is_last:
-            with contextlib.suppress(KeyError):
-                await self._supervisor.remove(REDIS)
+            await self._stop([REDIS])
         self._system_thread.shutdown()
 
-    def _other_masters(self) -> list[int]:
-        own = int(self._claim.path.name.removeprefix("master-"))
-        return [number for number in self._context.directory.masters() if number != own]
+    async def _stop(self, names: Sequence[str]) -> None:
+        outcomes = await asyncio.gather(*(self._supervisor.remove(name) for name in names), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                log.error("a process could not be stopped: %s", outcome)
 
-    async def _await_other_masters(self) -> None:
-        """They still need Redis to step down in good order."""
-        deadline = self.service.loop.time() + LAST_MASTER_S
-        while self._other_masters() and self.service.loop.time() < deadline:  # noqa: ASYNC110  # other processes
-            await asyncio.sleep(0.05)
+    async def _adopt(self) -> None:
+        """Look after what other masters have left running on this machine, to end it."""
+        if self._starts_on_demand:
+            await self._on_demand.list()
+        for name, child in self._looked_after.items():
+            claim = self._claims[name]
+            if name in self._supervisor.children or not claim.try_acquire():
+                continue
+            if name == REDIS or claim.living() is not None:  # without Redis nobody could forget what it knows
+                try:
+                    await self._supervisor.add(child(claim))
+                except Exception as error:  # the rest is to end all the same
+                    log.error("%s could not be taken over: %s", name, error)
+
+    async def _let_go(self) -> None:
+        """Leave what there is once on this machine running, for whoever claims it next."""
+        for name in list(self._supervisor.children):
+            await self._supervisor.detach(name)
+        self._on_demand.let_go()
+        for claim in self._claims.values():
+            claim.release()
 
     async def _clean_up_ha(self) -> None:
         try:

@@ -214,9 +214,10 @@ def print_failed_job(job: JobView, stream: TextIO | None = None) -> None:
     if job.failure is not None and job.failure.traceback:
         print_line(clean_lines(job.failure.traceback), out)
     cause = f": {_failure_text(job)}" if job.failure is not None else ""
+    remedy = "" if job.failure is None else job.failure.remedy
     print_error(
         f"job {job.id} ({job.name}) {job.state}{cause}",
-        f"python -m runtime.cluster job logs {job.id} shows its output",
+        remedy or f"python -m runtime.cluster job logs {job.id} shows its output",
         out,
     )
 
@@ -247,6 +248,9 @@ def print_task_managers(
         ],
         stream,
     )
+    for row in rows:
+        if row.spark_loss:
+            print_line(clean(f"{row.id}: its Spark driver was replaced; {row.spark_loss}"), stream)
 
 
 def print_checks(results: Sequence[CheckResult], stream: TextIO | None = None) -> None:

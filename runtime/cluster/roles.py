@@ -20,12 +20,12 @@ from conf.options import (
     TaskManagerOptions,
 )
 from runtime.cluster.host import registrations
-from runtime.cluster.host_processes import ClusterStartError, launch, sweep
+from runtime.cluster.host_processes import HOST, ClusterStartError, launch, sweep
 from runtime.cluster.role_configuration import Role, check_host, check_role, find_host, role_configuration
-from runtime.cluster.session import Say, leave_cluster, require_for_workers, start_cluster
+from runtime.cluster.session import Say, StartedCluster, leave_cluster, require_for_workers, start_cluster
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterAlreadyRunning, ClusterNotRunning
+from runtime.environment.errors import ClusterAlreadyRunning
 from runtime.environment.shared_directory import mark_shared_directory
 from runtime.rest.access import is_loopback
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, RegistrationState
@@ -106,22 +106,22 @@ def _start_task_executors(configuration: Configuration, say: Say) -> str:
     if not has_redis(configuration):
         _check_secret(configuration)
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
-    directory.create()
-    sweep(directory)
-    states = registrations(configuration, directory)
-    for index, state in enumerate(states.values()):
-        directory.taskmanager(index).mkdir(mode=0o700, exist_ok=True)
-        state.forget()
-    configuration.write(directory.configuration_file)
-    deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
-    count = configuration.get(TaskManagerOptions.COUNT)
-    say("starting a TaskExecutor with its Spark driver" if count == 1 else f"starting {count} TaskExecutors")
+    own = StartedCluster.begin(directory)
     try:
-        launch(directory, "host", "runtime.cluster.host", [], deadline)
+        directory.create()
+        sweep(directory)
+        states = registrations(configuration, directory)
+        for index, state in enumerate(states.values()):
+            directory.taskmanager(index).mkdir(mode=0o700, exist_ok=True)
+            state.forget()
+        configuration.write(directory.configuration_file)
+        deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
+        count = configuration.get(TaskManagerOptions.COUNT)
+        say("starting a TaskExecutor with its Spark driver" if count == 1 else f"starting {count} TaskExecutors")
+        launch(directory, own.lock, "host", HOST, [], deadline)
         return _await_registration(configuration, directory, states, deadline)
     except BaseException:
-        with contextlib.suppress(ClusterNotRunning):
-            leave_cluster(configuration, lambda step: None)
+        own.take_down()
         raise
 
 

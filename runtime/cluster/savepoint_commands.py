@@ -71,15 +71,15 @@ def savepoint_info(path: Path, as_json: bool) -> None:
 @json_option
 @click.argument("path", type=_directory)
 def savepoint_verify(path: Path, as_json: bool) -> None:
-    """See that the savepoint in PATH is as it was written, by the digests of all its files.
+    """See that the savepoint or checkpoint in PATH is as it was written, by the digests of all its files.
 
     Exit status: 0 it is; 1 it is not.
     """
-    from runtime.checkpoint.savepoint import verify_savepoint
+    from runtime.checkpoint.retained import verify_state
     from runtime.cluster.formatting import clean
     from runtime.cluster.render import print_json, print_line
 
-    problems = verify_savepoint(path)
+    problems = verify_state(path)
     if as_json:
         print_json({"path": path, "ok": not problems, "problems": problems})
     else:

@@ -8,12 +8,14 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from actors.errors import ActorError
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcConfig
 from conf.configuration import Configuration
+from conf.files import write_private
 from conf.options import (
     BlobOptions,
     ClientOptions,
@@ -28,23 +30,31 @@ from conf.options import (
 )
 from runtime.client import ClusterClient
 from runtime.cluster.host_processes import (
+    FIRST,
+    JOINING,
+    MASTER,
+    MEMBER,
     ClusterStartError,
     await_condition,
     embedded_redis,
+    kill_heads,
     launch,
+    left_behind,
     processes_of,
     sweep,
 )
 from runtime.cluster.preflight import Check, require, standard_checks
 from runtime.cluster.workers import fixed_workers
 from runtime.environment.context import has_redis, tls_config
-from runtime.environment.directory import ClusterDirectory
+from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
+from runtime.rest.listening import exposure_warning
 
 Say = Callable[[str], None]
 
 WORKER_TRIES = 2
 LAST_STEPS_S = 2.0  # between a master's release of the lock and the end of its process
+KILLED_S = 10.0  # from the SIGKILL of a process to its end, on a busy machine
 
 
 def start_cluster(
@@ -71,28 +81,30 @@ def start_cluster(
         _require_redis(configuration, f"{masters} masters cannot be started")
     configuration = configuration.set(DeploymentOptions.TARGET, target)
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    if directory.is_running():
-        descriptor = directory.read_descriptor()
-        raise ClusterAlreadyRunning(
-            f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
-            "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
-        )
+    _refuse_running(directory)
     check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
     checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis)
-    require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
-    directory.create()
-    sweep(directory)  # what a killed master left behind
-    load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
-    configuration.write(directory.configuration_file)
-    deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
-    say("starting the master")
-    if not has_redis(configuration):
-        say("high-availability.type is none: the cluster's jobs live as long as its master, and are lost with it")
     try:
-        start_master(directory, deadline, "member" if is_member else "")
+        require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
+    except ClusterError:
+        _refuse_running(directory)  # another `start` was faster: the ports are its cluster's
+        raise
+    own = StartedCluster.begin(directory)
+    try:
+        directory.create()
+        sweep(directory)  # what a killed master left behind
+        load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
+        configuration.write(directory.configuration_file)
+        deadline = time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT)
+        if warning := exposure_warning(configuration):
+            say(warning)
+        say("starting the master")
+        if not has_redis(configuration):
+            say("high-availability.type is none: the cluster's jobs live as long as its master, and are lost with it")
+        _start_master(directory, own.lock, deadline, MEMBER if is_member else FIRST)
         for _ in range(masters - 1):
             say("starting a standby master")
-            start_master(directory, deadline, "join")
+            _start_joining(directory, deadline)
         client = connect(configuration)
         try:
             _await_workers(client, configuration, deadline, say)
@@ -100,10 +112,63 @@ def start_cluster(
             client.close()
             raise
     except BaseException:
-        with contextlib.suppress(ClusterNotRunning):
-            (leave_cluster if is_member else stop_cluster)(configuration, lambda step: None)
+        own.take_down()
         raise
     return client
+
+
+def _refuse_running(directory: ClusterDirectory) -> None:
+    """Raise `ClusterAlreadyRunning` where a cluster runs, or is being started."""
+    if not directory.is_running():
+        return
+    with contextlib.suppress(ClusterNotRunning):
+        if not directory.is_held_alone():
+            descriptor = directory.read_descriptor()
+            raise ClusterAlreadyRunning(
+                f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
+                "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
+            )
+    directory.acquire().release()  # it says what hinders
+
+
+@dataclass(frozen=True, slots=True)
+class StartedCluster:
+    """The processes that one `start` has begun, and ends again if it fails; no others of the directory.
+
+    Jobs that a killed cluster left in the directory stay, for the next start.
+
+    Args:
+        directory: of the cluster.
+        lock: its lock, held alone from before the first change until the first master serves.
+        found: the configuration that a killed cluster left; None where there was none.
+    """
+
+    directory: ClusterDirectory
+    lock: ClusterLock
+    found: bytes | None
+
+    @classmethod
+    def begin(cls, directory: ClusterDirectory) -> StartedCluster:
+        """Take the lock. Raises `ClusterAlreadyRunning`."""
+        lock = directory.acquire()
+        file = directory.configuration_file
+        return cls(directory, lock, file.read_bytes() if file.exists() else None)
+
+    def take_down(self) -> None:
+        """End its processes, as a kill would, and restore what was found; another cluster's are left alone."""
+        if not self.lock.held:  # its first master has it
+            kill_heads(self.directory, self.lock.incarnation)
+            lock = await_lock(self.directory, self.lock.incarnation, KILLED_S)
+            if lock is None:
+                return
+        else:
+            lock = self.lock
+        with lock:
+            sweep(self.directory)
+            if self.found is None:
+                self.directory.clean()
+            else:
+                write_private(self.directory.configuration_file, self.found)
 
 
 def join_cluster(configuration: Configuration) -> str:
@@ -116,12 +181,24 @@ def join_cluster(configuration: Configuration) -> str:
         ClusterError: the cluster keeps its state in its one master, or the master did not come up.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    return _start_joining(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT))
+
+
+def _start_joining(directory: ClusterDirectory, deadline: float) -> str:
+    _require_started(directory)
+    with directory.join() as lock:
+        _require_started(directory)  # nobody can stop and remove it from here on
+        _require_redis(
+            Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master"
+        )
+        return _start_master(directory, lock, deadline, JOINING)
+
+
+def _require_started(directory: ClusterDirectory) -> None:
     if not directory.configuration_file.exists():
         raise ClusterNotRunning(
             f"no cluster was started in {directory.root}", "start one with `python -m runtime.cluster start`"
         )
-    _require_redis(Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master")
-    return start_master(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT), "join")
 
 
 def _require_redis(configuration: Configuration, refusal: str) -> None:
@@ -182,9 +259,9 @@ def describe_redis(configuration: Configuration) -> str:
     return asyncio.run(check())
 
 
-def start_master(directory: ClusterDirectory, deadline: float, mode: str = "") -> str:
+def _start_master(directory: ClusterDirectory, lock: ClusterLock, deadline: float, mode: str) -> str:
     """Start a master, see `runtime.cluster.entrypoint`, and return its address once it serves."""
-    return launch(directory, "master", "runtime.cluster.entrypoint", [mode] if mode else [], deadline)
+    return launch(directory, lock, "master", MASTER, [mode], deadline)
 
 
 def _await_workers(client: ClusterClient, configuration: Configuration, deadline: float, say: Say) -> None:
@@ -248,41 +325,129 @@ def connect(configuration: Configuration) -> ClusterClient:
         inline_limit=min(running.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
         patience_s=configuration.get(ClientOptions.TIMEOUT),
         find_masters=lambda: tuple(directory.masters().values()),
+        # Killed masters leave it: others may take over what they left.
+        was_stopped=lambda: not directory.configuration_file.exists() and not directory.is_running(),
     )
 
 
 def stop_cluster(configuration: Configuration, say: Say) -> None:
     """Stop the cluster of the configuration's runtime directory, and whatever a killed part of it left behind.
 
-    Its unfinished jobs are over with it: the next cluster in the directory does not recover them.
+    Its unfinished jobs are over with it: the next cluster in the directory does not recover them. One that is still
+    being started is stopped too. Another one, which is started meanwhile, is left alone.
 
     Raises:
         ClusterNotRunning: there is nothing to stop.
+        ClusterError: it cannot be stopped.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    running = directory.is_running()
-    if not running and not processes_of(directory):
-        if directory.cluster_json.exists():
+    _require_something(directory, f"no cluster runs in {directory.root}")
+    incarnation = directory.incarnation()
+    told = _shut_down(configuration, directory, say) if directory.is_running() else set()
+    lock = end_cluster(directory, incarnation, told, configuration.get(ClusterOptions.STOP_TIMEOUT))
+    if lock is None:
+        return
+    with lock:
+        _forget_jobs(directory, say)
+        _sweep(directory, told, say)
+        directory.clean()
+        if directory.checkpoints.exists():  # of jobs that are over with the cluster
+            shutil.rmtree(directory.checkpoints)
+
+
+def _require_something(directory: ClusterDirectory, nothing: str) -> None:
+    """Raise `ClusterNotRunning` where there is nothing to stop; what a cluster left in files is removed then."""
+    if directory.is_running() or left_behind(directory):
+        return
+    if directory.cluster_json.exists():
+        with directory.acquire():
             directory.clean()
-        raise ClusterNotRunning(f"no cluster runs in {directory.root}", "there is nothing to stop")
-    if running:
-        try:
-            with connect(configuration) as client:
-                say("stopping jobs, TaskExecutors and the master")
-                client.shut_down()
-        except (ActorError, ClusterNotRunning) as error:
-            say(f"the master does not answer ({error}): its processes are ended one by one")
-        else:
-            has_ended(directory, configuration.get(ClusterOptions.STOP_TIMEOUT))
-    _forget_jobs(directory, say)
+    raise ClusterNotRunning(nothing, "there is nothing to stop")
+
+
+def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: Say) -> set[int]:
+    """Tell all masters that serve to end the cluster; returns their processes, or none where nobody answered."""
+    serving = set(directory.heads(serving=True))
+    if not serving or not directory.cluster_json.exists():
+        say("the cluster is being started or stopped: its processes are told to end")
+        return set()
+    try:
+        with connect(configuration) as client:
+            say("stopping jobs, TaskExecutors and the master")
+            client.shut_down()
+    except (ActorError, ClusterNotRunning) as error:
+        say(f"the master does not answer ({error}): its processes are ended one by one")
+        return set()
+    return serving
+
+
+def _sweep(directory: ClusterDirectory, told: set[int], say: Say) -> None:
+    """End what is left; masters that were told to end have given up the lock, and take their last steps."""
+    await_condition(lambda: told.isdisjoint(processes_of(directory)), LAST_STEPS_S)
     left = sweep(directory)
     if left:
         say(f"ended {left} process{'es' if left > 1 else ''} that had been left behind")
-    if directory.root.exists():
-        with directory.acquire():
-            directory.clean()
-            if directory.checkpoints.exists():  # of jobs that are over with the cluster
-                shutil.rmtree(directory.checkpoints)
+
+
+def end_cluster(
+    directory: ClusterDirectory, incarnation: str | None, told: set[int], timeout_s: float
+) -> ClusterLock | None:
+    """Wait until the cluster of a directory has ended, and take its lock.
+
+    Masters that were not told yet, those that are being started among them, get SIGTERM, and after *timeout_s* seconds
+    all masters SIGKILL.
+
+    Args:
+        directory: of the cluster.
+        incarnation: which cluster; see `ClusterDirectory.incarnation`.
+        told: processes of masters that were told to end already; the others are added.
+        timeout_s: seconds for an end in good order.
+
+    Returns:
+        the lock; None where another cluster was started meanwhile.
+
+    Raises:
+        ClusterError: something holds the lock and does not end.
+    """
+    lock = await_lock(directory, incarnation, timeout_s, told)
+    if lock is None and kill_heads(directory, incarnation):
+        lock = await_lock(directory, incarnation, KILLED_S)
+    if lock is None and directory.incarnation() == incarnation:
+        raise ClusterError(
+            f"the lock {directory.lock_file} is not given up, though the cluster's processes were killed",
+            "another `start` or `stop` holds it: wait for it, or end it, and stop the cluster again",
+        )
+    return lock
+
+
+def await_lock(
+    directory: ClusterDirectory, incarnation: str | None, timeout_s: float, told: set[int] | None = None
+) -> ClusterLock | None:
+    """Take the lock of a directory as soon as a cluster there has given it up.
+
+    Args:
+        directory: of the cluster.
+        incarnation: which cluster.
+        timeout_s: seconds to wait.
+        told: processes of masters that know that they are to end; every other one gets SIGTERM. None: nobody does.
+
+    Returns:
+        the lock; None where it was not to be had in time, or is another cluster's by now.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if directory.incarnation() not in (None, incarnation):
+            return None
+        with contextlib.suppress(ClusterAlreadyRunning):
+            return directory.acquire()
+        if time.monotonic() > deadline:
+            return None
+        if told is not None:
+            for pid in set(directory.heads()) - told:
+                told.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        time.sleep(0.02)
 
 
 def has_ended(directory: ClusterDirectory, timeout_s: float) -> bool:
@@ -306,19 +471,13 @@ def leave_cluster(configuration: Configuration, say: Say) -> None:
         ClusterNotRunning: there is nothing to stop.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    if not directory.is_running() and not processes_of(directory):
-        if directory.cluster_json.exists():
+    _require_something(directory, f"nothing of a cluster runs in {directory.root}")
+    told: set[int] = set()
+    lock = end_cluster(directory, directory.incarnation(), told, configuration.get(ClusterOptions.STOP_TIMEOUT))
+    if lock is not None:
+        with lock:
+            _sweep(directory, told, say)
             directory.clean()
-        raise ClusterNotRunning(f"nothing of a cluster runs in {directory.root}", "there is nothing to stop")
-    for pid in directory.heads():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    has_ended(directory, configuration.get(ClusterOptions.STOP_TIMEOUT))
-    left = sweep(directory)
-    if left:
-        say(f"ended {left} process{'es' if left > 1 else ''} that had been left behind")
-    with directory.acquire():
-        directory.clean()
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:

@@ -40,6 +40,7 @@ class Child:
         is_kept: whether it is started again when it has ended; otherwise it is a child no more then.
         running: the present process, or None while there is none.
         restarts: how often it was started again.
+        starting: the start that is under way. Nothing interrupts it: what it starts would be known to nobody.
     """
 
     name: str
@@ -51,6 +52,11 @@ class Child:
     restarts: int = 0
     delay_s: float = FIRST_DELAY_S
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+    starting: asyncio.Task[Running] | None = field(default=None, repr=False)
+
+
+class ChildRemoved(Exception):
+    """A child was removed while it was being started; what was started has been stopped."""
 
 
 class Supervisor:
@@ -68,27 +74,58 @@ class Supervisor:
         self._on_exit = on_exit
 
     async def add(self, child: Child) -> Running:
-        """Start a child and watch it from then on; the error of a failing first start is the caller's."""
+        """Start a child and watch it from then on; the error of a failing first start is the caller's.
+
+        A caller that is cancelled leaves the start to itself: the child is one until `remove`.
+
+        Raises:
+            ChildRemoved: `remove` was called meanwhile.
+        """
         self.children[child.name] = child
         try:
-            child.running = running = await child.start()
-        except BaseException:
-            self.children.pop(child.name, None)
+            running = await self._start(child)
+        except Exception:
+            if self.children.get(child.name) is child:
+                del self.children[child.name]
             raise
         child.task = asyncio.get_running_loop().create_task(self._watch(child), name=f"watch {child.name}")
         return running
 
+    async def _start(self, child: Child) -> Running:
+        child.starting = asyncio.ensure_future(child.start())
+        running = await asyncio.shield(child.starting)
+        if self.children.get(child.name) is not child:
+            raise ChildRemoved(child.name)
+        child.running, child.starting = running, None
+        return running
+
     async def remove(self, name: str) -> None:
-        """Stop a child and watch it no longer; no error when there is none of that name."""
+        """Stop a child and watch it no longer; no error when there is none of that name.
+
+        A start of it that is under way is waited for: its process is stopped too.
+        """
         child = self.children.pop(name, None)
         if child is None:
             return
         if child.task is not None:
             child.task.cancel()
             await asyncio.gather(child.task, return_exceptions=True)
+        if child.starting is not None:
+            (started,) = await asyncio.gather(child.starting, return_exceptions=True)
+            child.running, child.starting = started if isinstance(started, Running) else None, None
         if child.running is not None:
             await child.stop(child.running)
             child.running = None
+
+    async def detach(self, name: str) -> None:
+        """Watch a child no longer, and leave it running; no error when there is none of that name."""
+        child = self.children.get(name)
+        if child is None:
+            return
+        if child.task is not None:
+            child.task.cancel()
+        await asyncio.gather(*(task for task in (child.task, child.starting) if task), return_exceptions=True)
+        self.children.pop(name, None)
 
     async def _watch(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
@@ -109,11 +146,11 @@ class Supervisor:
             child.delay_s = min(2 * child.delay_s, LONGEST_DELAY_S)
             child.restarts += 1
             try:
-                child.running = await child.start()
+                running = await self._start(child)
             except Exception as error:  # whatever hinders the start, it is tried again: there is nobody else to do it
                 log.error("%s could not be started again: %s; next try in %g s", child.name, error, child.delay_s)
             else:
-                log.info("%s runs again as process %d", child.name, child.running.pid)
+                log.info("%s runs again as process %d", child.name, running.pid)
 
 
 async def wait_for_exit(pid: int) -> None:

@@ -21,12 +21,14 @@ class FailureView:
         message: its text.
         traceback: the user's own traceback, or empty.
         task: name of the task, or empty for the job as a whole.
+        remedy: what to do where the cause is the cluster's; empty where it is the job's.
     """
 
     type: str
     message: str
     traceback: str = ""
     task: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class TaskManagerRow:
         pid: its process.
         spark_pid: process of its Spark driver.
         last_heartbeat_ms: when it was last heard of, in milliseconds since 1970.
+        spark_loss: when and why its Spark driver was lost last; empty where none was.
     """
 
     id: str
@@ -135,6 +138,7 @@ class TaskManagerRow:
     pid: int
     spark_pid: int
     last_heartbeat_ms: int
+    spark_loss: str = ""
 
 
 def view_of_details(details: JobDetails) -> JobView:
@@ -158,7 +162,9 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         restarts=job.restarts,
         waiting_for=", ".join(dict.fromkeys(waiting)),
         vertices=tuple(_view_of_vertex(vertex, tasks[vertex.task]) for vertex in job.vertices),
-        failure=None if error is None else FailureView(error.type, error.message, error.traceback, error.task),
+        failure=None
+        if error is None
+        else FailureView(error.type, error.message, error.traceback, error.task, error.kind.remedy),
         failures=job.failure_counts,
         queries=tuple(
             QueryView(
@@ -190,6 +196,7 @@ def view_of_task_manager(view: TaskManagerView) -> TaskManagerRow:
         pid=registration.pid,
         spark_pid=registration.spark_pid,
         last_heartbeat_ms=view.last_heartbeat_ms,
+        spark_loss=registration.spark_loss,
     )
 
 

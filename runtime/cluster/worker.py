@@ -23,6 +23,7 @@ from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
 from runtime.cluster.abandoned_sockets import remove_abandoned_sockets
+from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.orphans import collect_orphans
 from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
@@ -89,7 +90,7 @@ class TaskManagerRunner:
             f"runtime.taskexecutor.{'embedded' if self._is_embedded else 'endpoint'}:create",
             directory=str(self._directory),
             driver_file=str(driver.info.file),
-            warm_up=self._driver_is_cold,
+            warm_up=self._driver_is_cold and self._context.configuration.get(SparkOptions.WARM_UP),
             runner_pid=os.getpid(),
         )
         actor = await asyncio.get_running_loop().run_in_executor(self._system_thread, self._system.start, spec)
@@ -131,14 +132,15 @@ class TaskManagerRunner:
         """Make the class-data-sharing archive for later starts, once this one has settled."""
         get = self._context.configuration.get
         is_own = self._driver is not None and not self._is_embedded and not self._driver.info.remote
-        if self._driver is None or not is_own or not get(SparkOptions.CDS_ENABLED):
-            return
+        if self._driver is None or not is_own or not (get(SparkOptions.CDS_ENABLED) and get(SparkOptions.WARM_UP)):
+            return  # the list of classes of a driver that was not warmed is too short
         await asyncio.sleep(ARCHIVE_DELAY_S)
         await self._driver.archive_build(get(SparkOptions.CDS_CACHE_DIR)).run()
 
 
 def main() -> int:
     """Run a worker until it is told to stop; the exit status is 0, or 1 when it could not start."""
+    await_gate()
     runtime_dir, system_address, index, *given = sys.argv[1:]
     context = ComponentContext.read(runtime_dir, system_address)
     configuration: Configuration = context.configuration

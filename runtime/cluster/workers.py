@@ -95,6 +95,11 @@ class OnDemandWorkers:
         self.ended(name)
         return True
 
+    def let_go(self) -> None:
+        """Leave those that run to another master."""
+        for claim in self._claims.values():
+            claim.release()
+
     def ended(self, name: str) -> None:
         """Its number is free again; no error when it is none of these."""
         claim = self._claims.get(name)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class ArchivedExecutionGraphStore(ABC):
     """The one-line details of all jobs are held in memory, the jobs themselves where the subclass keeps them.
 
-    Any thread may call any method; `put`, `get` and `expire` may do file I/O.
+    Any thread may call any method; `write`, `enter`, `get` and `expire` may do file I/O.
 
     Args:
         retention: fresh; says which jobs are kept.
@@ -52,11 +52,11 @@ class ArchivedExecutionGraphStore(ABC):
     def _remove(self, job_id: JobID) -> None:
         """Keep it no more; no error when it is not there."""
 
-    def put(self, job: ArchivedExecutionGraph, now_ms: int) -> list[JobID]:
-        """Keep a job that is over. Idempotent.
+    def write(self, job: ArchivedExecutionGraph) -> int:
+        """Keep the whole of a job that is over; nobody finds it before `enter`. Idempotent.
 
         Returns:
-            the jobs that had to go for it, at *now_ms*, milliseconds since the epoch.
+            its size in bytes.
 
         Raises:
             OSError: it cannot be written; nothing has changed.
@@ -64,7 +64,16 @@ class ArchivedExecutionGraphStore(ABC):
         data = encode(job)
         with self._changing:
             self._write(job.job_id, data)
-            self._keep(job, len(data))
+        return len(data)
+
+    def enter(self, job: ArchivedExecutionGraph, size: int, now_ms: int) -> list[JobID]:
+        """Let a job be found that was written with that *size*. Idempotent.
+
+        Returns:
+            the jobs that had to go for it, at *now_ms*, milliseconds since the epoch.
+        """
+        with self._changing:
+            self._keep(job, size)
             return self._drop_surplus(now_ms)
 
     def get(self, job_id: JobID) -> ArchivedExecutionGraph | None:

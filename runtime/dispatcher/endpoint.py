@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from actors.errors import ActorError, FencingError, WireError
@@ -15,7 +15,7 @@ from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
-from conf.options import BlobOptions, JobOptions
+from conf.options import BlobOptions, CheckpointingOptions, JobOptions
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.back_pressure import DispatcherBackPressure
 from runtime.dispatcher.checkpoints import DispatcherCheckpoints
@@ -39,7 +39,13 @@ from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
 from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.ha.errors import HaError, JobAlreadyDoneError, LeadershipLostError
+from runtime.ha.errors import (
+    HaError,
+    HaUnreachableError,
+    JobAlreadyDoneError,
+    LeadershipLostError,
+    StateWriteUnknownError,
+)
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
@@ -57,6 +63,7 @@ from runtime.metrics.query_service import serve_metrics
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
+MASTER_TIMEOUT_S = 60.0
 
 
 class Dispatcher(
@@ -74,11 +81,12 @@ class Dispatcher(
         name: the actor's name.
         ha: high-availability services; closed with the endpoint.
         receptionist: the system's directory.
-        master: the guardian that starts JobMasters.
+        master_address: of the guardian that starts JobMasters.
         blob: where the BlobServer listens.
         blobs: a client of it; closed with the endpoint.
         archive: finished jobs.
         log_dir: where the JobMasters' logs are, which go with their jobs.
+        savepoint_dir: where savepoints are that were wished for without a directory.
         sweep_interval_s: seconds between two looks for blobs of jobs that nobody knows.
         starts_at_once: how many JobMasters may be being started.
     """
@@ -90,30 +98,30 @@ class Dispatcher(
         *,
         ha: HighAvailabilityServices,
         receptionist: ReceptionistGateway,
-        master: MasterGateway,
+        master_address: str,
         blob: BlobAddress,
         blobs: BlobClient,
         archive: ArchivedExecutionGraphStore,
         log_dir: Path,
+        savepoint_dir: Path,
         sweep_interval_s: float,
         starts_at_once: int,
     ) -> None:
         super().__init__(service, name, ha.leader_election(DISPATCHER), receptionist)
         self._ha = ha
-        self._master = master
+        master = self._master = self.gateway(master_address, MasterGateway, timeout_s=MASTER_TIMEOUT_S)
         self._blob = blob
         self._blobs = blobs
         self._archive = archive
+        self._savepoint_dir = savepoint_dir
         self._sweep_interval_s = sweep_interval_s
-        self._job_blobs = JobBlobs(service, receptionist)
-        self._cleaner = ResourceCleaner(
-            ha, master, self._job_blobs, log_dir, lambda term: self._term == term, self.refused
-        )
+        self._job_blobs = JobBlobs(self, receptionist)
+        self._cleaner = ResourceCleaner(ha, master, self._job_blobs, log_dir, lambda term: self._term == term)
         self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
         self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
         self._starts = JobMasterStarts(master, self.spawn, starts_at_once)
-        self._resource_manager = LeaderFollower(service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
+        self._resource_manager = LeaderFollower(self, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
 
     # --------------------------------------------------------------- leadership
 
@@ -139,13 +147,22 @@ class Dispatcher(
             ended = [JobID(job_id) for job_id, entry in entries.items() if entry.status is JobSchedulingStatus.DONE]
             self._forget([job_id for job_id in ended if self._archive.find(job_id) is None], term)
         graphs = await store.get_all()
+        for job_id, entry in entries.items():
+            archived = self._archive.find(JobID(job_id))
+            if archived is not None and entry.status is not JobSchedulingStatus.DONE:
+                self.log.info("job %s is %s: the former Dispatcher did not record it", job_id, archived.status.value)
+                await self._record_end(archived, term)
+                graphs.pop(job_id, None)
+                self.spawn(self._cleaner.clean_up(JobID(job_id), term), f"cleaning up after job {job_id}")
+            elif entry.status is JobSchedulingStatus.PENDING and job_id not in graphs:
+                self.log.info("job %s was not accepted: its submission was not completed", job_id)
+                await registry.withdraw(job_id, term)
         await self._job_blobs.try_to_use(*graphs)
         for job_id, stored in graphs.items():
             await asyncio.sleep(0)  # of a thousand jobs none holds up the renewal of the leadership
             if self._term != term:
                 return
-            entry = entries.get(job_id)
-            if entry is not None and entry.status is JobSchedulingStatus.DONE:
+            if job_id in entries and entries[job_id].status is JobSchedulingStatus.DONE:
                 continue
             try:
                 if isinstance(stored, Exception):
@@ -193,22 +210,60 @@ class Dispatcher(
         done = self._submitting[job_id] = asyncio.Event()
         try:
             await self._keep_blobs(job_id)
-            await self._ha.running_jobs_registry().set_pending(job_id, term)
-            await self._ha.job_graph_store().put(job_id, encode(graph), term)
+            await self._store(graph, term)
             await self._run(graph, JobStatus.INITIALIZING)
         except JobAlreadyDoneError:
             return job_id
-        except LeadershipLostError as error:
-            # No refusal of the job: whoever asks finds the next leader.
-            raise FencingError(f"job {job_id} was not accepted here: {error}") from error
-        except (HaError, OSError) as error:
-            raise JobSubmissionError(f"job {graph.name!r} ({job_id}) was not accepted: {error}") from error
         finally:
             del self._submitting[job_id]
             done.set()
         self.metrics.submitted(time.monotonic() - began)
         self.log.info("job %s (%s) was accepted", job_id, graph.name)
         return job_id
+
+    async def _store(self, graph: JobGraph, term: LeaderTerm) -> None:
+        """Make a job durable, and return when that is certain.
+
+        A write whose outcome is unknown is repeated until it is known. The asker may have gone by then: it asks again
+        under the same id, here or where the next leader is, which finds the job stored or withdraws its entry.
+
+        Raises:
+            JobSubmissionError: it cannot be stored; what was stored of it is removed.
+            JobAlreadyDoneError: it has ended already.
+            FencingError: the term is over; whether the job was accepted is the next leader's to say.
+        """
+        job_id, data = graph.job_id, encode(graph)
+
+        async def write() -> None:
+            await self._ha.running_jobs_registry().set_pending(job_id, term)
+            await self._ha.job_graph_store().put(job_id, data, term)
+
+        try:
+            await self._until_known(write, f"job {job_id} was accepted", term)
+        except (FencingError, JobAlreadyDoneError):
+            raise
+        except (HaError, OSError) as error:
+            await self._cleaner.take_back(job_id, term)
+            raise JobSubmissionError(f"job {graph.name!r} ({job_id}) was not accepted: {error}") from error
+
+    async def _until_known(self, write: Callable[[], Awaitable[None]], what: str, term: LeaderTerm) -> None:
+        """Repeat a write whose outcome is unknown, until it is known.
+
+        Raises:
+            FencingError: the term is over; whether it was written is the next leader's to say.
+        """
+        try:
+            while self._term == term:
+                try:
+                    await write()
+                    if self._term == term:
+                        return
+                except (HaUnreachableError, StateWriteUnknownError) as error:
+                    self.log.warning("whether %s is not known, it is written again: %s", what, error)
+                    await asyncio.sleep(RETRY_S)
+        except LeadershipLostError as error:
+            raise FencingError(f"whether {what} is not known: {error}") from error
+        raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
 
     async def _keep_blobs(self, job_id: JobID) -> None:
         """From here on no sweep takes the job's files, also not one that began before the job was submitted."""
@@ -226,7 +281,7 @@ class Dispatcher(
         """Know the job, follow its JobMaster, and have that started."""
         job_id, now_ms = graph.job_id, _now_ms()
         details = JobDetails(job_id, graph.name, graph.kind, status, graph.created_ms or now_ms, None, {}, 0, "")
-        leader = LeaderFollower(self.service, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
+        leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
         await leader.start()
         if status is JobStatus.RECONCILING:
@@ -237,12 +292,10 @@ class Dispatcher(
     @rpc
     async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
         job_id, term = job.job_id, self.term
-        result = {"status": job.status.value, "end_ms": job.end_ms}
-        dropped = await self.run_blocking(self._archive.put, job, _now_ms())
-        try:
-            await self._ha.running_jobs_registry().set_done(job_id, result, term)
-        except JobAlreadyDoneError as error:
-            self.log.warning("%s", error)
+        # Nobody is told of the end before it is recorded. A leader that finds it in the archive alone records it.
+        size = await self.run_blocking(self._archive.write, job)
+        await self._record_end(job, term)
+        dropped = await self.run_blocking(self._archive.enter, job, size, _now_ms())
         self._starts.forget(job_id)
         known = self._jobs.pop(job_id, None)
         if known is not None:
@@ -252,8 +305,18 @@ class Dispatcher(
         self.spawn(self._cleaner.clean_up(job_id, term), f"cleaning up after job {job_id}")
         self._forget(dropped, term)
 
+    async def _record_end(self, job: ArchivedExecutionGraph | JobDetails, term: LeaderTerm) -> None:
+        """Enter the end of a job into the registry, and return when that is certain; raises FencingError."""
+        result = {"status": job.status.value, "end_ms": job.end_ms}
+        registry = self._ha.running_jobs_registry()
+        try:
+            write = lambda: registry.set_done(job.job_id, result, term)  # noqa: E731
+            await self._until_known(write, f"the end of job {job.job_id} is recorded", term)
+        except JobAlreadyDoneError as error:
+            self.log.warning("%s", error)
+
     async def _expire(self, term: LeaderTerm) -> None:
-        while self._term == term:
+        while self.may_act(term):  # the archive is a directory of all masters, and does not compare terms
             self._forget(await self.run_blocking(self._archive.expire, _now_ms()), term)
             await asyncio.sleep(EXPIRY_INTERVAL_S)
 
@@ -270,7 +333,7 @@ class Dispatcher(
     @rpc
     async def request_multiple_job_details(self) -> MultipleJobsDetails:
         running = await asyncio.gather(*(job.details() for job in list(self._jobs.values())))
-        known = {job.job_id: job for job in [*self._archive.details(), *running]}
+        known = {job.job_id: job for job in [*running, *self._archive.details()]}
         return MultipleJobsDetails(tuple(sorted(known.values(), key=lambda job: job.start_ms, reverse=True)))
 
     def _find(self, job_id: JobID) -> RunningJob:
@@ -315,7 +378,7 @@ class Dispatcher(
         """A job that is not over; raises `JobNotFoundError`, or `JobAlreadyTerminatedError`."""
         archived = self._archive.find(job_id)
         if archived is not None:
-            raise JobAlreadyTerminatedError(f"job {job_id} is {archived.status.value} already")
+            raise JobAlreadyTerminatedError(_ended_already(archived))
         return self._find(job_id)
 
     async def _ended(self, job_id: JobID) -> ArchivedExecutionGraph | None:
@@ -326,7 +389,7 @@ class Dispatcher(
     async def cancel_job(self, job_id: JobID) -> None:
         archived = self._archive.find(job_id)
         if archived is not None:
-            raise JobAlreadyTerminatedError(f"job {job_id} is {archived.status.value} already: nothing to cancel")
+            raise JobAlreadyTerminatedError(f"{_ended_already(archived)}: nothing to cancel")
         job = self._find(job_id)
         await (await job.leader.get()).cancel()
 
@@ -336,7 +399,7 @@ class Dispatcher(
         if archived is not None and is_whole(archived):
             return merged_logs(archived, [])
         job = archived or await self._find(job_id).try_to_request()
-        found = await logs_at_task_executors(self.service, self._resource_manager, job_id, self._blob)
+        found = await logs_at_task_executors(self, self._resource_manager, job_id, self._blob)
         return merged_logs(job, found)
 
     @rpc_sync
@@ -355,6 +418,11 @@ class Dispatcher(
     @rpc
     async def request_task_managers(self) -> list[TaskManagerView]:
         return await (await self._resource_manager.get()).request_task_managers()
+
+
+def _ended_already(job: JobDetails) -> str:
+    because = f" ({job.error})" if job.error else ""
+    return f"job {job.job_id} is {job.status.value} already{because}"
 
 
 def _now_ms() -> int:
@@ -381,11 +449,12 @@ async def create(
         name,
         ha=await context.ha_services(service),
         receptionist=receptionist_of(service, context.system),
-        master=service.gateway(master_address, MasterGateway, timeout_s=60.0),
+        master_address=master_address,
         blob=blob,
         blobs=blob_client(context.configuration, blob, service.secret),
         archive=create_archive(context.configuration, context.archive),
         log_dir=context.directory.log,
+        savepoint_dir=context.configuration.get(CheckpointingOptions.SAVEPOINT_DIR),
         sweep_interval_s=context.configuration.get(BlobOptions.CLEANUP_INTERVAL),
         starts_at_once=context.configuration.get(JobOptions.JOB_MASTER_STARTS),
     )

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway
-from actors.rpc.gateway import FencingToken
-from actors.rpc.service import RpcService
+from actors.rpc.endpoint import RpcEndpoint
 from blob.gateway import PATH as BLOB_SERVER_PATH
 from blob.gateway import BlobServerGateway
 from runtime.ha.model import LeaderTerm
@@ -45,19 +44,19 @@ class JobBlobs:
     """Orders to the BlobServer of the Dispatcher's own master, wherever that is at present.
 
     Args:
-        service: the RPC service of the process.
+        owner: the Dispatcher, under whose leadership the BlobServer is told.
         receptionist: the system's directory.
 
     Every method raises ActorError when the BlobServer does not answer, or refuses.
     """
 
-    def __init__(self, service: RpcService, receptionist: ReceptionistGateway) -> None:
-        self._service = service
+    def __init__(self, owner: RpcEndpoint, receptionist: ReceptionistGateway) -> None:
+        self._owner = owner
         self._receptionist = receptionist
 
     async def _server(self) -> BlobServerGateway:
         listing = await self._receptionist.find(BLOB_SERVER_PATH)
-        return self._service.gateway(listing.address, BlobServerGateway)
+        return self._owner.gateway(listing.address, BlobServerGateway)
 
     async def use(self, *job_ids: str) -> None:
         """Spare these jobs' blobs from a sweep that does not know of them yet."""
@@ -71,11 +70,11 @@ class JobBlobs:
 
     async def clean_up(self, job_id: str, term: LeaderTerm) -> None:
         """Delete all blobs of a job that is over, or in the name of its logs when it is forgotten."""
-        await (await self._server()).cleanup_job(job_id, FencingToken(term.epoch, term.session))
+        await (await self._server()).cleanup_job(job_id, term.token)
 
     async def sweep(self, live: list[str], term: LeaderTerm) -> None:
         """Delete the blobs of all other jobs that were not used for `blob.service.cleanup.ttl`."""
-        swept = await (await self._server()).sweep_orphans(live, FencingToken(term.epoch, term.session))
+        swept = await (await self._server()).sweep_orphans(live, term.token)
         if swept:
             log.info("the blobs of jobs that nobody knows were deleted: %s", ", ".join(swept))
 

@@ -39,7 +39,7 @@ class DispatcherMasters(RpcEndpoint):
         for system in map(ActorAddress.parse, status.masters):
             if (system.host, system.port) != (own.host, own.port):
                 try:
-                    await self.service.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster(end)
+                    await self.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster(end)
                 except ActorError as error:
                     self.log.info("the master at %s was not told to stop, it may be gone: %s", system, error)
         await self._master.shut_down_cluster(end)

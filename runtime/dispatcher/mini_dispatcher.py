@@ -18,8 +18,8 @@ from runtime.dispatcher import endpoint
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
-from runtime.gateways.errors import JobSubmissionError
-from runtime.ha.errors import HaError
+from runtime.gateways.errors import JobNotReachableError, JobSubmissionError
+from runtime.ha.errors import HaError, HaUnreachableError
 from runtime.ha.model import LeaderTerm
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import JobID
@@ -80,7 +80,10 @@ class MiniDispatcher(Dispatcher):
     async def submit_job(self, job_graph: MaybeOffloaded) -> JobID:
         job_id = decode_job_graph(await self._read(job_graph)).job_id
         async with self._one_at_a_time:
-            others = {*self._jobs, *await self._ha.running_jobs_registry().entries()} - {job_id}
+            try:
+                others = {*self._jobs, *await self._ha.running_jobs_registry().entries()} - {job_id}
+            except HaUnreachableError as error:
+                raise JobNotReachableError(f"job {job_id} is not accepted yet: {error}") from error
             if others:
                 raise JobSubmissionError(
                     f"job {job_id} is not accepted: this cluster is of job {min(others)} alone, and ends with it; "

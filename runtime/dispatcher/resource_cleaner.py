@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError
 from runtime.dispatcher.job_blobs import JobBlobs, live_jobs
 from runtime.gateways.master import MasterGateway
 from runtime.ha.errors import HaError, LeadershipLostError
 from runtime.ha.model import LeaderTerm, job_master
+from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
@@ -33,7 +34,6 @@ class ResourceCleaner:
         blobs: has their files deleted.
         log_dir: where the JobMasters' logs are, which go when their jobs are forgotten.
         leads: whether the Dispatcher still leads under a term.
-        refused: told of a call of the Dispatcher's that was refused for a later leadership's sake.
     """
 
     def __init__(
@@ -43,32 +43,46 @@ class ResourceCleaner:
         blobs: JobBlobs,
         log_dir: Path,
         leads: Callable[[LeaderTerm], bool],
-        refused: Callable[[FencingError], None],
     ) -> None:
         self._ha = ha
         self._master = master
         self._blobs = blobs
         self._log_dir = log_dir
         self._leads = leads
-        self._refused = refused
         self._cleaning = asyncio.Semaphore(AT_ONCE)
         self._forgetting = asyncio.Semaphore(AT_ONCE)
 
     async def clean_up(self, job_id: JobID, term: LeaderTerm) -> None:
         """Remove what an ended job left, until nothing is left of it or the term is over."""
+        await self._insist(self._clean_up_once, job_id, term)
+
+    async def take_back(self, job_id: JobID, term: LeaderTerm) -> None:
+        """Remove what a refused submission has stored, until nothing is left of it or the term is over.
+
+        The next leader does so for a term that ends: an entry that is PENDING and has no graph was never accepted.
+        """
+        await self._insist(self._take_back_once, job_id, term)
+
+    async def _insist(
+        self, once: Callable[[JobID, LeaderTerm], Awaitable[None]], job_id: JobID, term: LeaderTerm
+    ) -> None:
         while self._leads(term):
             try:
                 async with self._cleaning:
-                    await self._clean_up_once(job_id, term)
+                    await once(job_id, term)
             except LeadershipLostError:
                 break
             except (ActorError, HaError, OSError) as error:
                 log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
-                if isinstance(error, FencingError):
-                    self._refused(error)
                 await asyncio.sleep(RETRY_S)
             else:
                 break
+
+    async def _take_back_once(self, job_id: JobID, term: LeaderTerm) -> None:
+        registry = self._ha.running_jobs_registry()
+        if await registry.entry(job_id) == JobEntry(JobSchedulingStatus.PENDING):
+            await self._ha.job_graph_store().remove(job_id, term)
+            await registry.withdraw(job_id, term)
 
     async def _clean_up_once(self, job_id: JobID, term: LeaderTerm) -> None:
         """First the handle, then everything that it points to."""
@@ -130,6 +144,4 @@ class ResourceCleaner:
                 await self._blobs.sweep(live_jobs(known(), ended, stored, registry), term)
             except (ActorError, HaError) as error:
                 log.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
-                if isinstance(error, FencingError):
-                    self._refused(error)
             await asyncio.sleep(interval_s)

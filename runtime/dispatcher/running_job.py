@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from actors.errors import ActorError
 from runtime.gateways.errors import GatewayError, JobNotReachableError
@@ -69,9 +70,7 @@ class RunningJob:
         known = self._last_known
         if known.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
             return known
-        return JobDetails(
-            known.job_id, known.name, known.kind, JobStatus.RECONCILING, known.start_ms, None, {}, 0, known.error
-        )
+        return replace(known, status=JobStatus.RECONCILING, end_ms=None, tasks_per_state={}, tasks_total=0)
 
     async def request(self) -> ArchivedExecutionGraph:
         """The job with its tasks; an end that is not recorded yet is waited for.
@@ -80,6 +79,7 @@ class RunningJob:
             JobNotReachableError: there is no JobMaster at present, or the end is still being recorded.
         """
         graph = await self.gateway.request_job()
+        self._last_known = replace(self._last_known, status=graph.status)
         if graph.status.is_globally_terminal:
             try:
                 async with asyncio.timeout(DETAILS_TIMEOUT_S):
@@ -92,7 +92,9 @@ class RunningJob:
         """The job with its tasks; None while its JobMaster does not answer."""
         try:
             async with asyncio.timeout(DETAILS_TIMEOUT_S):
-                return await self.gateway.request_job()
+                graph = await self.gateway.request_job()
+                self._last_known = replace(self._last_known, status=graph.status)
+                return graph
         except (ActorError, JobNotReachableError, TimeoutError) as error:
             log.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
             return None

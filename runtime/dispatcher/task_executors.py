@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from actors.errors import ActorError
-from actors.rpc.service import RpcService
+from actors.rpc.endpoint import RpcEndpoint
 from blob.gateway import BlobAddress
 from runtime.gateways.messages import TaskLog
 from runtime.gateways.resource_manager import ResourceManagerGateway
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def logs_at_task_executors(
-    service: RpcService,
+    owner: RpcEndpoint,
     resource_manager: LeaderFollower[ResourceManagerGateway],
     job_id: JobID,
     blob_server: BlobAddress,
@@ -29,7 +29,7 @@ async def logs_at_task_executors(
     try:
         async with asyncio.timeout(LOGS_TIMEOUT_S):
             workers = await (await resource_manager.get()).request_task_managers()
-            gateways = [service.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
+            gateways = [owner.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
             answers = await asyncio.gather(
                 *(gateway.request_task_logs(job_id, blob_server) for gateway in gateways), return_exceptions=True
             )

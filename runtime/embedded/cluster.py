@@ -148,9 +148,15 @@ class EmbeddedCluster:
         with self._lock:
             if self._queries is None and not self._stopped:
                 self._queries = ProgramQueries(
-                    spec.streaming, control.tell_query, control.acquire_lease, self._new_policy, offer.add
+                    spec.streaming,
+                    control.tell_query,
+                    control.tell_note,
+                    control.acquire_lease,
+                    self._new_policy,
+                    offer.add,
                 )
                 self._queries.install()
+                control.failed_queries = self._queries.failed
         control.tell("running")
         control.tell_known()
         self._attached.set()

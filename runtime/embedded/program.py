@@ -13,6 +13,7 @@ from typing import Any
 
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.checkpoint.model import QueryLocation
+from runtime.spark.control import FailedQuery
 from runtime.spark.spec import TaskSpec, decode_spec
 from runtime.spark.wire import BlockingChannel, Message
 from runtime.threads import thread_stacks
@@ -35,8 +36,10 @@ class ProgramControl:
         self._channel: BlockingChannel | None = None
         self._changed = threading.Condition()
         self._answers: dict[int, SimpleQueue[Any]] = {}
-        self._known: dict[str, QueryLocation] = {}
+        self._known: dict[str, tuple[QueryLocation, int]] = {}
         self._closed = False
+        self.failed_queries: Callable[[], list[FailedQuery]] = list
+        """As `TaskControl.failed_queries`."""
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(path))
         path.chmod(0o600)
@@ -54,21 +57,27 @@ class ProgramControl:
             return False
         return True
 
-    def tell_query(self, query: QueryLocation) -> None:
-        """The program is about to start a streaming query. A TaskExecutor that comes later is told, too."""
-        self._known[query.name] = query
-        self.tell("query", name=query.name, location=query.location, sink=query.sink)
+    def tell_query(self, query: QueryLocation, batch_id: int, note: str) -> None:
+        """As `TaskControl.tell_query`. A TaskExecutor that comes later is told, too."""
+        self._known[query.name] = query, batch_id
+        self.tell("query", name=query.name, location=query.location, sink=query.sink, batch=batch_id, note=note)
+
+    def tell_note(self, text: str) -> None:
+        """As `TaskControl.tell_note`."""
+        self.tell("note", text=text)
 
     def tell_known(self) -> None:
         """Tell a TaskExecutor that is new what runs; it takes the leases anew."""
-        for query in list(self._known.values()):
+        for query, batch_id in list(self._known.values()):
             if "://" not in query.location:
                 with contextlib.suppress(LocationInUseError):  # the query runs: nothing is gained by its end
-                    self.acquire_lease(query.location)
-            self.tell("query", name=query.name, location=query.location, sink=query.sink)
+                    self.acquire_lease(query.location, is_running=True)
+            self.tell("query", name=query.name, location=query.location, sink=query.sink, batch=batch_id, note="")
 
-    def acquire_lease(self, location: str) -> None:
+    def acquire_lease(self, location: str, *, is_running: bool = False) -> None:
         """As `TaskControl.acquire_lease`; waits for a TaskExecutor while there is none.
+
+        *is_running*: the query runs already, so that the attempt does not end where nobody knows who else writes there.
 
         Raises:
             LocationInUseError: somebody else writes to the location.
@@ -78,7 +87,7 @@ class ProgramControl:
             number = id(answer)
             self._answers[number] = answer
             try:
-                if not self.tell("lease", number=number, location=location):
+                if not self.tell("lease", number=number, location=location, is_running=is_running):
                     continue
                 error = answer.get()
             finally:
@@ -149,6 +158,11 @@ class ProgramControl:
                     answer.put(message.get("error"))
             case "dump_threads":
                 self.tell("threads", number=message.get("number"), threads=thread_stacks())
+            case "failed_queries":
+                threading.Thread(target=self._tell_failed, args=(message,), name="failed-queries", daemon=True).start()
+
+    def _tell_failed(self, message: Message) -> None:
+        self.tell("failed_queries", number=message.get("number"), queries=self.failed_queries())
 
     def _cancel(self) -> None:
         self._on_cancel()

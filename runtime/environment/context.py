@@ -143,6 +143,8 @@ def rpc_config(configuration: Configuration, directory: ClusterDirectory, *, por
         bind_host=configuration.get(ClusterOptions.HOST),
         port=port,
         socket_dir=directory.socket_dir(),
+        # Of several hosts one machine may have both roles, each with a directory of its own at the same address.
+        shares_host=configuration.is_set(ClusterOptions.HOST),
         frame_size=configuration.get(RpcOptions.FRAME_SIZE),
         ask_timeout_s=configuration.get(RpcOptions.ASK_TIMEOUT),
         connect_timeout_s=configuration.get(RpcOptions.CONNECT_TIMEOUT),

@@ -16,10 +16,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import stat
+import struct
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 
@@ -34,7 +35,8 @@ CLUSTER_DIR_VARIABLE = "UNDERSTUDY_CLUSTER_DIR"
 SOCKET_PATH_LIMIT = 90  # bytes; the kernel's sun_path takes 108 with the closing NUL
 SOCKET_NAME_ROOM = 40  # bytes kept for the longest name of a socket
 
-_PROBE_PATIENCE = 0.25  # seconds: a probe holds the lock shared for some microseconds, which a start must not mistake
+_MEMBERS, _GATE = 0, 1  # bytes of the lock file: the lock itself, and the turn of those who give it up
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
 class ClusterDirectory:
@@ -71,20 +73,13 @@ class ClusterDirectory:
         Raises:
             RuntimeDirectoryError: it cannot be made, is a link or a file, or belongs to another user.
         """
+        parts = (self.run, self.log, self.blob, self.ha, self.redis, self.archive, self.jobs, self.claims)
+        self._make(self.root, *parts)
+
+    def _make(self, *directories: Path) -> None:
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in (
-                self.root,
-                self.run,
-                self.log,
-                self.blob,
-                self.ha,
-                self.redis,
-                self.archive,
-                self.jobs,
-                self.claims,
-            ):
-                part.mkdir(mode=0o700, exist_ok=True)
+            for part in directories:
+                part.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _make_private(part)
         except OSError as error:
             raise RuntimeDirectoryError(
@@ -101,64 +96,85 @@ class ClusterDirectory:
         return self.claim("client")
 
     def masters(self) -> dict[int, str]:
-        """The living masters that use this directory: the address of each one's system, by its number."""
-        found = {}
-        for path in self.claims.glob("master-*"):
-            living = Claim(path).living()
-            if living is not None and living[1]:
-                found[int(path.name.removeprefix("master-"))] = living[1]
+        """The living masters that use this directory and serve: the address of each one's system, by its number."""
+        living = {path.name: Claim(path).living() for path in self.claims.glob("master-*")}
+        found = {int(name.removeprefix("master-")): each[1] for name, each in living.items() if each and each[1]}
         return dict(sorted(found.items()))
 
-    def heads(self) -> list[int]:
-        """The processes that everything here belongs to: masters, or that of a host's workers (``host``)."""
+    def heads(self, *, serving: bool = False) -> list[int]:
+        """The processes that everything here belongs to: masters, or that of a host's workers (``host``).
+
+        Args:
+            serving: whether those are left out that are being started.
+        """
         claims = [Claim(path) for path in (*self.claims.glob("master-*"), *self.claims.glob("host"))]
-        return [living[0].pid for claim in claims if (living := claim.living()) is not None]
+        living = [found for claim in claims if (found := claim.living()) is not None]
+        return [process.pid for process, address in living if address or not serving]
+
+    def acquire(self) -> ClusterLock:
+        """Take the lock for oneself: to start a cluster here, or to clean up after one.
+
+        It is held until it is released, or until this process and those that it was handed to have ended.
+        `ClusterLock.share` lets other masters `join`. The root directory is made where it is missing.
+
+        Raises:
+            ClusterAlreadyRunning: a cluster runs here, or somebody starts one or cleans up.
+            RuntimeDirectoryError: the lock file cannot be made.
+        """
+        self._make(self.root)
+        descriptor = self._try_lock(fcntl.F_WRLCK)
+        if descriptor is None:
+            raise self._refusal()
+        lock = ClusterLock(self.lock_file, descriptor, exclusive=True)
+        lock.sign(secrets.token_hex(8))
+        return lock
 
     def join(self) -> ClusterLock:
-        """Takes the lock together with the other masters of the cluster that runs here; see `acquire`.
+        """Take the lock together with the other masters of the cluster that runs here; see `acquire`.
 
         Raises:
             RuntimeDirectoryError: the lock file cannot be made, or somebody has it for himself.
         """
-        deadline = time.monotonic() + _PROBE_PATIENCE
-        while (descriptor := self._try_lock(fcntl.LOCK_SH)) is None:
-            if time.monotonic() >= deadline:
-                raise RuntimeDirectoryError(
-                    f"{self.root} is being started or cleaned up (process {self._holder()})", "try again in a moment"
-                )
-            time.sleep(0.01)
+        descriptor = self._try_lock(fcntl.F_RDLCK)
+        if descriptor is None:
+            raise RuntimeDirectoryError(
+                f"{self.root} is being started or cleaned up (process {self._holder()})", "try again in a moment"
+            )
         return ClusterLock(self.lock_file, descriptor, exclusive=False)
 
-    def acquire(self) -> ClusterLock:
-        """Takes the lock that says that a cluster runs here; held until it is released or this process ends.
-
-        `ClusterLock.share` lets other masters `join`.
-
-        Raises:
-            ClusterAlreadyRunning: another process has it.
-            RuntimeDirectoryError: the lock file cannot be made.
-        """
-        deadline = time.monotonic() + _PROBE_PATIENCE
-        while (descriptor := self._try_lock(fcntl.LOCK_EX)) is None:
-            if time.monotonic() >= deadline:
-                raise ClusterAlreadyRunning(
-                    f"a cluster already runs in {self.root} (master: process {self._holder()})",
-                    "stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
-                )
-            time.sleep(0.01)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        return ClusterLock(self.lock_file, descriptor, exclusive=True)
+    def _refusal(self) -> ClusterAlreadyRunning:
+        if self.is_held_alone():
+            return ClusterAlreadyRunning(
+                f"another command starts or stops the cluster in {self.root} (process {self._holder()})",
+                "try again in a moment, or start another with -D cluster.id=NAME",
+            )
+        return ClusterAlreadyRunning(
+            f"a cluster already runs in {self.root} (master: process {self._holder()})",
+            "stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
+        )
 
     def is_running(self) -> bool:
-        """Whether some process holds the lock."""
-        if not self.lock_file.exists():
+        """Whether some process holds the lock. Looking takes it from nobody."""
+        return self._conflicts_with(fcntl.F_WRLCK)
+
+    def is_held_alone(self) -> bool:
+        """Whether somebody has the lock for himself: a cluster is being started here, or ended, or cleaned up."""
+        return self._conflicts_with(fcntl.F_RDLCK)
+
+    def _conflicts_with(self, kind: int) -> bool:
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
             return False
-        descriptor = self._try_lock(fcntl.LOCK_EX)
-        if descriptor is None:
-            return True
-        os.close(descriptor)
-        return False
+        try:
+            return _lock(descriptor, fcntl.F_OFD_GETLK, kind, _MEMBERS) != fcntl.F_UNLCK
+        finally:
+            os.close(descriptor)
+
+    def incarnation(self) -> str | None:
+        """Which cluster the lock is, or was last, held for: each `acquire` makes another. None without a lock file."""
+        signature = self._signature()
+        return None if signature is None else signature[1]
 
     def write_descriptor(self, descriptor: ClusterDescriptor) -> None:
         """Says where everything is. Raises OSError."""
@@ -275,7 +291,7 @@ class ClusterDirectory:
                     "choose another directory with cluster.runtime-dir",
                 ) from error
             try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                _lock(descriptor, fcntl.F_OFD_SETLK, kind, _MEMBERS)
                 if _is_still(self.lock_file, descriptor):
                     return descriptor
             except BlockingIOError:
@@ -284,53 +300,108 @@ class ClusterDirectory:
             os.close(descriptor)  # its last holder removed the file between our open and our lock
 
     def _holder(self) -> str:
+        signature = self._signature()
+        return signature[0] if signature is not None and signature[0] else "unknown"
+
+    def _signature(self) -> tuple[str, str] | None:
         try:
-            return self.lock_file.read_text("ascii").strip() or "unknown"
-        except (FileNotFoundError, UnicodeDecodeError):
-            return "unknown"
+            text = self.lock_file.read_text("ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+        holder, _, incarnation = text.partition("\n")[0].partition(" ")
+        return holder, incarnation
 
 
 class ClusterLock:
-    """The held lock of a runtime directory.
+    """The held lock of a runtime directory: held alone, or shared by the masters of one cluster.
 
-    A forked child of the holder does not keep it (its copy is closed in the child), and neither does a spawned one, so
-    that it goes free when the holder ends, however that comes.
+    It is an open file description lock (fcntl(2)). A holder that shares it may ask to hold it alone, and keeps its
+    share where that is refused. A process that looks whether it is held does not take it. It can be handed to a started
+    process. Forked children do not keep it (their copy is closed), nor do other started ones, so it is free when its
+    holders end, in whatever way.
 
     Attributes:
-        exclusive: whether it was taken by the first master of a cluster, or by one that joined.
+        exclusive: whether it is held alone at present.
+        incarnation: which cluster it is held for; see `ClusterDirectory.incarnation`.
     """
 
     def __init__(self, path: Path, descriptor: int, *, exclusive: bool) -> None:
         self.exclusive = exclusive
+        self.incarnation = ""
         self._path = path
         self._descriptor: int | None = descriptor
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self.hand_over)
+
+    @classmethod
+    def handed(cls, path: Path, descriptor: int, *, exclusive: bool) -> ClusterLock:
+        """The lock that the process which started this one has handed to it as *descriptor*."""
+        os.set_inheritable(descriptor, False)
+        lock = cls(path, descriptor, exclusive=exclusive)
+        if exclusive:
+            lock.sign(os.pread(descriptor, 1024, 0).decode("ascii").partition(" ")[2].strip())
+        return lock
+
+    @property
+    def held(self) -> bool:
+        """Whether this process has it."""
+        return self._descriptor is not None
+
+    @property
+    def descriptor(self) -> int:
+        """To be handed to a process. Raises RuntimeError where it is not held any more."""
+        if self._descriptor is None:
+            raise RuntimeError(f"{self._path} is not held")
+        return self._descriptor
+
+    def sign(self, incarnation: str) -> None:
+        """Write down who holds it, for messages, and for which cluster. Raises OSError."""
+        self.incarnation = incarnation
+        text = f"{os.getpid()} {incarnation}\n".encode()
+        os.pwrite(self.descriptor, text, 0)
+        os.ftruncate(self.descriptor, len(text))
 
     def share(self) -> None:
         """Let other masters of this cluster in; whoever wants to start another one is still refused."""
         if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+            _lock(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, _MEMBERS)
+            self.exclusive = False
 
     def is_alone(self) -> bool:
-        """Whether nobody else has it; nobody can come in from then on."""
+        """Whether nobody else has it; then nobody can come in from here on."""
         if self._descriptor is None:
             return False
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, _MEMBERS)
         except BlockingIOError:
-            # A conversion that fails may have dropped the lock that was there.
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
             return False
+        self.exclusive = True
+        return True
+
+    def leave(self) -> bool:
+        """Give it up, unless nobody else has it; whether that is so, and it is held alone then.
+
+        Of several that leave at the same time exactly one is told that it was the last.
+        """
+        if self._descriptor is None:
+            return False
+        _lock(self._descriptor, fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, _GATE)
+        try:
+            if not self.is_alone():
+                _lock(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _MEMBERS)
+                return False
+        finally:
+            _lock(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _GATE)
         return True
 
     def release(self) -> None:
-        """Gives the lock up, and removes its file where nobody else has it. Doing it twice does nothing."""
+        """Give it up, and remove its file where nobody else has it. Doing it twice does nothing."""
         if self._descriptor is not None:
             if self.is_alone():
                 self._path.unlink(missing_ok=True)
-            self._forget()
+            self.hand_over()
 
-    def _forget(self) -> None:
+    def hand_over(self) -> None:
+        """Give it up here; the process that it was handed to has it still."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -341,7 +412,16 @@ class ClusterLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.release()
+        if kind is None:
+            self.release()
+        else:  # the process that has handed it to this one holds it still, and cleans up under it: the file stays
+            self.hand_over()
+
+
+def _lock(descriptor: int, command: int, kind: int, byte: int) -> int:
+    """One call of fcntl(2) on a byte; the kind of lock that it answers with. Raises BlockingIOError."""
+    answer = fcntl.fcntl(descriptor, command, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
+    return int(struct.unpack(_FLOCK, answer)[0])
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

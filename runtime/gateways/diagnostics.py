@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.ids import ResourceID
 
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log that may be asked for by its name (Flink's `LogInfo`): ``taskexecutor`` or ``spark``, and its bytes."""
+    """A log that may be asked for by its name (Flink's `LogInfo`).
+
+    Args:
+        name: ``taskexecutor`` or ``spark``.
+        size: its bytes.
+        mtime_ms: when it was last written to, in milliseconds since the epoch.
+    """
 
     name: str
     size: int
+    mtime_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +41,17 @@ class ComponentLog:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A Python thread: its name, and where it is at present, as in a traceback."""
+    """A Python thread.
+
+    Args:
+        name: its name.
+        stack: where it is at present, as in a traceback.
+        state: what it does, as of `runtime.threads.thread_states`; empty where that is not known.
+    """
 
     name: str
     stack: str
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,8 @@ class TaskManagerMetrics:
         spark_memory_bytes: resident memory of its Spark driver's process; 0 when that is gone.
         spark_cpu_s: processor seconds that its Spark driver has taken.
         tasks: attempts that run at present.
+        jvm: what its Spark driver says of itself, by the names of Flink's metrics below ``Status.JVM``; some seconds
+            old, empty where the driver has not answered.
     """
 
     memory_bytes: int
@@ -69,3 +85,4 @@ class TaskManagerMetrics:
     spark_memory_bytes: int
     spark_cpu_s: float
     tasks: int
+    jvm: dict[str, int | float] = field(default_factory=dict)

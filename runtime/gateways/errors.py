@@ -23,6 +23,7 @@ The errors of a bad job graph (`runtime.jobgraph.errors`) travel as themselves t
 
 from __future__ import annotations
 
+from actors.errors import AskTimeout, EndpointStateError, FencingError, RecipientUnreachable, UnknownActor
 from actors.rpc.codec import wire_error
 from runtime.jobgraph import errors as jobgraph_errors
 
@@ -110,6 +111,10 @@ class ShuttingDownError(GatewayError):
 class DeploymentNotFoundError(GatewayError):
     """A part of a deployment travels as a blob, which the TaskExecutor does not find."""
 
+
+PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, EndpointStateError, JobNotReachableError)
+"""Errors of a leader that changes, starts or stops: look it up and ask again. Whether the question took effect is
+unknown, so it has to be idempotent."""
 
 for _error in vars(jobgraph_errors).values():
     if isinstance(_error, type) and issubclass(_error, jobgraph_errors.JobGraphError):

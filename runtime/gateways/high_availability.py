@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.rpc.gateway import Ask, RpcGateway
+from actors.rpc.gateway import Ask, RpcGateway, reads
 from runtime.ha.fenced import HashWrite
 from runtime.ha.latch import AcquireReply
 from runtime.ha.model import LeaderInformation, LeaderTerm
@@ -65,18 +65,22 @@ class HighAvailabilityGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def find_leader(self, component: str) -> Ask[LeaderInformation | None]:
         """The confirmed leader of a component; None while there is none."""
         raise NotImplementedError
 
+    @reads
     def await_changes(self, version: int) -> Ask[LeaderChanges]:
         """Answered when a leader has changed since *version*, or after `POLL_S` in any case."""
         raise NotImplementedError
 
+    @reads
     def read_field(self, key: str, field: str) -> Ask[str | None]:
         """The value of a field of a map."""
         raise NotImplementedError
 
+    @reads
     def read_map(self, key: str) -> Ask[dict[str, str]]:
         """A whole map."""
         raise NotImplementedError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.rpc.gateway import Ask, RpcGateway
+from actors.rpc.gateway import Ask, RpcGateway, fenced_by, reads
 from runtime.gateways.messages import ClusterStatus
+from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER
 from runtime.ids import JobID
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 
@@ -23,14 +24,17 @@ class WorkerProcess:
 class MasterGateway(RpcGateway):
     """The guardian: JobMasters are its children, not the Dispatcher's, so that they outlive a Dispatcher."""
 
+    @fenced_by(DISPATCHER)
     def start_job_master(self, job_id: JobID) -> Ask[str]:
         """Start the JobMaster of a job, or find it running; returns its address. It is restarted when it dies."""
         raise NotImplementedError
 
+    @fenced_by(DISPATCHER)
     def stop_job_master(self, job_id: JobID) -> Ask[None]:
         """Stop the JobMaster of a job; no error when there is none."""
         raise NotImplementedError
 
+    @fenced_by(RESOURCE_MANAGER)
     def stop_worker(self, name: str) -> Ask[bool]:
         """Stop a worker that this master looks after, or nobody; returns whether it is stopped by it.
 
@@ -38,18 +42,22 @@ class MasterGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(RESOURCE_MANAGER)
     def start_worker(self) -> Ask[str]:
         """Start one of the workers that were stopped; returns its name, empty when there is none."""
         raise NotImplementedError
 
+    @fenced_by(RESOURCE_MANAGER)
     def request_worker(self) -> Ask[WorkerProcess]:
         """Start one more worker, which is not started again when it ends."""
         raise NotImplementedError
 
+    @fenced_by(RESOURCE_MANAGER)
     def request_workers(self) -> Ask[list[WorkerProcess]]:
         """The living ones of `request_worker`, with those whose master is gone: this one looks after them from now."""
         raise NotImplementedError
 
+    @reads
     def request_status(self) -> Ask[ClusterStatus]:
         """The cluster's processes."""
         raise NotImplementedError

@@ -40,6 +40,7 @@ class TaskExecutorRegistration:
         memory_bytes: heap limit of its Spark driver.
         version: of Understudy.
         shared_directory: the cluster's mark in ``cluster.shared-dir``, as it sees it; empty where there is none.
+        spark_loss: when and why its Spark driver was lost last; empty where none was.
     """
 
     resource_id: ResourceID
@@ -53,6 +54,7 @@ class TaskExecutorRegistration:
     memory_bytes: int
     version: str = ""
     shared_directory: str = ""
+    spark_loss: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.rpc.gateway import Ask, RpcGateway
+from actors.rpc.gateway import Ask, RpcGateway, reads
 from runtime.ids import ResourceID
 from runtime.metrics.dump import ScopeDump
 
@@ -24,6 +24,7 @@ class TaskManagerMetricAddress:
 class MetricQueryServiceGateway(RpcGateway):
     """Not fenced: a process tells its own figures whether or not it leads."""
 
+    @reads
     def query_metrics(self) -> Ask[list[ScopeDump]]:
         """The values of now."""
         raise NotImplementedError

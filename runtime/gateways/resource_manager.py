@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.rpc.gateway import Ask, FencedRpcGateway
+from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, reads
 from runtime.gateways.diagnostics import ComponentLog
 from runtime.gateways.messages import (
     LeaderAddress,
@@ -13,6 +13,7 @@ from runtime.gateways.messages import (
     TaskManagerView,
 )
 from runtime.gateways.metric_query_service import TaskManagerMetricAddress
+from runtime.ha.model import JOB_MASTER
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.resourcemanager.slot_manager import SlotReport, SlotRequest
@@ -25,10 +26,12 @@ class ResourceManagerGateway(FencedRpcGateway):
     `TaskExecutorGateway.heartbeat_from_resource_manager` and `JobMasterGateway.heartbeat_from_resource_manager`.
     """
 
+    @fenced_by(RECIPIENT)
     def register_task_executor(self, registration: TaskExecutorRegistration) -> Ask[RegistrationSuccess]:
         """From a TaskExecutor: it is here. An earlier registration of the same resource id is ended."""
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
     def send_slot_report(self, instance_id: InstanceID, report: SlotReport) -> Ask[None]:
         """From a TaskExecutor, after registering: what its slots are used for.
 
@@ -37,14 +40,17 @@ class ResourceManagerGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
     def notify_slot_available(self, instance_id: InstanceID, report: SlotReport) -> None:
         """From a TaskExecutor: a slot has become free; its whole report, so that a lost one costs nothing."""
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
     def disconnect_task_manager(self, resource_id: ResourceID, reason: str) -> None:
         """From a TaskExecutor that goes away in good order."""
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[None]:
         """From a JobMaster: it leads this job.
 
@@ -53,10 +59,12 @@ class ResourceManagerGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
         """From a JobMaster whose job is over: its requests end."""
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def request_slot(self, request: SlotRequest) -> Ask[str]:
         """From a JobMaster: allocate a slot; a TaskExecutor will offer it. Idempotent by allocation id.
 
@@ -70,25 +78,30 @@ class ResourceManagerGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def cancel_slot_request(self, allocation_id: AllocationID) -> None:
         """From a JobMaster: the slot is needed no more."""
         raise NotImplementedError
 
+    @reads
     def request_resource_overview(self) -> Ask[ResourceOverview]:
         """Counts of task managers, slots and waiting requests."""
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
     def deregister_application(self, status: ApplicationStatus, diagnostics: str) -> Ask[None]:
-        """From the Dispatcher: the cluster is about to be shut down. Idempotent.
+        """From the Dispatcher, or an operator: the cluster is about to be shut down. Idempotent.
 
         From now on requests for slots fail, with *diagnostics* as the reason, and no TaskExecutor is registered.
         """
         raise NotImplementedError
 
+    @reads
     def request_task_manager_info(self, resource_id: ResourceID) -> Ask[TaskManagerInfo]:
         """All that is known of one TaskExecutor; raises `UnknownTaskExecutorError`."""
         raise NotImplementedError
 
+    @fenced_by(RECIPIENT)
     def request_task_manager_file_upload(self, resource_id: ResourceID, name: str) -> Ask[ComponentLog]:
         """Have a TaskExecutor upload one of the logs of `TaskExecutorGateway.request_log_list`.
 
@@ -99,10 +112,12 @@ class ResourceManagerGateway(FencedRpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def request_task_manager_metric_query_service_addresses(self) -> Ask[list[TaskManagerMetricAddress]]:
         """Where the metrics of the registered TaskExecutors are asked for."""
         raise NotImplementedError
 
+    @reads
     def request_task_managers(self) -> Ask[list[TaskManagerView]]:
         """The registered TaskExecutors."""
         raise NotImplementedError

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from actors.rpc.gateway import Ask, FencingToken, RpcGateway
+from actors.rpc.gateway import Ask, RpcGateway, fenced_by, reads
 from blob.gateway import BlobAddress
 from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.gateways.diagnostics import ComponentLog, LogInfo, ThreadDump
 from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorHeartbeat, TaskLog
+from runtime.ha.model import JOB_MASTER, RESOURCE_MANAGER
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobmaster.deployment_message import TaskDeployment
@@ -15,18 +16,15 @@ from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 
 class TaskExecutorGateway(RpcGateway):
-    """Unfenced itself; calls that change something name the leadership they come from.
+    """Unfenced itself; calls that change something act under a leadership, and a former one is refused."""
 
-    Older ones are refused: `FencingError` with the highest epoch that was seen.
-    """
-
+    @fenced_by(RESOURCE_MANAGER)
     def request_slot(
         self,
         slot_id: SlotID,
         job_id: JobID,
         allocation_id: AllocationID,
         job_master: LeaderAddress,
-        resource_manager: FencingToken,
     ) -> Ask[None]:
         """From the ResourceManager: give this slot to the job and offer it to its JobMaster.
 
@@ -35,11 +33,13 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def free_slot(self, allocation_id: AllocationID, reason: str) -> Ask[None]:
         """From a JobMaster: it needs the slot no more. No error when it is free already."""
         raise NotImplementedError
 
-    def submit_task(self, deployment: TaskDeployment, job_master: FencingToken) -> Ask[None]:
+    @fenced_by(JOB_MASTER)
+    def submit_task(self, deployment: TaskDeployment) -> Ask[None]:
         """From a JobMaster: run an attempt; parts of the descriptor that are large are blobs.
 
         Idempotent by attempt. Its states follow as `JobMasterGateway.update_task_execution_state`.
@@ -50,11 +50,13 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def cancel_task(self, attempt_id: ExecutionAttemptID) -> Ask[None]:
         """From a JobMaster: cancel an attempt; CANCELED is reported when nothing of it runs any more."""
         raise NotImplementedError
 
-    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint, job_master: FencingToken) -> Ask[None]:
+    @fenced_by(JOB_MASTER)
+    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint) -> Ask[None]:
         """From a JobMaster: have an attempt take part in a checkpoint. Idempotent by attempt and number.
 
         What comes of it follows as `JobMasterGateway.acknowledge_checkpoint` or `decline_checkpoint`.
@@ -64,18 +66,22 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def notify_checkpoint_complete(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
         """From a JobMaster, the second phase: the checkpoint is complete (Flink's ``confirmCheckpoint``)."""
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def notify_checkpoint_aborted(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
         """From a JobMaster: the checkpoint came to nothing (Flink's ``abortCheckpoint``)."""
         raise NotImplementedError
 
+    @fenced_by(RESOURCE_MANAGER)
     def heartbeat_from_resource_manager(self) -> Ask[TaskExecutorHeartbeat]:
         """A sign of life of the ResourceManager's; the answer is what its slots are used for, and what it takes."""
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> Ask[JobHeartbeat]:
         """A sign of life of a JobMaster's; the answer is which attempts of its job are here, and how far they are.
 
@@ -83,6 +89,7 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
         """The job is over or its JobMaster gone: cancel what runs of it and free its slots."""
         raise NotImplementedError
@@ -95,6 +102,7 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @fenced_by(JOB_MASTER)
     def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> Ask[list[KeptLog]]:
         """From a JobMaster: put the logs of an attempt that ended untold as PERMANENT blobs of `logs_owner`.
 
@@ -102,6 +110,7 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> Ask[LogChunk]:
         """A piece of ``stdout`` or ``stderr`` of an attempt that runs or ran here, from byte *offset* on.
 
@@ -112,6 +121,7 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def request_log_list(self) -> Ask[list[LogInfo]]:
         """The logs of the TaskExecutor itself: its own and its Spark driver's."""
         raise NotImplementedError
@@ -128,10 +138,12 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def read_log(self, name: str, offset: int) -> Ask[LogChunk]:
         """A piece of one of `request_log_list`, from byte *offset* on; as `read_task_log`."""
         raise NotImplementedError
 
+    @reads
     def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> Ask[ThreadDump]:
         """Where the threads of the TaskExecutor are at present, or those of the task process of an attempt.
 
@@ -141,6 +153,7 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def request_profile(
         self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None = None
     ) -> Ask[StackProfile]:
@@ -156,6 +169,7 @@ class TaskExecutorGateway(RpcGateway):
         """
         raise NotImplementedError
 
+    @reads
     def request_task_pool(self) -> Ask[TaskPoolReport]:
         """What its pool of ready task processes did since it started."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.rpc.gateway import Ask, RpcGateway
+from actors.rpc.gateway import Ask, RpcGateway, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class RestAddress:
 class WebMonitorGateway(RpcGateway):
     """Not fenced: every instance serves, whichever is the elected one."""
 
+    @reads
     def request_rest_address(self) -> Ask[RestAddress]:
         """Where it serves."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,10 +55,18 @@ class CompletedCheckpointStore(Protocol):
             StateCorruptedError: a checkpoint is damaged; `release` it to go on without.
         """
 
-    async def add(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> list[CompletedCheckpoint]:
+    async def add(
+        self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int] = ()
+    ) -> list[CompletedCheckpoint]:
         """Store a checkpoint; returns those that it subsumes, which are in the store no more.
 
         One that could not be removed now, because nobody answered, is removed and returned by a later `add`.
+
+        Args:
+            checkpoint_id: its number.
+            data: what the coordinator wrote.
+            term: the leadership.
+            needed: the numbers of those that it must not subsume, however many are kept.
 
         Raises:
             StateHandleConflictError: another one is stored under the number, or one with a higher number.
@@ -110,11 +119,12 @@ class RetainedCheckpoints:
         if checkpoint_id not in self._kept:
             raise StateHandleNotFoundError(f"checkpoint {checkpoint_id} is not in the store")
 
-    def stored(self, checkpoint_id: int, data: bytes) -> None:
-        """It is in the store now; what is beyond the limit has to leave."""
+    def stored(self, checkpoint_id: int, data: bytes, needed: Collection[int] = ()) -> None:
+        """Note a stored checkpoint; beyond the limit, the oldest that are not *needed* have to leave."""
         self._kept[checkpoint_id] = data
         for oldest in sorted(self._kept)[: -self._max_retained]:
-            self._leaving[oldest] = self._kept.pop(oldest)
+            if oldest not in needed:
+                self._leaving[oldest] = self._kept.pop(oldest)
 
     def leaving(self) -> list[int]:
         """What has to leave the store, the oldest first."""
@@ -150,18 +160,20 @@ class DefaultCompletedCheckpointStore:
             await self._read()
             return self._retained.kept()
 
-    async def add(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> list[CompletedCheckpoint]:
+    async def add(
+        self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int] = ()
+    ) -> list[CompletedCheckpoint]:
         async with self._lock:
             await self._know()
             self._retained.check_add(checkpoint_id, data)
-            await self._put(checkpoint_id, data, term)
+            await self._put(checkpoint_id, data, term, needed)
             return await self._subsume(term)
 
     async def replace(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
         async with self._lock:
             await self._know()
             self._retained.check_replace(checkpoint_id)
-            await self._put(checkpoint_id, data, term)
+            await self._put(checkpoint_id, data, term, [item.checkpoint_id for item in self._retained.kept()])
 
     async def get_all(self) -> list[CompletedCheckpoint]:
         found = []
@@ -187,10 +199,10 @@ class DefaultCompletedCheckpointStore:
         if not self._known:
             await self._read()
 
-    async def _put(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
+    async def _put(self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int]) -> None:
         self._known = False  # until it is known what came of it
         await self._handles.put(str(checkpoint_id), data, term)
-        self._retained.stored(checkpoint_id, data)
+        self._retained.stored(checkpoint_id, data, needed)
         self._known = True
 
     async def _subsume(self, term: LeaderTerm) -> list[CompletedCheckpoint]:

@@ -6,16 +6,20 @@ import re
 import time
 from dataclasses import dataclass
 
+from actors.rpc.fencing import Leadership
+
 DISPATCHER = "dispatcher"
 RESOURCE_MANAGER = "resourcemanager"
 REST_ENDPOINT = "rest"
+JOB_MASTER = "jobmaster"
+"""The kind of the JobMasters, which are one component for each job: see `job_master`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def job_master(job_id: str) -> str:
     """The component name of the JobMaster of one job."""
-    return checked_name("job id", f"jobmaster-{job_id}")
+    return checked_name("job id", f"{JOB_MASTER}-{job_id}")
 
 
 def checked_name(what: str, name: str) -> str:
@@ -34,16 +38,8 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderTerm:
-    """One term of office of one contender; every write of a leader names it.
-
-    It has the ``epoch`` and ``session`` of a fencing token and, beside them, whose latch vouches for it.
-    """
-
-    component: str
-    epoch: int
-    session: str
+LeaderTerm = Leadership
+"""One term of office of one contender, whose latch vouches for it; every write and every call of a leader names it."""
 
 
 @dataclass(frozen=True, slots=True)

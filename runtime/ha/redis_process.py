@@ -26,6 +26,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from conf.files import write_private
 from runtime.ha.errors import RedisInUseError, RedisServerError, RedisSocketPathError
 from runtime.ha.redis_binary import find_redis_server
 
@@ -219,12 +220,7 @@ class EmbeddedRedis:
             "auto-aof-rewrite-min-size": "8mb",
             "maxmemory-policy": "noeviction",
         }
-        part = self._config_path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.writelines(f"{name} {value}\n" for name, value in lines.items())
-        part.rename(self._config_path)
+        write_private(self._config_path, "".join(f"{name} {value}\n" for name, value in lines.items()).encode())
 
     def _password(self) -> str:
         try:

@@ -107,6 +107,7 @@ class DefaultLeaderRetrievalService:
     async def start(self, listener: LeaderRetrievalListener) -> None:
         if self._task is not None:
             raise ValueError(f"the retrieval of {self.component} already has a listener")
+        self._state = RetrievalState(self._timing.lease)  # a listener that begins anew is told of the leader once more
         self._task = asyncio.create_task(self._run(listener), name=f"ha-retrieval-{self.component}")
 
     async def stop(self) -> None:

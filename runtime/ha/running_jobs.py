@@ -109,6 +109,9 @@ class RunningJobsRegistry(Protocol):
     async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
         """Nothing of the ended job is left to clean up."""
 
+    async def withdraw(self, job_id: str, term: LeaderTerm) -> None:
+        """Drop the entry of a job whose submission was not completed: one that is PENDING, and no other."""
+
     async def forget(self, job_id: str, term: LeaderTerm) -> None:
         """Drop the entry, if there is one; from then on the id could run again."""
 
@@ -143,6 +146,9 @@ class DefaultRunningJobsRegistry:
     async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
         found = await self.entry(job_id)
         await self._change(job_id, term, lambda found: clean(job_id, found), found)
+
+    async def withdraw(self, job_id: str, term: LeaderTerm) -> None:
+        await self._maps.hdel(self._key, job_id, term, demand=JobEntry(JobSchedulingStatus.PENDING).to_json())
 
     async def forget(self, job_id: str, term: LeaderTerm) -> None:
         await self._maps.hdel(self._key, job_id, term, demand=Demand.ANY)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from conf.files import sync_directory
 from runtime.ha.errors import StateCorruptedError
 from runtime.ha.model import LeaderTerm, checked_name
 
@@ -128,7 +129,7 @@ class StateFiles:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        self._sync_directory()
+        sync_directory(self.directory)
         return handle
 
     def read(self, handle: StateHandle) -> bytes:
@@ -184,10 +185,3 @@ class StateFiles:
                 entry.unlink(missing_ok=True)
         if not any(self.directory.iterdir()):
             self.directory.rmdir()
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -3,10 +3,15 @@
 The asking side learns of a dead process from the failing ask (a refused connection counts towards
 ``heartbeat.rpc-failure-threshold``) and of a silent one from the time-out; the listening side takes each request as a
 sign of life. Who is alive is decided by the pure `HeartbeatMonitor`; here is only the clock and the sending.
+
+A watcher that stood still (SIGSTOP, a swapped-out process) was deaf meanwhile. It finds that out by a timer that comes
+late, and leaves that time out: its targets have as long to be heard as they had before.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -16,6 +21,8 @@ from actors.rpc.endpoint import RpcEndpoint
 from runtime.heartbeat.monitor import HeartbeatMonitor, LostTarget
 
 REPEAT_S = 0.1
+LOOKS = 10
+"""How often a `Silence` is looked at within its time-out; a listener that stood still counts one look of it at most."""
 
 OnTimeout = Callable[[str, str], None]
 Request = Callable[[], Awaitable[Any]]
@@ -31,6 +38,7 @@ class HeartbeatManager:
         failure_threshold: failed calls in a row after which a target is lost (``heartbeat.rpc-failure-threshold``).
         on_timeout: called once with the target's id and the reason when it is lost; the target is forgotten.
         on_payload: called with the target's id and its answer.
+        clock: seconds.
     """
 
     def __init__(
@@ -42,6 +50,7 @@ class HeartbeatManager:
         failure_threshold: int,
         on_timeout: OnTimeout,
         on_payload: Callable[[str, Any], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint = endpoint
         self._interval_s = interval_s
@@ -52,11 +61,13 @@ class HeartbeatManager:
         self._asking: set[str] = set()
         self._on_timeout = on_timeout
         self._on_payload = on_payload
+        self._clock = clock
+        self._next_tick = math.inf
         self._stopped = False
 
     def start(self) -> None:
         """Begin to send and to check."""
-        self._endpoint.schedule_run_async(self._interval_s, self._tick)
+        self._tick_later()
 
     def stop(self) -> None:
         """Forget all targets and send no more."""
@@ -66,7 +77,7 @@ class HeartbeatManager:
 
     def monitor(self, target: str, request: Request | None = None) -> None:
         """Watch *target*; with *request*, ask it at each interval, else only listen for its requests."""
-        self._monitor.monitor(time.monotonic(), target)
+        self._monitor.monitor(self._clock(), target)
         if request is None:
             self._requests.pop(target, None)
         else:
@@ -79,7 +90,7 @@ class HeartbeatManager:
 
     def received(self, target: str) -> None:
         """*target* gave a sign of life."""
-        self._monitor.receive(time.monotonic(), target)
+        self._monitor.receive(self._clock(), target)
 
     def _tick(self) -> None:
         if self._stopped:
@@ -88,14 +99,26 @@ class HeartbeatManager:
             if target not in self._asking:
                 self._asking.add(target)
                 self._endpoint.spawn(self._ask(target, request), f"heartbeat of {target}")
-        self._give_up(self._monitor.expired(time.monotonic()))
+        self._give_up(self._monitor.expired(self._now()))
+        self._tick_later()
+
+    def _tick_later(self) -> None:
+        self._next_tick = self._clock() + self._interval_s
         self._endpoint.schedule_run_async(self._interval_s, self._tick)
+
+    def _now(self) -> float:
+        """The time at which losses are looked for, once the monitor knows how long this process stood still."""
+        now = self._clock()
+        if now > self._next_tick:
+            self._monitor.suspended_for(now, now - self._next_tick)
+            self._next_tick = now
+        return now
 
     async def _ask(self, target: str, request: Request) -> None:
         try:
             payload = await request()
         except (RecipientUnreachable, UnknownActor):
-            now = time.monotonic()
+            now = self._now()
             self._monitor.report_unreachable(now, target)
             self._give_up(self._monitor.expired_one(now, target))
             # Whether that was an accident of the connection is asked soon, not an interval later.
@@ -105,7 +128,7 @@ class HeartbeatManager:
             self._endpoint.log.debug("heartbeat request to %s: %s", target, error)
         else:
             if self._requests.get(target) is request:
-                self._monitor.receive(time.monotonic(), target)
+                self._monitor.receive(self._clock(), target)
                 if self._on_payload is not None:
                     self._on_payload(target, payload)
         finally:
@@ -120,3 +143,25 @@ class HeartbeatManager:
         for lost in losses:
             self.unmonitor(lost.target)
             self._on_timeout(lost.target, lost.reason)
+
+
+class Silence:
+    """How long a listener has heard nothing, in time in which its process ran."""
+
+    def __init__(self) -> None:
+        self._silent_s = 0.0
+        self._was_heard = False
+
+    def heard(self) -> None:
+        """A sign of life came."""
+        self._silent_s = 0.0
+        self._was_heard = True
+
+    async def lasts(self, timeout_s: float) -> None:
+        """Return when nothing was heard for *timeout_s* seconds."""
+        step_s = timeout_s / LOOKS
+        while self._silent_s < timeout_s:
+            self._was_heard = False
+            await asyncio.sleep(step_s)
+            if not self._was_heard:
+                self._silent_s += step_s  # however long it took: what is over that was not spent listening

@@ -100,10 +100,10 @@ class HeartbeatMonitor:
         del self._targets[target]
         return [LostTarget(target, reason, silent_for_s)]
 
-    def suspended_for(self, seconds: float) -> None:
-        """The watcher itself stood still for *seconds* (stopped, swapped out): that silence was not the targets'."""
+    def suspended_for(self, now: float, seconds: float) -> None:
+        """Leave out the last *seconds*, in which the watcher itself stood still (stopped, swapped out): it was deaf."""
         for entry in self._targets.values():
-            entry.last_heard += seconds
+            entry.last_heard = max(entry.last_heard, min(entry.last_heard + seconds, now))
 
     def next_deadline(self) -> float | None:
         """When `expired` could next find someone, in monotonic seconds; None without targets."""

@@ -134,10 +134,13 @@ class SavepointRestoreSettings:
     Args:
         path: its directory.
         allow_non_restored_state: whether the job may begin although it does not claim all of the state.
+        new_query_id: whether its streaming queries get new ids. None: only those that begin in another place, while
+            the job that they are of runs, or their former place may still be written to.
     """
 
     path: str
     allow_non_restored_state: bool = False
+    new_query_id: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class AttemptInfo:
         exit_status: of its task process, negative for a signal; None while it runs or when it is not known.
         logs: what is kept of its logs; none while it runs, or when they could not be put.
         partitions: the results that it has materialised; they are released when nobody needs them any more.
-        queries: its active streaming queries; of an attempt that has ended those that it was seen with last.
+        queries: its active streaming queries; of an attempt that has ended all that it has had, as they were seen last.
     """
 
     attempt_id: ExecutionAttemptID
@@ -107,6 +107,7 @@ class JobDetails:
         tasks_per_state: how many tasks are in each state, by the state's name; only states that occur.
         tasks_total: how many tasks it has.
         error: why it failed, in one line; empty otherwise.
+        streams: as in `ArchivedExecutionGraph`.
     """
 
     job_id: JobID
@@ -118,6 +119,7 @@ class JobDetails:
     tasks_per_state: dict[str, int]
     tasks_total: int
     error: str
+    streams: bool = False
 
 
 class ApplicationStatus(Enum):
@@ -203,6 +205,11 @@ class ArchivedExecutionGraph:
         """When it ended, in milliseconds since the epoch; None while it has not."""
         return self.timestamps[self.status.value] if self.status.is_globally_terminal else None
 
+    @property
+    def streams(self) -> bool:
+        """Whether a streaming query was seen in one of its attempts."""
+        return any(attempt.queries for task in self.tasks for attempt in task.attempts)
+
     def result(self) -> JobResult:
         """How the job ended; only of one that is over."""
         ran_ms = (self.end_ms or self.start_ms) - self.start_ms
@@ -222,7 +229,8 @@ class ArchivedExecutionGraph:
             self.end_ms,
             per_state,
             len(self.tasks),
-            "" if self.failure is None else str(self.failure),
+            "" if self.failure is None else self.failure.cause,
+            self.streams,
         )
 
 

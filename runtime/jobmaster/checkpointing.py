@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from actors.errors import ActorError, WireError
-from actors.rpc.endpoint import FencedRpcEndpoint
+from actors.errors import ActorError, FencingError, WireError
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
@@ -31,32 +30,39 @@ from runtime.checkpoint.instructions import (
 )
 from runtime.checkpoint.messages import (
     FORMAT_VERSION,
+    NO_TOTALS,
     AcknowledgeCheckpoint,
     CheckpointMetadata,
     CheckpointOutcome,
+    CheckpointTotals,
     CheckpointTrigger,
     DeclineCheckpoint,
+    EarlierCheckpoint,
     JobManagerTaskRestore,
     OperationStatus,
+    SnapshotType,
     TriggerCheckpoint,
 )
+from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.gateways.errors import GatewayError, UnknownOperationError
+from runtime.gateways.errors import GatewayError, JobNotReachableError, UnknownOperationError
 from runtime.ha.checkpoint_counter import CheckpointIDCounter
 from runtime.ha.checkpoint_store import CompletedCheckpointStore
 from runtime.ha.errors import HaError, LeadershipLostError, StateCorruptedError, StateHandleConflictError
 from runtime.ha.model import LeaderTerm
+from runtime.ha.running_jobs import JobSchedulingStatus, RunningJobsRegistry
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobVertexID, TriggerID
 from runtime.jobgraph.codec import decode, encode
-from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.execution_state import Instant, JobStatus
 from runtime.jobmaster.rollback import JobRollbacks, Rollback
 from runtime.jobmaster.savepoints import SavepointWriter
+from runtime.leadership import LeaderEndpoint
 
 RETRY_S = 0.5
 
@@ -73,11 +79,14 @@ class JobCheckpoints:
         task_managers: who is told.
         now: the time.
         fail_job: called when too many checkpoints have failed, with why.
+        cancel_job: called when a savepoint is complete that the job is to be cancelled with, before a task hears of it.
+        written: returns when the state of the execution is written down under the leadership; raises
+            `JobNotReachableError` where that is over.
     """
 
     def __init__(
         self,
-        endpoint: FencedRpcEndpoint,
+        endpoint: LeaderEndpoint,
         job: JobGraph,
         term: LeaderTerm,
         ha: HighAvailabilityServices,
@@ -85,6 +94,8 @@ class JobCheckpoints:
         task_managers: TaskManagers,
         now: Callable[[], Instant],
         fail_job: Callable[[str], None],
+        cancel_job: Callable[[], None],
+        written: Callable[[], Awaitable[None]],
     ) -> None:
         self._endpoint = endpoint
         self._job = job
@@ -92,6 +103,8 @@ class JobCheckpoints:
         self._task_managers = task_managers
         self._now = now
         self._fail_job = fail_job
+        self._cancel_job = cancel_job
+        self._written = written
         settings = CheckpointCoordinatorConfiguration.of(configuration)
         self._settings = settings
         self._directory = configuration.get(CheckpointingOptions.CHECKPOINTS_DIR) / job.job_id
@@ -100,6 +113,7 @@ class JobCheckpoints:
         retained = configuration.get(CheckpointingOptions.NUM_RETAINED)
         self._store: CompletedCheckpointStore = factory.completed_checkpoint_store(job.job_id, retained)
         self._counter: CheckpointIDCounter = factory.checkpoint_id_counter(job.job_id)
+        self._running_jobs: RunningJobsRegistry = ha.running_jobs_registry()
         self._savepoints = SavepointWriter(job, configuration)
         self._rollbacks = JobRollbacks(job.job_id, self._directory)
         self._initial: JobManagerTaskRestore | None = None
@@ -109,28 +123,39 @@ class JobCheckpoints:
 
     # --------------------------------------------------------------- the beginning and the end
 
-    async def recover(self, rollback: Rollback | None = None, *, is_new: bool = False) -> str:
+    async def recover(
+        self, rollback: Rollback | None = None, totals: CheckpointTotals = NO_TOTALS, *, is_new: bool = False
+    ) -> str:
         """Find what former JobMasters have stored, and what the job begins from; raises HaError.
 
         Args:
             rollback: the last one, as it was written down.
+            totals: the counters, as they were written down.
             is_new: whether there have been no former JobMasters.
+
+        Raises:
+            FencingError: the leadership may be over; nothing was removed.
 
         Returns:
             why the savepoint that the job is to begin from cannot be used; empty if it can, or there is none.
         """
+        # Before it is asked who leads: what is begun later is a successor's, and is not swept.
+        begun = await self._endpoint.run_blocking(self._begun)
+        self._endpoint.act(self._term)
         completed = []
         for checkpoint_id, data in [] if is_new else await self._recover_store():
             try:
                 completed.append(_decode(data))
             except WireError as error:
                 self._endpoint.log.error("checkpoint %d is passed over: %s", checkpoint_id, error)
-        self._coordinator.recovered(completed)
-        if not is_new or self._directory.exists():  # as it is when Redis has lost what it knew of the job
-            await self._endpoint.run_blocking(self._sweep, {item.path for item in completed})
+        kept = {item.path for item in completed}
+        abandoned = [path for path in begun if str(path) not in kept]
+        self._coordinator.recovered(completed, totals, len(abandoned))
+        if abandoned:
+            await self._endpoint.run_blocking(self._sweep, abandoned)
         if self._job.savepoint is not None and not completed:
             try:
-                self._initial = await self._endpoint.run_blocking(self._savepoints.read, self._job.savepoint)
+                self._initial = await self._read_initial(self._job.savepoint)
             except (CheckpointError, OSError) as error:
                 return str(error)
         if rollback is not None:
@@ -139,7 +164,20 @@ class JobCheckpoints:
                 await self._endpoint.run_blocking(self._rollbacks.take_up, rollback, latest_id)
             except (CheckpointError, OSError) as error:
                 return str(error)
+            await self.rollback_written()
         return ""
+
+    async def _read_initial(self, settings: SavepointRestoreSettings) -> JobManagerTaskRestore:
+        """Read what the job begins from. While the job that it was taken of runs, the queries of this one are others.
+
+        That job may be between two attempts, so that nothing of it holds the lease of its location.
+        """
+        owner, initial = await self._endpoint.run_blocking(self._savepoints.read, settings)
+        if initial.new_query_id is None and owner != self._job.job_id:
+            entry = await self._running_jobs.entry(owner)
+            if entry is not None and entry.status is not JobSchedulingStatus.DONE:
+                return replace(initial, new_query_id=True)
+        return initial
 
     async def _recover_store(self) -> list[tuple[int, bytes]]:
         try:
@@ -150,11 +188,14 @@ class JobCheckpoints:
             return []
         return [(item.checkpoint_id, item.data) for item in found]
 
-    def _sweep(self, kept: set[str]) -> None:
+    def _begun(self) -> list[Path]:
+        """The directories of checkpoints that were begun, completed or not."""
+        return sorted(self._directory.glob("chk-*"))
+
+    def _sweep(self, abandoned: Sequence[Path]) -> None:
         """Remove the directories of checkpoints that former JobMasters had begun."""
-        for path in self._directory.glob("chk-*"):
-            if str(path) not in kept:
-                self._remove_tree(path)
+        for path in abandoned:
+            self._remove_tree(path)
 
     def _remove_tree(self, path: Path) -> None:
         """As far as that is possible: what is left fails no job, but whoever misses the room finds it in the log."""
@@ -162,12 +203,14 @@ class JobCheckpoints:
         if path.exists():
             self._endpoint.log.warning("%s could not be removed wholly: remove it by hand", path)
 
-    async def finish(self, status: JobStatus) -> None:
+    async def finish(self, status: JobStatus, failure: str = "") -> None:
         """The job is over: wait for a savepoint that is being written, then remove all that is the job's own.
 
-        Completed checkpoints stay where they are to outlive a job that has come to that end.
+        Completed checkpoints stay where they are to outlive a job that has come to that end. Whoever waits for a
+        checkpoint or savepoint that has not come to be hears of the end, and of the *failure* that led to it.
         """
-        self._do(self._coordinator.close("the job is over", self._now()))
+        reason = f"the job is {status.value}{failure and f': {failure}'}"
+        self._do(self._coordinator.close(reason, self._now()))
         while self._work:
             await asyncio.wait(self._work)
         self.close()
@@ -188,6 +231,11 @@ class JobCheckpoints:
 
     # ------------------------------------------------------------------------------- questions
 
+    @property
+    def totals(self) -> CheckpointTotals:
+        """The counters, which a successor has to know."""
+        return self._coordinator.totals
+
     def statistics(self) -> CheckpointStatsSnapshot:
         """The figures now."""
         return self._coordinator.statistics(self._now())
@@ -204,11 +252,15 @@ class JobCheckpoints:
             if self._initial is not None:
                 self._coordinator.restored(self._initial.checkpoint_id, self._initial.savepoint, self._now())
             return self._initial
-        own = [task for task in latest.tasks if task.task_key == task_key]
-        if not own:
+        own = _queries_of(latest, task_key)
+        if own is None:
             return None
         self._coordinator.restored(latest.checkpoint_id, latest.path, self._now())
-        return JobManagerTaskRestore(latest.checkpoint_id, own[0].queries)
+        earlier = tuple(
+            EarlierCheckpoint(item.checkpoint_id, _queries_of(item, task_key) or ())
+            for item in self._coordinator.earlier
+        )
+        return JobManagerTaskRestore(latest.checkpoint_id, own, earlier=earlier)
 
     @property
     def rollback(self) -> Rollback | None:
@@ -224,6 +276,14 @@ class JobCheckpoints:
             prepared = await self._endpoint.run_blocking(self._rollbacks.prepare, trigger_id, target, new_query_id)
             decided = replace(prepared, after=self._coordinator.last_number)
             await self._endpoint.run_blocking(self._rollbacks.take_up, decided)
+
+    async def rollback_written(self) -> None:
+        """The last rollback is written down, so that nobody goes back to a former one any more."""
+        self._endpoint.act(self._term)
+        try:
+            await self._endpoint.run_blocking(self._rollbacks.forget_former)
+        except OSError as error:
+            self._endpoint.log.warning("what former rollbacks kept is left until the job ends: %s", error)
 
     def operation(self, trigger_id: TriggerID) -> OperationStatus:
         """What became of a trigger; raises `UnknownOperationError`."""
@@ -246,7 +306,7 @@ class JobCheckpoints:
             return known
         there = await self._endpoint.run_blocking(self._savepoints.find, trigger)
         if there:
-            return self._coordinator.already_there(trigger, there)
+            return self._already_there(trigger, there)
         return self._coordinator.trigger(trigger, self._now())
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
@@ -254,11 +314,18 @@ class JobCheckpoints:
         if self._coordinator.outcome(ack.checkpoint_id) is None:
             there = await self._endpoint.run_blocking(self._savepoints.find, ack.trigger)
             if there:  # written by a former JobMaster, whose answer was lost
-                self._coordinator.already_there(ack.trigger, there)
+                self._already_there(ack.trigger, there)
                 return CheckpointOutcome.COMPLETED
         outcome, instructions = self._coordinator.acknowledged(ack, self._now())
         self._do(instructions)
         return outcome
+
+    def _already_there(self, trigger: CheckpointTrigger, path: str) -> OperationStatus:
+        """Take over a savepoint that a former JobMaster has completed."""
+        status = self._coordinator.already_there(trigger, path)
+        if trigger.type is SnapshotType.SAVEPOINT_CANCEL:
+            self._cancel_job()
+        return status
 
     def decline(self, decline: DeclineCheckpoint) -> None:
         """A task cannot do its part."""
@@ -287,6 +354,7 @@ class JobCheckpoints:
                         gateway = self._task_managers.gateway(task.resource_id)
                         if gateway is not None:
                             gateway.notify_checkpoint_aborted(task.attempt_id, instruction.checkpoint_id)
+                    self._spawn(self._note_totals(), "counting a failed checkpoint")
                 case DiscardSnapshots():
                     self._spawn(self._discard(instruction), "removing the files of a checkpoint")
                 case FailJob():
@@ -312,17 +380,17 @@ class JobCheckpoints:
         self._do(self._coordinator.id_allocated(number, self._now()))
 
     async def _trigger(self, instruction: TriggerTasks, task: CheckpointTask) -> None:
-        number, token = instruction.checkpoint_id, self._endpoint.fencing_token
+        number = instruction.checkpoint_id
         message = TriggerCheckpoint(
             task.attempt_id, number, instruction.trigger, instruction.directory, self._settings.timeout_s
         )
         reason = f"TaskExecutor {task.resource_id} is gone"
         while self._coordinator.outcome(number) is CheckpointOutcome.PENDING and not self._closed:
             gateway = self._task_managers.gateway(task.resource_id)
-            if gateway is None or token is None:
+            if gateway is None:
                 break
             try:
-                await gateway.trigger_checkpoint(self._job.job_id, message, token)
+                await gateway.trigger_checkpoint(self._job.job_id, message)
             except GatewayError as error:
                 reason = str(error)
                 break
@@ -341,13 +409,12 @@ class JobCheckpoints:
         async with self._storing:
             try:
                 if instruction.trigger.type.is_savepoint:
-                    path = await self._endpoint.run_blocking(
-                        self._savepoints.write, instruction.trigger, instruction.metadata
-                    )
+                    path = await self._write_savepoint(instruction)
                 else:
-                    await self._endpoint.run_blocking(write_metadata, instruction.metadata)
-                    subsumed = await self._add(instruction.metadata)
-            except LeadershipLostError as error:
+                    metadata = self._coordinator.counted(instruction.metadata)
+                    await self._endpoint.run_blocking(write_metadata, metadata)
+                    subsumed = await self._add(metadata)
+            except (LeadershipLostError, JobNotReachableError, FencingError) as error:
                 self._endpoint.log.info("checkpoint %d is left: %s", number, error)
                 return  # whether it is in the store the next JobMaster finds out
             except (CheckpointError, StateHandleConflictError, OSError) as error:
@@ -355,14 +422,48 @@ class JobCheckpoints:
             else:
                 self._endpoint.log.info("checkpoint %d of job %s is complete: %s", number, self._job.job_id, path)
                 instructions = self._coordinator.stored(number, path, subsumed, self._now())
+                if instruction.trigger.type.is_savepoint:
+                    self._spawn(self._note_totals(), "counting a savepoint")
+                if instruction.trigger.type is SnapshotType.SAVEPOINT_CANCEL:
+                    self._cancel_job()
         self._do(instructions)
+
+    async def _note_totals(self) -> None:
+        """Have the counters written down; a completed checkpoint has them itself."""
+        try:
+            await self._written()
+        except JobNotReachableError as error:
+            self._endpoint.log.info("the checkpoints of job %s are counted by a successor: %s", self._job.job_id, error)
+
+    async def _write_savepoint(self, instruction: StoreCheckpoint) -> str:
+        """Write a savepoint; it is one by a last step that only the present JobMaster takes.
+
+        Raises:
+            CheckpointError, OSError: it cannot be written.
+            JobNotReachableError, FencingError: another JobMaster leads, or may.
+        """
+        made = await self._endpoint.run_blocking(
+            self._savepoints.copy,
+            instruction.trigger,
+            instruction.metadata,
+            self._term.epoch,
+            lambda: not self._closed,
+        )
+        try:
+            await self._written()  # refused where the store knows a later JobMaster
+            self._endpoint.act(self._term)
+            return await self._endpoint.run_blocking(self._savepoints.publish, instruction.trigger, made)
+        except (JobNotReachableError, FencingError):
+            await self._endpoint.run_blocking(self._savepoints.discard, made)
+            raise
 
     async def _add(self, metadata: CheckpointMetadata) -> list[CheckpointMetadata]:
         """Add a checkpoint to the store, and again for as long as it is not known whether it is there."""
         complained = False
         while True:
             try:
-                removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term)
+                needed = self._coordinator.needed_beside(metadata)
+                removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)
                 return [_decode(item.data) for item in removed]
             except (LeadershipLostError, StateHandleConflictError):
                 raise
@@ -383,6 +484,11 @@ class JobCheckpoints:
         for query in instruction.queries:
             discard_snapshot(query)
         self._remove_tree(Path(instruction.directory))
+
+
+def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[QuerySnapshot, ...] | None:
+    """Return the part of a checkpoint that is of one task; None where the task took no part."""
+    return next((task.queries for task in metadata.tasks if task.task_key == task_key), None)
 
 
 def _decode(data: bytes) -> CheckpointMetadata:

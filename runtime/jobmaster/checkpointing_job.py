@@ -47,8 +47,11 @@ class CheckpointingJob(JobExecution):
         return await self._trigger(CheckpointTrigger(trigger_id, SnapshotType.CHECKPOINT))
 
     @rpc
-    async def trigger_savepoint(self, trigger_id: TriggerID, target_directory: str) -> OperationStatus:
-        return await self._trigger(CheckpointTrigger(trigger_id, SnapshotType.SAVEPOINT, target_directory))
+    async def trigger_savepoint(
+        self, trigger_id: TriggerID, target_directory: str, cancel_job: bool = False
+    ) -> OperationStatus:
+        kind = SnapshotType.SAVEPOINT_CANCEL if cancel_job else SnapshotType.SAVEPOINT
+        return await self._trigger(CheckpointTrigger(trigger_id, kind, target_directory))
 
     @rpc
     async def stop_with_savepoint(self, trigger_id: TriggerID, target_directory: str, drain: bool) -> OperationStatus:
@@ -74,6 +77,7 @@ class CheckpointingJob(JobExecution):
             await self._written()
             self._do(instructions)
         await self._written()
+        await checkpoints.rollback_written()
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
 
     @rpc_sync

@@ -7,13 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from actors.errors import ActorError
-from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import BlobOptions, RpcOptions
 from runtime.environment.context import blob_client
-from runtime.gateways.errors import DeploymentNotFoundError
+from runtime.gateways.errors import DeploymentNotFoundError, SlotNotAllocatedError, UnknownTaskExecutorError
 from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
@@ -21,6 +19,7 @@ from runtime.jobmaster.deployment_message import TaskDeployment, pack
 from runtime.jobmaster.deployment_offload import DeploymentOffload
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.leadership import LeaderEndpoint
 
 CANCEL_RETRY_S = 1.0
 
@@ -41,7 +40,9 @@ class TaskManagers:
         blob: where what is over the limit of a descriptor is uploaded to.
     """
 
-    def __init__(self, endpoint: RpcEndpoint, job_id: JobID, configuration: Configuration, blob: BlobAddress) -> None:
+    def __init__(
+        self, endpoint: LeaderEndpoint, job_id: JobID, configuration: Configuration, blob: BlobAddress
+    ) -> None:
         self._endpoint = endpoint
         self._job_id = job_id
         self._blobs = blob_client(configuration, blob, endpoint.service.secret)
@@ -59,7 +60,7 @@ class TaskManagers:
 
     def add(self, registration: TaskExecutorRegistration) -> TaskExecutorGateway:
         """A TaskExecutor has registered; returns its gateway."""
-        gateway = self._endpoint.service.gateway(registration.address, TaskExecutorGateway)
+        gateway = self._endpoint.gateway(registration.address, TaskExecutorGateway, term=self._endpoint.term)
         self._endpoint.service.connect(registration.address)  # while it offers its slots
         self._expected.pop(registration.resource_id, None)
         self._workers[registration.resource_id] = _Worker(registration, gateway)
@@ -81,8 +82,11 @@ class TaskManagers:
         return self._workers.pop(resource_id, None) is not None or expected
 
     def address_of(self, resource_id: ResourceID) -> str:
-        """RPC address of a registered TaskExecutor; raises KeyError."""
-        return self._workers[resource_id].registration.address
+        """RPC address of a registered TaskExecutor; raises `UnknownTaskExecutorError`."""
+        worker = self._workers.get(resource_id)
+        if worker is None:
+            raise UnknownTaskExecutorError(f"TaskExecutor {resource_id} is not registered for this job; register again")
+        return worker.registration.address
 
     def gateway(self, resource_id: ResourceID) -> TaskExecutorGateway | None:
         """A registered TaskExecutor; None where there is none of that name."""
@@ -93,20 +97,22 @@ class TaskManagers:
         self,
         resource_id: ResourceID,
         descriptor: TaskDeploymentDescriptor,
-        token: FencingToken,
         written: Callable[[], Awaitable[None]],
     ) -> None:
         """Send a task to its TaskExecutor, once *written* has returned: the deployment is known to any successor.
 
         Raises:
-            KeyError: the TaskExecutor is gone.
+            SlotNotAllocatedError: the TaskExecutor is gone, or has not registered with this JobMaster: one that has
+                freed the slots that it had for a former JobMaster never does.
             ActorError, GatewayError: it did not take the task.
             BlobError: the descriptor is large and could not be uploaded.
         """
-        worker = self._workers[resource_id]
+        worker = self._workers.get(resource_id)
+        if worker is None:
+            raise SlotNotAllocatedError(f"TaskExecutor {resource_id} is not registered: it has no slot for this job")
         sent = self._deploying[descriptor.attempt_id] = asyncio.Event()
         try:
-            await self._send(worker.gateway, descriptor, token, written)
+            await self._send(worker.gateway, descriptor, written)
         finally:
             sent.set()
             del self._deploying[descriptor.attempt_id]
@@ -115,7 +121,6 @@ class TaskManagers:
         self,
         gateway: TaskExecutorGateway,
         descriptor: TaskDeploymentDescriptor,
-        token: FencingToken,
         written: Callable[[], Awaitable[None]],
     ) -> None:
         offload = self._offload
@@ -123,13 +128,13 @@ class TaskManagers:
         async with offload.delivery(job, keep=True) as job_sent, offload.delivery(attempt) as attempt_sent:
             await written()
             try:
-                await gateway.submit_task(TaskDeployment(job_sent, attempt_sent), token)
+                await gateway.submit_task(TaskDeployment(job_sent, attempt_sent))
             except DeploymentNotFoundError as error:
                 self._endpoint.log.info("%s is sent again: %s", descriptor.task_name, error)
                 lasting = TaskDeployment(
                     await offload.lasting(job, job_sent, keep=True), await offload.lasting(attempt, attempt_sent)
                 )
-                await gateway.submit_task(lasting, token)
+                await gateway.submit_task(lasting)
 
     def cancel(self, attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
         """Have an attempt cancelled, after its deployment has been delivered; repeated until it is answered."""

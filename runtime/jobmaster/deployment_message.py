@@ -27,6 +27,7 @@ class JobInformation:
     artifacts: tuple[Artifact, ...]
     argv: tuple[str, ...]
     parameters: dict[str, Any]
+    spark_driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ def pack(descriptor: TaskDeploymentDescriptor) -> tuple[bytes, bytes]:
         descriptor.artifacts,
         descriptor.argv,
         descriptor.parameters,
+        descriptor.spark_driver,
     )
     attempt = AttemptInformation(
         descriptor.attempt_id,
@@ -100,4 +102,5 @@ def unpack(job: bytes, attempt: bytes) -> TaskDeploymentDescriptor:
         jobmaster_address=own.jobmaster_address,
         memory_bytes=own.memory_bytes,
         restore=own.restore,
+        spark_driver=shared.spark_driver,
     )

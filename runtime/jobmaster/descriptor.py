@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from conf.options import JobOptions
 from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
@@ -79,6 +80,7 @@ class TaskDeploymentDescriptor:
         jobmaster_address: where states are reported to.
         memory_bytes: what the task process may take beyond what it begins with; 0 for no limit.
         restore: the state that its streaming queries begin with; None: they begin without.
+        spark_driver: the job's own ``task.spark-driver``; empty where the cluster's holds.
     """
 
     job_id: JobID
@@ -96,6 +98,7 @@ class TaskDeploymentDescriptor:
     jobmaster_address: str
     memory_bytes: int = 0
     restore: JobManagerTaskRestore | None = None
+    spark_driver: str = ""
 
     @property
     def blocking_inputs(self) -> dict[JobVertexID, str]:
@@ -252,6 +255,7 @@ def describe_task_deployment(
         parameters=graph.parameters,
         jobmaster_address=jobmaster_address,
         memory_bytes=chain.memory_bytes,
+        spark_driver=graph.configuration.get(JobOptions.SPARK_DRIVER.key, ""),
     )
 
 

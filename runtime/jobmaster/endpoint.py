@@ -19,6 +19,7 @@ from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.options import HeartbeatOptions
 from runtime.environment.context import ComponentContext
+from runtime.gateways.errors import JobAlreadyTerminatedError
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
 from runtime.gateways.resource_manager import ResourceManagerGateway
@@ -31,7 +32,7 @@ from runtime.ids import AllocationID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.checkpointing_job import CheckpointingJob
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
-from runtime.jobmaster.execution_state import ErrorInfo
+from runtime.jobmaster.execution_state import ErrorInfo, JobStatus
 from runtime.jobmaster.job_execution import current_instant
 from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.slot_pool import SlotOffer
@@ -67,7 +68,7 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
         for resource_id, address in self._known_addresses.items():
             # It registers by itself, unless it is gone; that is seen here.
             self._task_managers.expect(resource_id, address)
-            gateway = self.service.gateway(address, TaskExecutorGateway)
+            gateway = self.gateway(address, TaskExecutorGateway, term=term)
             self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
@@ -79,11 +80,7 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
             if self.fencing_token is None:
                 raise FencingError(f"{self.path} does not lead")
             own = LeaderAddress(str(self.address), self.fencing_token)
-            try:
-                return await gateway.heartbeat_from_job_manager(self._job_id, own)
-            except FencingError as error:
-                self.refused(error)
-                raise
+            return await gateway.heartbeat_from_job_manager(self._job_id, own)
 
         return ask
 
@@ -110,7 +107,7 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
         await self._ha.close()
 
     def _check(self, term: LeaderTerm) -> None:
-        if self._term == term and self._graph is not None:
+        if self._term == term and self._graph is not None and self.may_act(term):
             self._do(self._pool.expired(time.monotonic()))
             self._advance_checkpoints()
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
@@ -179,8 +176,12 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
 
     @rpc
     async def cancel(self) -> None:
+        graph = self._require_graph()
+        if graph.status in (JobStatus.FINISHED, JobStatus.FAILED):
+            await self._written()  # else a successor, which knows nothing of the end, would run a job that is "over"
+            raise JobAlreadyTerminatedError(f"job {self._job_id} is {graph.status.value} already: nothing to cancel")
         self.log.info("job %s is to be cancelled", self._job_id)
-        self._do(self._require_graph().cancel(current_instant()))
+        self._do(graph.cancel(current_instant()))
         await self._written()
 
     @rpc_sync

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from runtime.causes import cause_of
 from runtime.ids import JobVertexID
 from runtime.jobmaster.errors import IllegalStateTransition
 
@@ -119,6 +120,21 @@ class FailureKind(Enum):
         """Whether a restart may help: not when the wait for a slot has already been in vain."""
         return self is not FailureKind.NO_RESOURCE
 
+    @property
+    def remedy(self) -> str:
+        """Say what to do where the cause is the cluster's; empty where it is the job's."""
+        return _REMEDIES.get(self, "")
+
+
+_REMEDIES = {
+    FailureKind.SPARK_LOST: "the job lost its Spark driver: `understudy status` shows which one was replaced and why, "
+    "taskmanager-*-spark.log of the cluster what Spark said; then submit the job again",
+    FailureKind.TASK_EXECUTOR_LOST: "the job lost its TaskExecutor: `understudy status` shows those that there are, "
+    "taskmanager-*.log of the cluster why one went; then submit the job again",
+    FailureKind.NO_RESOURCE: "the cluster had no slot for the job: `understudy status` shows its slots; cancel a job, "
+    "or start more TaskExecutors",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
@@ -144,6 +160,11 @@ class ErrorInfo:
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
+    def cause(self) -> str:
+        """The failure in one line."""
+        return cause_of(str(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
+from runtime.checkpoint.messages import NO_TOTALS
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError, SlotNotAllocatedError
+from runtime.gateways.errors import JobNotReachableError, SlotNotAllocatedError, UnknownTaskExecutorError
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.errors import JobAlreadyDoneError, StateCorruptedError
 from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
@@ -106,7 +107,7 @@ class JobExecution(LeaderEndpoint):
         self._pool = self._new_pool()
         self._work: deque[Instruction | SlotPoolInstruction] = deque()
         self._working = False
-        self._dispatcher = LeaderFollower(service, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
+        self._dispatcher = LeaderFollower(self, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
         silence_s = configuration.get(HeartbeatOptions.TIMEOUT)
         self._resource_manager = ResourceManagerConnection(self, job_id, ha, silence_s)
         self._task_managers = TaskManagers(self, job_id, configuration, blob)
@@ -159,10 +160,19 @@ class JobExecution(LeaderEndpoint):
             restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
         )
         self._checkpoints = JobCheckpoints(
-            self, job, term, self._ha, configuration, self._task_managers, current_instant, self._checkpoints_fail
+            self,
+            job,
+            term,
+            self._ha,
+            configuration,
+            self._task_managers,
+            current_instant,
+            self._checkpoints_fail,
+            self._cancel_with_savepoint,
+            self._written,
         )
-        rollback = None if saved is None else saved.rollback
-        self._cannot_begin = await self._checkpoints.recover(rollback, is_new=is_new) or self._cannot_begin
+        rollback, totals = (None, NO_TOTALS) if saved is None else (saved.rollback, saved.checkpoints)
+        self._cannot_begin = await self._checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
         self._known_addresses.clear()
         if saved is not None:
             now = current_instant()
@@ -185,6 +195,11 @@ class JobExecution(LeaderEndpoint):
             error = ErrorInfo(FailureKind.RUNTIME, "CheckpointException", reason)
             self._do(self._graph.fail(error, current_instant()))
 
+    def _cancel_with_savepoint(self) -> None:
+        if self._graph is not None:
+            self.log.info("job %s is cancelled: the savepoint before it is complete", self._job_id)
+            self._do(self._graph.cancel(current_instant()))
+
     async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
         """What the predecessor had written down; None where there was none, or it cannot be read."""
         try:
@@ -199,7 +214,10 @@ class JobExecution(LeaderEndpoint):
 
     def _encoded_execution(self) -> bytes:
         saved = self._require_graph().snapshot(current_instant())
-        return encode(saved if self._checkpoints is None else replace(saved, rollback=self._checkpoints.rollback))
+        checkpoints = self._checkpoints
+        if checkpoints is not None:
+            saved = replace(saved, rollback=checkpoints.rollback, checkpoints=checkpoints.totals)
+        return encode(saved)
 
     # ------------------------------------------------------------- instructions
 
@@ -260,19 +278,18 @@ class JobExecution(LeaderEndpoint):
         return []
 
     async def _deploy(self, instruction: DeployTask) -> None:
-        descriptor, token, journal = instruction.descriptor, self.fencing_token, self._journal
-        if token is None or journal is None or self._checkpoints is None:
+        descriptor, journal = instruction.descriptor, self._journal
+        if journal is None or self._checkpoints is None:
             return
         descriptor = replace(descriptor, restore=self._checkpoints.restore(descriptor.task_key))
         try:
-            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, token, journal.written)
+            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, journal.written)
         except SlotNotAllocatedError as error:
             allocation_id = instruction.slot.allocation_id
             self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
         except JobNotReachableError as error:
             self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
         except FencingError as error:
-            self.refused(error)
             self.log.info("%s is left to a later JobMaster: %s", descriptor.task_name, error)
         except RecipientUnreachable as error:
             # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
@@ -308,7 +325,8 @@ class JobExecution(LeaderEndpoint):
             self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
             return
         if self._checkpoints is not None:
-            await self._checkpoints.finish(instruction.status)
+            failure = "" if instruction.error is None else instruction.error.cause
+            await self._checkpoints.finish(instruction.status, failure)
         await self._keep_lost_logs(graph)
         if self._graph is not graph:
             return  # another JobMaster reports the end, or this one anew
@@ -317,14 +335,17 @@ class JobExecution(LeaderEndpoint):
         self._do(self._pool.close())
         self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
         self._resource_manager.job_over(instruction.status.value)
-        await self.run_blocking(_remove_tree, self._results_dir.parent)
+        try:
+            await self.run_blocking(_remove_tree, self._results_dir.parent)
+        except OSError as error:
+            self.log.warning("intermediate results of job %s are left behind, remove them: %s", self._job_id, error)
         archived = self._archive(graph)
         while self._graph is graph:
             try:
                 dispatcher = await self._dispatcher.get()
                 await dispatcher.job_reached_terminal_state(archived)
-            except ActorError as error:
-                self.log.info("the Dispatcher was not told of the end of job %s: %s", self._job_id, error)
+            except Exception as error:  # whatever kept it from that: a job of which nobody reports the end never ends
+                self.log.warning("the Dispatcher was not told of the end of job %s: %s", self._job_id, error)
                 await asyncio.sleep(RETRY_S)
             else:
                 return
@@ -340,9 +361,9 @@ class JobExecution(LeaderEndpoint):
             try:
                 address = self._task_managers.address_of(resource_id)
                 async with asyncio.timeout(LOST_LOGS_TIMEOUT_S):
-                    gateway = self.service.gateway(address, TaskExecutorGateway)
+                    gateway = self.gateway(address, TaskExecutorGateway)
                     graph.logs_kept(attempt_id, tuple(await gateway.keep_task_logs(self._job_id, attempt_id)))
-            except KeyError:
+            except UnknownTaskExecutorError:
                 self.log.info("the logs of attempt %s are left where it ran: %s is not here", attempt_id, resource_id)
             except (ActorError, BlobError, TimeoutError) as error:
                 self.log.warning("the logs of attempt %s are left at %s: %s", attempt_id, resource_id, error)

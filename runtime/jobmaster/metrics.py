@@ -6,9 +6,11 @@ Flink's gauges of a job are in the JobManager's process; here each job has one o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
+from runtime.jobmaster.execution_state import ExecutionState, JobStatus
 from runtime.jobmaster.streaming_query import BackPressureLevel, OperatorBackPressureStats, StreamingQuery
 from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump, gauges
 from runtime.metrics.metric import Value
@@ -57,9 +59,28 @@ def _times(graph: ArchivedExecutionGraph, now_ms: int) -> dict[str, Value | None
     values: dict[str, Value | None] = {
         name: spent if status is graph.status else 0 for status, name in STATE_TIMES.items()
     }
+    running = graph.status is JobStatus.RUNNING
+    values["deployingTime"] = max(now_ms - _deploying_since(graph, now_ms), 0) if running else 0
+    values["allSubTasksRunningOrFinishedTime"] = max(now_ms - _all_run_since(graph, now_ms), 0) if running else 0
     values["uptime"] = UNKNOWN if over else values["runningTime"]
     values["downtime"] = UNKNOWN if over else spent if graph.status in _DOWN else 0
     return values
+
+
+def _deploying_since(graph: ArchivedExecutionGraph, now_ms: int) -> int:
+    """Since when there is a task that is being deployed; now where there is none (Flink's ``deployingTime``)."""
+    deploying = (task.attempts[-1] for task in graph.tasks if task.state is ExecutionState.DEPLOYING)
+    return min(
+        (attempt.timestamps.get(ExecutionState.DEPLOYING.value, now_ms) for attempt in deploying), default=now_ms
+    )
+
+
+def _all_run_since(graph: ArchivedExecutionGraph, now_ms: int) -> int:
+    """Since when all tasks run or have finished; now where some do not."""
+    if any(task.state not in (ExecutionState.RUNNING, ExecutionState.FINISHED) for task in graph.tasks):
+        return now_ms
+    entered = (task.attempts[-1].timestamps.get(ExecutionState.RUNNING.value, now_ms) for task in graph.tasks)
+    return max(entered, default=now_ms)
 
 
 def _checkpoints(stats: CheckpointStatsSnapshot) -> dict[str, Value | None]:
@@ -97,6 +118,8 @@ def _task(graph: ArchivedExecutionGraph, task: TaskInfo) -> list[ScopeDump]:
     own: dict[str, Value | None] = {
         "attempt": attempt.number,
         "numStreamingQueries": len(attempt.queries),
+        "initializationTime": _initialization_ms(attempt),
+        **_rows(attempt.queries),
         **_back_pressure(attempt.back_pressure),
     }
     found = [ScopeDump(scope(ScopeCategory.TASK), gauges(own))]
@@ -116,6 +139,20 @@ def _task(graph: ArchivedExecutionGraph, task: TaskInfo) -> list[ScopeDump]:
         for query in attempt.queries
     ]
     return found
+
+
+def _initialization_ms(attempt: AttemptInfo) -> int | None:
+    """How long the attempt's process was made ready for the job's code; None before its code runs."""
+    begun, runs = (
+        attempt.timestamps.get(state.value) for state in (ExecutionState.INITIALIZING, ExecutionState.RUNNING)
+    )
+    return None if begun is None or runs is None else max(runs - begun, 0)
+
+
+def _rows(queries: Sequence[StreamingQuery]) -> dict[str, Value | None]:
+    """Rows a second that arrived at all queries, as of their last batches; nothing where none has told any."""
+    rates = [query.progress.rows_per_second for query in queries if query.progress is not None]
+    return {"numRecordsInPerSecond": sum(rates)} if rates else {}
 
 
 def _back_pressure(stats: OperatorBackPressureStats | None) -> dict[str, Value | None]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError
 from runtime.gateways.errors import UnknownJobManagerError
 from runtime.gateways.messages import LeaderAddress
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import Silence
 from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
@@ -39,12 +39,12 @@ class ResourceManagerConnection:
         self._job_id = job_id
         self._silence_s = silence_s
         self._leader = LeaderFollower(
-            endpoint.service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
+            endpoint, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
         )
         self._gateway: ResourceManagerGateway | None = None
         self._may_register = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._last_heard = 0.0
+        self._silence = Silence()
         self._over = False
 
     async def start(self) -> None:
@@ -65,7 +65,7 @@ class ResourceManagerConnection:
 
     def heartbeat(self) -> None:
         """The ResourceManager gave a sign of life."""
-        self._last_heard = time.monotonic()
+        self._silence.heard()
 
     def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
         self._forget()
@@ -89,29 +89,19 @@ class ResourceManagerConnection:
             registered = gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
             # What is asked of it now comes after the registration, on the same connection, and is refused without it.
             self._gateway = gateway
-            self._last_heard = time.monotonic()
+            self._silence.heard()
             self._endpoint.resource_manager_connected()
             pause_s = 0.0
             try:
                 await registered
-                await self._silence()
+                await self._silence.lasts(self._silence_s)
                 self._endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", self._silence_s)
             except (ActorError, UnknownJobManagerError) as error:
                 self._endpoint.log.info("the ResourceManager does not register the job yet: %s", error)
-                if isinstance(error, FencingError):
-                    self._endpoint.refused(error)
                 pause_s = RETRY_S
             self._gateway = None
             self._endpoint.resource_manager_lost()
             await asyncio.sleep(pause_s)
-
-    async def _silence(self) -> None:
-        """Return when nothing has been heard for as long as a heartbeat time-out."""
-        while True:
-            silent_s = time.monotonic() - self._last_heard
-            if silent_s >= self._silence_s:
-                return
-            await asyncio.sleep(self._silence_s - silent_s)
 
     def ask_for_slot(self, request: AskForSlot, job: JobGraph) -> None:
         """Send a slot request to the present leader."""

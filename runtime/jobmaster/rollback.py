@@ -129,9 +129,12 @@ class JobRollbacks:
         else:
             kept = tuple(query.snapshot for query in read_savepoint(path).queries)
             self._taken_up = _TakenUp(rollback, 0, {None: kept})
-        for other in self._directory.glob(f"{_PINNED}*"):
-            if other != path:
-                remove_tree(other)
+
+    def forget_former(self) -> None:
+        """Remove the links of former rollbacks, once the last one is written down. Blocks; raises OSError."""
+        for pinned in self._directory.glob(f"{_PINNED}*"):
+            if self.last is not None and pinned != Path(self.last.path):
+                remove_tree(pinned)
 
     def restore(self, task_key: JobVertexID, latest: CheckpointMetadata | None) -> JobManagerTaskRestore | None:
         """What a task begins with for the last rollback; None where a checkpoint stands for itself since.

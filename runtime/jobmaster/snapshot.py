@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from runtime.checkpoint.messages import NO_TOTALS, CheckpointTotals
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobmaster.descriptor import ResultPartitionInfo
@@ -65,6 +66,7 @@ class ExecutionGraphSnapshot:
         format_version: of this form.
         failure_counts: how many failures of each kind there were, by the kind's name.
         rollback: where the job has gone back to last.
+        checkpoints: how many there were; the completed checkpoints in the store may have later totals.
     """
 
     job_id: JobID
@@ -79,6 +81,7 @@ class ExecutionGraphSnapshot:
     format_version: int = FORMAT_VERSION
     failure_counts: dict[str, int] = field(default_factory=dict)
     rollback: Rollback | None = None
+    checkpoints: CheckpointTotals = NO_TOTALS
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:

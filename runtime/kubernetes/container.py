@@ -26,6 +26,7 @@ from conf.options import (
     SecurityOptions,
 )
 from conf.secret import SecretStr
+from runtime.cluster.host_processes import MASTER, MEMBER
 from runtime.environment.context import system_address
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.environment.errors import ClusterError
@@ -83,7 +84,9 @@ def command_of(
         # Its report goes to the container's log. As a member it leaves the jobs to the other masters when it ends.
         report = os.dup(1)
         os.set_inheritable(report, True)
-        return [sys.executable, "-m", "runtime.cluster.entrypoint", str(directory.root), str(report), "member"]
+        lock = directory.acquire().descriptor
+        os.set_inheritable(lock, True)
+        return [sys.executable, "-m", MASTER, str(directory.root), str(report), str(lock), MEMBER]
     system = system_address(configuration, configuration.get(JobManagerOptions.RPC_PORT))
     name = environ.get("POD_NAME") or "taskmanager-0"
     directory.taskmanager(0).mkdir(mode=0o700, exist_ok=True)

@@ -57,6 +57,7 @@ class Cluster:
         priority: int = 0,
         from_savepoint: str | Path | None = None,
         allow_non_restored_state: bool = False,
+        new_query_id: bool | None = None,
         settings: Mapping[str, str] | None = None,
         job_id: str | None = None,
         **kwargs: Any,
@@ -76,6 +77,8 @@ class Cluster:
             priority: slots go to jobs of a higher one first.
             from_savepoint: directory of the savepoint that its streaming queries begin from.
             allow_non_restored_state: begin although some of that state is nobody's.
+            new_query_id: whether its queries get new ids; None: those that begin in another place while the job that
+                they are of runs.
             settings: its own ``restart-strategy.*`` and ``execution.checkpointing.*``.
             job_id: 32 hexadecimal digits; submitting twice with one id is submitting once.
             kwargs: keyword arguments of the function.
@@ -95,6 +98,7 @@ class Cluster:
             priority=priority,
             from_savepoint=None if from_savepoint is None else Path(from_savepoint),
             allow_non_restored_state=allow_non_restored_state,
+            new_query_id=new_query_id,
             settings=dict(settings or {}),
             job_id=None if job_id is None else JobID(job_id),
         )

@@ -26,4 +26,4 @@ class JobFailedError(NotebookError):
 
 
 class SavepointFailedError(NotebookError):
-    """A checkpoint or savepoint could not be made; the job goes on."""
+    """A checkpoint or savepoint could not be made, or a job was not stopped as it was asked to be."""

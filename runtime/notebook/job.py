@@ -166,11 +166,17 @@ class Job:
     def stop(self, directory: str | Path | None = None, *, drain: bool = False) -> Path:
         """Stop its queries between two batches, make a savepoint, and wait for the job's end; as `savepoint`.
 
-        With *drain* the queries first work off what their sources have.
+        With *drain* the queries first work off what their sources have. Raises `SavepointFailedError` also where they
+        have not, or the job has ended otherwise; the message names the savepoint if there is one.
         """
         target = None if directory is None else Path(directory)
-        status, _ = self._client.stop_and_await_end(self.id, target, drain=drain)
-        return _directory(status, f"savepoint of job {self.id}")
+        status, job_status = self._client.stop_and_await_end(self.id, target, drain=drain)
+        path = _directory(status, f"savepoint of job {self.id}")
+        if failure := self._client.stop_failure(status, job_status):
+            raise SavepointFailedError(
+                f"job {self.id} was not stopped as asked: {failure}", "`Job.info` shows what became of it"
+            )
+        return path
 
     def checkpoints(self) -> Checkpoints:
         """The figures of its checkpoints."""
@@ -238,6 +244,7 @@ def _failure_of(job: ArchivedExecutionGraph) -> JobFailedError:
     remedy = f"job.logs() shows its output, `understudy job info {job.job_id}` its attempts"
     if job.failure is None:
         return JobFailedError(what, remedy)
+    remedy = job.failure.kind.remedy or remedy
     where = f" in task {job.failure.task!r}" if job.failure.task else ""
     return JobFailedError(f"{what}{where}: {job.failure.type}: {job.failure.message}", remedy, job.failure.traceback)
 

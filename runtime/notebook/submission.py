@@ -36,6 +36,7 @@ class Submission:
     priority: int = 0
     from_savepoint: Path | None = None
     allow_non_restored_state: bool = False
+    new_query_id: bool | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     job_id: JobID | None = None
 
@@ -137,4 +138,4 @@ def _savepoint(submission: Submission) -> SavepointRestoreSettings | None:
 
     path = submission.from_savepoint.resolve()
     read_savepoint(path)  # before anything is submitted
-    return SavepointRestoreSettings(str(path), submission.allow_non_restored_state)
+    return SavepointRestoreSettings(str(path), submission.allow_non_restored_state, submission.new_query_id)

@@ -32,6 +32,7 @@ class ActiveResourceManager:
         slots: the book of slots of this term.
         on_stopped: told the registration of a worker that was stopped.
         carry_out: told what the book of slots has to be done.
+        may_act: whether the leadership holds, by the clock of this moment.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ActiveResourceManager:
         slots: SlotManager,
         on_stopped: Callable[[InstanceID, str], None],
         carry_out: Callable[[list[SlotManagerInstruction]], None],
+        may_act: Callable[[], bool],
     ) -> None:
         self._endpoint = endpoint
         self._driver = driver
@@ -49,6 +51,7 @@ class ActiveResourceManager:
         self._slots = slots
         self._on_stopped = on_stopped
         self._carry_out = carry_out
+        self._may_act = may_act
         self._releasing: set[ResourceID] = set()
         self._recovering: asyncio.Task[None] | None = None
         self._ended = False
@@ -88,7 +91,7 @@ class ActiveResourceManager:
     # ------------------------------------------------------------------- events
 
     def registered(self, resource_id: ResourceID) -> None:
-        """A TaskExecutor has registered."""
+        """A TaskExecutor has registered, with its slots."""
         self._allocator.registered(resource_id)
 
     def unregistered(self, resource_id: ResourceID) -> None:
@@ -108,7 +111,7 @@ class ActiveResourceManager:
 
     def decide(self) -> None:
         """Start and stop what is due, and say what those who wait may hope for."""
-        if self._ended or self._driver is None:
+        if self._ended or self._driver is None or not self._may_act():
             return
         now = time.monotonic()
         for decision in self._allocator.decide(self._slots.waiting, self._slots.registered_workers(now), now):

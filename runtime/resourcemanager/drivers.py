@@ -6,7 +6,7 @@ import math
 import os
 
 from actors.receptionist import ReceptionistGateway
-from actors.rpc.service import RpcService
+from actors.rpc.endpoint import RpcEndpoint
 from conf.configuration import Configuration
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
 from runtime.environment.context import ComponentContext
@@ -17,20 +17,20 @@ from runtime.resourcemanager.worker_allocator import AllocationLimits
 
 
 def create_driver(
-    service: RpcService, receptionist: ReceptionistGateway, context: ComponentContext
+    owner: RpcEndpoint, receptionist: ReceptionistGateway, context: ComponentContext
 ) -> ResourceManagerDriver | None:
     """The driver of the configuration; None where the workers are what they are, and are never stopped."""
     configuration = context.configuration
     match configuration.get(ResourceManagerOptions.DRIVER):
         case ResourceManagerDriverType.PROCESS:
-            return ProcessDriver(service, receptionist, context.system, context.directory)
+            return ProcessDriver(owner, receptionist, context.system, context.directory)
         case ResourceManagerDriverType.KUBERNETES:
             from runtime.kubernetes.client import KubernetesApi
             from runtime.kubernetes.driver import KubernetesDriver
 
             return KubernetesDriver(configuration, KubernetesApi(configuration))
     if configuration.get(ResourceManagerOptions.TASK_MANAGER_TIMEOUT):
-        return StandaloneDriver(service, receptionist)
+        return StandaloneDriver(owner, receptionist)
     return None
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
+from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
@@ -78,7 +79,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         configuration: the cluster's.
         blob: where the BlobServer listens.
         system: the address of its system.
-        driver: starts and stops workers; None where they are what they are.
+        create_driver: makes what starts and stops workers, for this endpoint; None where they are what they are.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         configuration: Configuration,
         blob: BlobAddress,
         system: ActorAddress,
-        driver: ResourceManagerDriver | None,
+        create_driver: Callable[[RpcEndpoint], ResourceManagerDriver | None],
     ) -> None:
         super().__init__(service, name, ha.leader_election(RESOURCE_MANAGER), receptionist)
         self._ha = ha
@@ -101,7 +102,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._instances = InstanceManager()
         self._instances.add_instance_listener(self)
         self._shutting_down = ""
-        self._driver = driver
+        self._driver = create_driver(self)
         self._jobs: dict[JobID, _Job] = {}
         self._begin_books()
         self.metrics = resource_manager_metrics(service, lambda: None if self._term is None else self._overview())
@@ -112,8 +113,11 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._slots = SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT))
         limits = allocation_limits(self._configuration)
         self._workers = ActiveResourceManager(
-            self, self._driver, limits, self._slots, self._instances.unregister, self._carry_out
+            self, self._driver, limits, self._slots, self._instances.unregister, self._carry_out, self._may_act_now
         )
+
+    def _may_act_now(self) -> bool:
+        return self._term is not None and self.may_act(self._term)
 
     def _new_heartbeats(self, on_timeout: Any, on_payload: Any = None) -> HeartbeatManager:
         return HeartbeatManager(
@@ -159,7 +163,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         await self._ha.close()
 
     def _check(self, term: LeaderTerm) -> None:
-        if self._term == term:
+        if self._term == term and self.may_act(term):
             self._carry_out(self._slots.expired(time.monotonic()))
             self._workers.decide()
             self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
@@ -171,13 +175,12 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if self._shutting_down:
             raise ShuttingDownError(f"TaskExecutor {registration.resource_id} is not registered: {self._shutting_down}")
         self._admission.check(registration, self._instances.find(registration.resource_id))
-        gateway = self.service.gateway(registration.address, TaskExecutorGateway)
+        gateway = self.gateway(registration.address, TaskExecutorGateway, term=self.term)
         instance = self._instances.register(registration, gateway, _now_ms())
         return RegistrationSuccess(instance.instance_id, self._blob, self._system)
 
     def new_instance_available(self, instance: Instance) -> None:
         """Called by the InstanceManager."""
-        self._workers.registered(instance.resource_id)
         if self._worker_heartbeats is not None:
             self._worker_heartbeats.monitor(instance.instance_id, instance.gateway.heartbeat_from_resource_manager)
         self.log.info(
@@ -202,6 +205,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if instance is None:
             raise UnknownTaskExecutorError(f"registration {instance_id} has been ended; register again")
         address = instance.registration.address
+        # Not before its slots are known: until then it would be neither coming nor there, and another be started.
+        self._workers.registered(instance.resource_id)
         self._carry_out(self._slots.register_task_manager(instance_id, instance.resource_id, address, report))
 
     @rpc_tell
@@ -227,11 +232,9 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     @rpc_sync
     def register_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> None:
         known = self._jobs.get(job_id)
-        if known is not None and known.leader.token > job_master.token:
-            raise FencingError(f"a later leader of job {job_id} is registered", known.leader.token.epoch)
         if known is not None and known.leader.token < job_master.token:
             self._slots.unregister_job(job_id)  # its successor asks for what it needs
-        gateway = self.service.gateway(job_master.address, JobMasterGateway, job_master.token)
+        gateway = self.gateway(job_master.address, JobMasterGateway, job_master.token, term=self.term)
         self._jobs[job_id] = _Job(job_master, gateway)
         if self._job_heartbeats is not None:
             self._job_heartbeats.monitor(job_id, gateway.heartbeat_from_resource_manager)
@@ -288,20 +291,14 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
 
     async def _allocate(self, instruction: AllocateSlot) -> None:
         slot_id, request, slots = instruction.slot_id, instruction.request, self._slots
-        worker, job, token = (
-            self._instances.get(instruction.instance_id),
-            self._jobs.get(request.job_id),
-            self.fencing_token,
-        )
+        worker, job = self._instances.get(instruction.instance_id), self._jobs.get(request.job_id)
         allocated = False
         try:
-            if worker is not None and job is not None and token is not None:
-                await worker.gateway.request_slot(slot_id, request.job_id, request.allocation_id, job.leader, token)
+            if worker is not None and job is not None:
+                await worker.gateway.request_slot(slot_id, request.job_id, request.allocation_id, job.leader)
                 allocated = True
         except (ActorError, SlotOccupiedError) as error:
             self.log.warning("%s was not allocated to job %s: %s", slot_id, request.job_id, error)
-            if isinstance(error, FencingError):
-                self.refused(error)
         finally:
             # However it ends, the book must know: a slot that stays on its way is lost to everybody.
             outcome = slots.slot_allocated if allocated else slots.slot_allocation_failed
@@ -393,7 +390,7 @@ async def create(
         context.configuration,
         BlobAddress(blob_host, blob_port),
         context.system,
-        create_driver(service, receptionist, context),
+        lambda owner: create_driver(owner, receptionist, context),
     )
     await serve_metrics(service, manager.metrics)
     return manager

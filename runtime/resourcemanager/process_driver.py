@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
-from actors.rpc.service import RpcService
+from actors.rpc.endpoint import RpcEndpoint
 from runtime.environment.context import wait_for_process
 from runtime.environment.directory import ClusterDirectory
 from runtime.gateways.master import WorkerProcess
@@ -28,16 +28,16 @@ class ProcessDriver(ResourceManagerDriver):
     """See the module.
 
     Args:
-        service: the RPC service of the process.
+        owner: the ResourceManager, under whose leadership masters are asked.
         receptionist: of the own system, whose master starts workers.
         system: the own system's address.
         directory: tells the other masters, and holds what workers wrote when they ended.
     """
 
     def __init__(
-        self, service: RpcService, receptionist: ReceptionistGateway, system: ActorAddress, directory: ClusterDirectory
+        self, owner: RpcEndpoint, receptionist: ReceptionistGateway, system: ActorAddress, directory: ClusterDirectory
     ) -> None:
-        self._service = service
+        self._owner = owner
         self._receptionist = receptionist
         self._system = system
         self._directory = directory
@@ -48,13 +48,13 @@ class ProcessDriver(ResourceManagerDriver):
         """Those whose master is gone belong to this one's from now on."""
         self._on_terminated = on_terminated
         try:
-            own = await find_master(self._service, self._receptionist)
+            own = await find_master(self._owner, self._receptionist)
             found = list(await own.request_workers())
         except ActorError as error:
             raise DriverError(f"the master does not tell its workers: {error}") from error
         for receptionist in self._others():
             try:
-                found += await (await find_master(self._service, receptionist)).request_workers()
+                found += await (await find_master(self._owner, receptionist)).request_workers()
             except ActorError as error:  # it may be about to end; its workers register all the same
                 log.warning("another master does not tell its workers: %s", error)
         for worker in found:
@@ -64,13 +64,15 @@ class ProcessDriver(ResourceManagerDriver):
     def _others(self) -> list[ReceptionistGateway]:
         addresses = self._directory.masters().values()
         return [
-            receptionist_of(self._service, ActorAddress.parse(one)) for one in addresses if one != str(self._system)
+            receptionist_of(self._owner.service, ActorAddress.parse(one))
+            for one in addresses
+            if one != str(self._system)
         ]
 
     async def request_resource(self) -> ResourceID:
         """A process with the lowest free number."""
         try:
-            worker = await (await find_master(self._service, self._receptionist)).request_worker()
+            worker = await (await find_master(self._owner, self._receptionist)).request_worker()
         except ActorError as error:
             raise DriverError(f"the master started no worker: {error}") from error
         self._watch(worker)
@@ -82,10 +84,10 @@ class ProcessDriver(ResourceManagerDriver):
         if watch is not None:
             watch.cancel()
         try:
-            if await (await find_master(self._service, self._receptionist)).stop_worker(resource_id):
+            if await (await find_master(self._owner, self._receptionist)).stop_worker(resource_id):
                 return True
             for receptionist in self._others():
-                if await (await find_master(self._service, receptionist)).stop_worker(resource_id):
+                if await (await find_master(self._owner, receptionist)).stop_worker(resource_id):
                     return True
         except ActorError as error:
             raise DriverError(f"its master does not answer: {error}") from error
@@ -103,7 +105,9 @@ class ProcessDriver(ResourceManagerDriver):
         former = self._watches.pop(name, None)
         if former is not None:
             former.cancel()
-        self._watches[name] = self._service.loop.create_task(self._await_end(name, worker.pid), name=f"watch {name}")
+        self._watches[name] = self._owner.service.loop.create_task(
+            self._await_end(name, worker.pid), name=f"watch {name}"
+        )
 
     async def _await_end(self, name: ResourceID, pid: int) -> None:
         await wait_for_process(pid)

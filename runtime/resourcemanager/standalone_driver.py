@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway
-from actors.rpc.service import RpcService
+from actors.rpc.endpoint import RpcEndpoint
 from runtime.gateways.master import MASTER, MasterGateway
 from runtime.ids import ResourceID
 from runtime.resourcemanager.driver import DriverError, NoWorkerLeft, OnTerminated, ResourceManagerDriver
@@ -17,22 +17,22 @@ from runtime.resourcemanager.driver import DriverError, NoWorkerLeft, OnTerminat
 TIMEOUT_S = 120.0  # a worker is stopped with its Spark driver
 
 
-async def find_master(service: RpcService, receptionist: ReceptionistGateway) -> MasterGateway:
+async def find_master(owner: RpcEndpoint, receptionist: ReceptionistGateway) -> MasterGateway:
     """The master of a system; raises `ActorError`."""
     listing = await receptionist.find(MASTER)
-    return service.gateway(listing.address, MasterGateway, timeout_s=TIMEOUT_S)
+    return owner.gateway(listing.address, MasterGateway, timeout_s=TIMEOUT_S)
 
 
 class StandaloneDriver(ResourceManagerDriver):
     """A fixed number of workers. Their master starts again those that end, so none is ever reported as terminated.
 
     Args:
-        service: the RPC service of the process.
+        owner: the ResourceManager, under whose leadership masters are asked.
         receptionist: the system's directory, which knows the master.
     """
 
-    def __init__(self, service: RpcService, receptionist: ReceptionistGateway) -> None:
-        self._service = service
+    def __init__(self, owner: RpcEndpoint, receptionist: ReceptionistGateway) -> None:
+        self._owner = owner
         self._receptionist = receptionist
 
     async def initialize(self, on_terminated: OnTerminated) -> Sequence[ResourceID]:
@@ -42,7 +42,7 @@ class StandaloneDriver(ResourceManagerDriver):
     async def request_resource(self) -> ResourceID:
         """Start one of the stopped workers."""
         try:
-            name = await (await find_master(self._service, self._receptionist)).start_worker()
+            name = await (await find_master(self._owner, self._receptionist)).start_worker()
         except ActorError as error:
             raise DriverError(f"no stopped worker was started: {error}") from error
         if not name:
@@ -52,7 +52,7 @@ class StandaloneDriver(ResourceManagerDriver):
     async def release_resource(self, resource_id: ResourceID) -> bool:
         """Stop a worker, until it is needed again."""
         try:
-            return await (await find_master(self._service, self._receptionist)).stop_worker(resource_id)
+            return await (await find_master(self._owner, self._receptionist)).stop_worker(resource_id)
         except ActorError as error:
             raise DriverError(f"its master does not answer: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Who may ask: decides on the head of a request, before anything else looks at it. Pure.
+"""Decides who may ask and whose connection stays, by the head of a request, before anything else looks at it. Pure.
 
 Against other users of the machine and of the network: the token. Against pages of other sites in the browser of
 somebody who has it: the names by which the endpoint may be asked (DNS rebinding), and the site that a request comes
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+import re
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 CHANGES_BY_GET = ("yarn-cancel", "yarn-stop")
@@ -18,8 +20,14 @@ CHANGES_BY_GET = ("yarn-cancel", "yarn-stop")
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 CSRF_HEADER = b"x-requested-by"
+UNAUTHENTICATED = 256
+"""Connections that may be open without having shown what the endpoint asks for."""
+
+_AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
+_DEFAULT_PORTS = {b"http": 80, b"https": 443}
 
 Headers = Iterable[tuple[bytes, bytes]]
+C = TypeVar("C", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,8 @@ class AccessPolicy:
             path: decoded, without the query.
             headers: names in lower case.
         """
-        host = authorization = origin = length = b""
+        host = authorization = length = b""
+        origins = list[bytes]()
         hosts = authorizations = 0
         fetched_from = b""
         asked_for = False
@@ -64,18 +73,19 @@ class AccessPolicy:
             elif name == b"authorization":
                 authorization, authorizations = value, authorizations + 1
             elif name == b"origin":
-                origin = value
+                origins.append(value)
             elif name == b"content-length":
                 length = value
             elif name == b"sec-fetch-site":
                 fetched_from = value
             elif name == CSRF_HEADER:
                 asked_for = True
-        if hosts != 1 or _host_name(host) not in self._hosts:
+        asked = _authority(self._scheme, host)
+        if hosts != 1 or asked is None or asked[0] not in self._hosts:
             return Refusal(
                 403, "this name is not one of the endpoint's (header Host); add it to rest.allowed-hosts if it is"
             )
-        if origin and origin.lower() != self._scheme + b"://" + host.lower():
+        if origins and (len(origins) > 1 or _origin(origins[0]) != (self._scheme, *asked)):
             return Refusal(403, "requests of pages from other sites are refused (header Origin)")
         if self._token is not None:
             if authorizations != 1 or not self._is_token(authorization):
@@ -100,10 +110,18 @@ def changes_state(method: str, path: str) -> bool:
     return method not in SAFE_METHODS or path.rstrip("/").rpartition("/")[2] in CHANGES_BY_GET
 
 
-def _host_name(host: bytes) -> bytes:
-    """The name in a Host header, without its port, in lower case."""
-    name, colon, port = host.rpartition(b":")
-    return (name if colon and (port.isdigit() or not port) else host).lower()
+def _authority(scheme: bytes, text: bytes) -> tuple[bytes, int] | None:
+    """The host in lower case and the port of ``host[:port]``, with the scheme's default port; None if it is neither."""
+    found = _AUTHORITY.fullmatch(text.lower())
+    return None if found is None else (found[1], int(found[2] or _DEFAULT_PORTS[scheme]))
+
+
+def _origin(text: bytes) -> tuple[bytes, bytes, int] | None:
+    """Scheme, host and port of an Origin header, the three that make an origin (RFC 6454); None for any other text."""
+    scheme, _, rest = text.partition(b"://")
+    scheme = scheme.lower()
+    authority = _authority(scheme, rest) if scheme in _DEFAULT_PORTS else None
+    return None if authority is None else (scheme, *authority)
 
 
 def is_loopback(host: str) -> bool:
@@ -114,3 +132,44 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False  # a name may resolve to anything
+
+
+class ConnectionLimits(Generic[C]):
+    """Decide which connections stay: those that have not authenticated themselves give way, the oldest first.
+
+    A connection without the token takes no place of one that has shown it, and never keeps a newcomer out.
+
+    Args:
+        authenticated: how many connections may stay after they have shown what the endpoint asks for.
+        unauthenticated: how many may be open before that; at least 1.
+    """
+
+    def __init__(self, authenticated: int, unauthenticated: int = UNAUTHENTICATED) -> None:
+        self._most_authenticated = authenticated
+        self._most_unauthenticated = unauthenticated
+        self._authenticated = set[C]()
+        self._unauthenticated = dict[C, None]()  # in the order in which they came
+
+    def enter(self, connection: C) -> C | None:
+        """Note a new connection; returns the one to close for it, which is noted no more."""
+        self._unauthenticated[connection] = None
+        if len(self._unauthenticated) <= self._most_unauthenticated:
+            return None
+        oldest = next(iter(self._unauthenticated))
+        del self._unauthenticated[oldest]
+        return oldest
+
+    def authenticate(self, connection: C) -> bool:
+        """Note that a request of this connection was granted; returns whether there is a place for it."""
+        if connection in self._authenticated:
+            return True
+        if connection not in self._unauthenticated or len(self._authenticated) >= self._most_authenticated:
+            return False
+        del self._unauthenticated[connection]
+        self._authenticated.add(connection)
+        return True
+
+    def leave(self, connection: C) -> None:
+        """Forget a connection that has ended; idempotent."""
+        self._authenticated.discard(connection)
+        self._unauthenticated.pop(connection, None)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from runtime.rest.access import AccessPolicy
+from runtime.rest.access import AccessPolicy, Refusal
 from runtime.rest.errors import RestError, error_body, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
 from runtime.rest.openapi import PREFIX, openapi
@@ -74,6 +74,8 @@ class RestApplication:
             await file(scope, receive, send)
             return
         refusal = self._policy.check(method, path, scope["headers"])
+        if refusal is None and not scope["state"]["admit"]():
+            refusal = Refusal(503, "too many connections at present (rest.server.max-connections); try again")
         if refusal is not None:
             await _send_error(send, refusal.status, refusal.message, close=True)
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, AskTimeout, FencingError, RecipientUnreachable, UnknownActor
+from actors.errors import ActorError
 from actors.process.diagnostics import DiagnosticsGateway, diagnostics_at
 from actors.rpc.endpoint import RpcEndpoint
 from blob.client import BlobClient
@@ -21,7 +21,7 @@ from conf.options import BlobOptions, RpcOptions
 from runtime.environment.context import blob_client
 from runtime.gateways.diagnostics import LogInfo, ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotReachableError, NoSuchLogError, UnknownTaskExecutorError
+from runtime.gateways.errors import PASSING, NoSuchLogError, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerInfo, TaskManagerView
 from runtime.gateways.metric_query_service import MetricQueryServiceGateway
@@ -51,9 +51,6 @@ RETRY_S = 0.1
 SLOW_ASK_S = 60.0
 MOST_OF_A_LOG = 1024 * 1024
 """Most bytes of a log that is still written which one answer brings; whoever wants more asks on."""
-
-# A leader that changes, or is not there yet: look it up again. What is asked for is idempotent, so a lost reply too.
-_PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout, JobNotReachableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +160,7 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
                 raise RestError(503, f"no {who} leads at present; ask again, or see `status`") from None
             try:
                 return await question(gateway)
-            except _PASSING as error:
+            except PASSING as error:
                 if loop.time() >= deadline:
                     raise RestError(503, f"the {who} does not answer: {error}") from error
                 await asyncio.sleep(RETRY_S)
@@ -311,4 +308,18 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
                 return offload_if_larger(encode(graph.with_artifacts(*artifacts)), limit, blobs, graph.job_id)
 
         message = await self._endpoint.run_blocking(upload)
-        return await self._ask_dispatcher(lambda dispatcher: dispatcher.submit_job(message))
+        sent = False
+
+        async def submit_job(dispatcher: DispatcherGateway) -> JobID:
+            nonlocal sent
+            sent = True
+            return await dispatcher.submit_job(message)
+
+        try:
+            return await self._ask_dispatcher(submit_job)
+        except RestError as error:
+            if not sent:
+                raise
+            raise RestError(
+                503, f"whether job {graph.job_id} was accepted is not known: {error}; GET /jobs/{graph.job_id} shows it"
+            ) from error

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus
+from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID, TriggerID
@@ -47,11 +47,14 @@ class ClusterCheckpoints(ABC):
         wanted, target, kind = trigger.trigger_id, trigger.target, trigger.type
 
         def ask(dispatcher: DispatcherGateway) -> Awaitable[OperationStatus]:
-            if kind.ends_the_job:
-                return dispatcher.stop_with_savepoint(job_id, wanted, target, kind.drains)
-            if kind.is_savepoint:
-                return dispatcher.trigger_savepoint(job_id, wanted, target)
-            return dispatcher.trigger_checkpoint(job_id, wanted)
+            match kind:
+                case SnapshotType.CHECKPOINT:
+                    return dispatcher.trigger_checkpoint(job_id, wanted)
+                case SnapshotType.SAVEPOINT | SnapshotType.SAVEPOINT_CANCEL:
+                    cancel_job = kind is SnapshotType.SAVEPOINT_CANCEL
+                    return dispatcher.trigger_savepoint(job_id, wanted, target, cancel_job)
+                case SnapshotType.SAVEPOINT_SUSPEND | SnapshotType.SAVEPOINT_TERMINATE:
+                    return dispatcher.stop_with_savepoint(job_id, wanted, target, kind.drains)
 
         return await self._ask_dispatcher(ask)
 

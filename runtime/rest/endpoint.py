@@ -23,7 +23,7 @@ from runtime.metrics.push_gateway import PushReporter
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import ClusterBackend
-from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
+from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
 from runtime.rest.routing import Rest
 from runtime.rest.server import RestServer, tls_context
 from runtime.rest.snapshots import Snapshots
@@ -84,6 +84,8 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         self._server = RestServer(app, listener, tls, configuration.get(RestOptions.MAX_CONNECTIONS))
         await self._server.start()
         self.log.info("the REST API is served at %s", url)
+        if warning := exposure_warning(configuration):
+            self.log.warning("%s", warning)
         await super().on_start()
 
     def _application(self, configuration: Configuration, url: str, scheme: str) -> RestApplication:

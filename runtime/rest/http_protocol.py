@@ -7,15 +7,19 @@ body for lines of the head, and does not look where an absolute address leads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from runtime.rest.access import ConnectionLimits
 from runtime.rest.errors import error_body
 
 HEAD_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 60.0
+UNAUTHENTICATED_KEEP_ALIVE_S = 10
 WHOLE_BODY_TIMEOUT_S = 150.0
 """Of a body that comes, but hardly: more than what handlers wait for one (`BODY_TIMEOUT_S`), who say so."""
 MAX_HEAD = 64 * 1024
@@ -24,17 +28,29 @@ _REASONS[503] = b"Service Unavailable"
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection. Whoever made it calls `enforce` every now and then.
+    """One connection. The server calls `enforce` every now and then.
+
+    The application finds `admit` under ``state`` of its scope, and calls it for every request that it grants.
 
     Args:
         config: uvicorn's.
         state: shared by all connections.
-        max_connections: how many there may be.
+        limits: decides which connections stay; shared by all connections.
+        sock: the connection, which asyncio owns once it has made a transport of it.
     """
 
-    def __init__(self, config: Config, state: ServerState, max_connections: int) -> None:
-        super().__init__(config, state, {})
-        self._max_connections = max_connections
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        limits: ConnectionLimits[BoundedHttpProtocol],
+        sock: socket.socket,
+    ) -> None:
+        super().__init__(config, state, {"admit": self.admit})
+        self.timeout_keep_alive = min(config.timeout_keep_alive, UNAUTHENTICATED_KEEP_ALIVE_S)
+        self._limits = limits
+        self._sock = sock
+        self._given_way = False
         self._head_since: float | None = None
         self._head_size = 0
         self._body_since: float | None = None
@@ -42,12 +58,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._trailers_size = 0
         self._stalled_since: float | None = None
 
+    def admit(self) -> bool:
+        """Note that this connection has shown what the endpoint asks for; returns whether there is a place for it."""
+        admitted = self._limits.authenticate(self)
+        if admitted:
+            self.timeout_keep_alive = self.config.timeout_keep_alive
+        return admitted
+
+    def give_way(self) -> None:
+        """Close at once: another connection needs the place."""
+        self._given_way = True
+        if self.transport is None:  # its TLS handshake has not ended
+            with contextlib.suppress(OSError):  # the peer has gone already
+                self._sock.shutdown(socket.SHUT_RDWR)
+            return
+        self._refuse(503, "too many connections that have shown no token; this was the oldest of them")
+        self.transport.abort()  # a peer that does not read keeps no place
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A peer has connected; the first request has to come soon."""
+        """Begin to wait for the first request."""
         super().connection_made(transport)
         self._head_since = self.loop.time()
-        if len(self.connections) > self._max_connections:
-            self._refuse(503, "too many connections at present (rest.server.max-connections); try again")
+        if self._given_way:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the place to another connection."""
+        self._limits.leave(self)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Something has come; a head must not be too long."""

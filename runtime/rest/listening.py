@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import pwd
 import socket
 from collections.abc import Iterable
 
@@ -11,7 +13,7 @@ from conf.options import RestOptions
 from runtime.environment.errors import PreflightError
 from runtime.rest.access import is_loopback
 
-BACKLOG = 128
+BACKLOG = 512
 
 
 def bind_address(configuration: Configuration) -> str:
@@ -64,6 +66,33 @@ def check_exposure(configuration: Configuration) -> None:
             f"the web endpoint would listen on {host} without {' and '.join(lacks)}: whoever reaches it could run code",
             "keep rest.authentication.enabled, set security.ssl.rest.*, or say rest.allow-insecure=true",
         )
+
+
+def exposure_warning(configuration: Configuration) -> str:
+    """Return one line about what the configured web endpoint leaves open to others; empty where that is nothing."""
+    get = configuration.get
+    if not get(RestOptions.ENABLED):
+        return ""
+    host = bind_address(configuration)
+    whoever = "every user of this machine" if is_loopback(host) else f"everybody who reaches {host}"
+    if not get(RestOptions.TOKEN_ENABLED):
+        return (
+            f"WARNING: {RestOptions.TOKEN_ENABLED.key} is false: {whoever} may run code as {_user()} "
+            "through the web endpoint"
+        )
+    if not get(RestOptions.SSL_ENABLED) and not is_loopback(host):
+        return (
+            f"WARNING: {RestOptions.SSL_ENABLED.key} is false: {whoever} may read the token on its way, and then run "
+            f"code as {_user()}"
+        )
+    return ""
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # containers run as users without a name
+        return f"user {os.geteuid()}"
 
 
 def listen(host: str, wanted: Iterable[int], key: str) -> socket.socket:

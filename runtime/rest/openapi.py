@@ -18,13 +18,14 @@ _PARAMETER = re.compile(r"\{([a-z]+)\}")
 _ID = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 _NUMBER = {"type": "integer", "minimum": 0}
 _PATH_PARAMETERS: Mapping[str, Any] = {
-    **dict.fromkeys(("jobid", "applicationid", "triggerid", "attemptid"), _ID),
+    **dict.fromkeys(("jobid", "applicationid", "triggerid", "attemptid", "rescaleuuid"), _ID),
     **dict.fromkeys(("checkpointid", "subtaskindex", "attempt"), _NUMBER),
     "taskmanagerid": {"type": "string", "pattern": "^[!-~]+$"},
 }
 _TEXT = {"type": "string", "minLength": 1}
 _ERROR = {"$ref": "#/components/schemas/Errors"}
 _ERRORS: Mapping[int, str] = {
+    308: "What was asked for has been removed; the error names what is there instead",
     400: "What was asked is not well formed",
     401: "The token was not shown",
     403: "The endpoint is not asked by that name, or not by pages of that site",
@@ -108,7 +109,7 @@ def _errors_of(route: RestRoute) -> list[int]:
         found |= {408, 409}
     if route.body == MULTIPART:
         found.add(415)
-    return sorted(found)
+    return sorted(found | set(route.also))
 
 
 def _path_parameter(name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.configuration import Configuration
+from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import JobID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
 from runtime.rest.backend import Backend
@@ -65,9 +66,12 @@ class Rest:
     disposals: Disposals = field(default_factory=Disposals)
 
     async def job(self, request: Request) -> ArchivedExecutionGraph:
-        """The job that the path names; raises RestError or `JobNotFoundError`."""
+        """The job that the path names; raises RestError."""
         job_id = job_id_of(request)
-        found: ArchivedExecutionGraph = await self.snapshots.get(job_id, lambda: self.backend.job(job_id))
+        try:
+            found: ArchivedExecutionGraph = await self.snapshots.get(job_id, lambda: self.backend.job(job_id))
+        except JobNotFoundError as error:
+            raise RestError(404, f"Job {job_id} not found: {error}") from error
         return found
 
     async def task(self, request: Request) -> TaskInfo:
@@ -109,6 +113,7 @@ class RestRoute:
         body: the media type of the request's body; empty for none.
         form: the JSON schema of the body's fields; None for any.
         result: the form (`runtime.rest.messages.forms`) of a good answer of JSON.
+        also: statuses of errors that it alone may have.
     """
 
     method: str
@@ -121,6 +126,7 @@ class RestRoute:
     body: str = ""
     form: Mapping[str, Any] | None = None
     result: Form = dict
+    also: tuple[int, ...] = ()
 
 
 def now_ms() -> int:

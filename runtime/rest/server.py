@@ -1,9 +1,13 @@
-"""The HTTP server of the web endpoint, on the loop of its process: uvicorn's protocol without uvicorn's own loop."""
+"""The HTTP server of the web endpoint, on the loop of its process: uvicorn's protocol without uvicorn's own loop.
+
+It accepts by itself, because asyncio's server does not count a connection before its TLS handshake has ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -14,12 +18,21 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from runtime.environment.errors import PreflightError
+from runtime.rest.access import ConnectionLimits
 from runtime.rest.http_protocol import BoundedHttpProtocol
 
+log = logging.getLogger(__name__)
+
+ACCEPTS_AT_ONCE = 16
+"""Far fewer than may be unauthenticated, so that a request that has come with its connection is read before the
+connection is the oldest one."""
+RETRY_S = 1.0
+WARN_EVERY_S = 60.0
 KEEP_ALIVE_S = 60
 SWEEP_INTERVAL_S = 1.0
 HANDSHAKE_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 2.0
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class RestServer:
@@ -29,16 +42,20 @@ class RestServer:
         app: the application.
         listener: the socket; closed with the server.
         tls: for HTTPS; None for HTTP.
-        max_connections: more are refused.
+        max_connections: of those that have shown the token, more are refused. Those that have not are bounded apart
+            (`UNAUTHENTICATED`): the oldest gives way.
     """
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None, max_connections: int) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers' nonsense is no reason to fill a log
         self._listener = listener
         self._tls = tls
-        self._max_connections = max_connections
+        self._limits = ConnectionLimits[BoundedHttpProtocol](max_connections)
         self._state = ServerState()
-        self._server: asyncio.Server | None = None
+        self._shaking_hands: dict[asyncio.Task[None], BoundedHttpProtocol] = {}
+        self._is_listening = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._warned_at = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
         self._config = Config(
             app,
@@ -56,30 +73,76 @@ class RestServer:
     async def start(self) -> None:
         """Begin to serve."""
         self._config.load()
-        loop = asyncio.get_running_loop()
-        handshake_s = None if self._tls is None else HANDSHAKE_TIMEOUT_S
-        self._server = await loop.create_server(
-            self._connection, sock=self._listener, ssl=self._tls, ssl_handshake_timeout=handshake_s
-        )
+        self._listen()
 
-    def _connection(self) -> BoundedHttpProtocol:
+    def _listen(self) -> None:
+        self._retry = None
+        self._is_listening = True
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                log.error("no connection can be accepted for %g s: %s", RETRY_S, error.strerror)
+                self._listen_no_more()
+                self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._listen)
+                return
+            sock.setblocking(False)
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         if self._sweeping is None:  # nobody to look after, nothing to do: an idle endpoint sleeps
-            self._sweeping = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
-        return BoundedHttpProtocol(self._config, self._state, self._max_connections)
+            self._sweeping = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        connection = BoundedHttpProtocol(self._config, self._state, self._limits, sock)
+        oldest = self._limits.enter(connection)
+        if oldest is not None:
+            oldest.give_way()
+            if loop.time() - self._warned_at >= WARN_EVERY_S:
+                self._warned_at = loop.time()
+                log.warning("many connections that have shown no token are open: the oldest ones are closed")
+        task = loop.create_task(self._attach(connection, sock))
+        self._shaking_hands[task] = connection
+        task.add_done_callback(self._shaking_hands.pop)
+
+    async def _attach(self, connection: BoundedHttpProtocol, sock: socket.socket) -> None:
+        handshake_s = None if self._tls is None else HANDSHAKE_TIMEOUT_S
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
+        except OSError as error:  # also what the TLS handshake ends with
+            self._limits.leave(connection)
+            log.debug("a connection ended before its first request: %s", error)
+
+    def _listen_no_more(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._is_listening:
+            self._is_listening = False
+            asyncio.get_running_loop().remove_reader(self._listener)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         for connection in list(self._state.connections):
             if isinstance(connection, BoundedHttpProtocol):
                 connection.enforce(loop.time())
-        self._sweeping = loop.call_later(SWEEP_INTERVAL_S, self._sweep) if self._state.connections else None
+        goes_on = self._state.connections or self._shaking_hands
+        self._sweeping = loop.call_later(SWEEP_INTERVAL_S, self._sweep) if goes_on else None
 
     async def stop(self) -> None:
         """Take no more requests, let those that are being answered end for a moment, and close."""
-        if self._server is None:
-            self._listener.close()
-            return
-        self._server.close()
+        self._listen_no_more()
+        self._listener.close()
+        for attaching, unattached in list(self._shaking_hands.items()):
+            unattached.give_way()
+            await asyncio.wait([attaching])
         for connection in list(self._state.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):

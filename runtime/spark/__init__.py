@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         VertexInput,
         VertexSpec,
     )
+    from .trial import try_driver
     from .warm import keep_warming, warm_up
     from .zygote_client import TaskProcess, Zygote
 
@@ -84,6 +85,7 @@ __all__ = [
     "find_java",
     "info_file",
     "keep_warming",
+    "try_driver",
     "warm_up",
 ]
 
@@ -103,6 +105,7 @@ _MODULES = {
         "VertexInput",
         "VertexSpec",
     ),
+    "trial": ("try_driver",),
     "warm": ("keep_warming", "warm_up"),
     "zygote_client": ("TaskProcess", "Zygote"),
 }

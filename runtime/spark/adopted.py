@@ -18,8 +18,8 @@ from py4j.protocol import Py4JError
 
 from .driver import SparkDriver
 from .errors import DriverCallError, DriverLostError, DriverStartError
-from .gateway import REGISTRY_KEY, TAG_PREFIX, DriverGateway
-from .handles import JvmHandles
+from .gateway import TAG_PREFIX, DriverGateway
+from .handles import REGISTRY_KEY, JvmHandles
 from .info import DriverInfo
 from .location_locks import unlock_files
 from .process import start_time
@@ -137,6 +137,11 @@ class AdoptedDriver(SparkDriver):
 
     _gateway_type = AdoptedGateway
     _gateway: AdoptedGateway
+
+    @property
+    def is_ours(self) -> bool:
+        """Never: the JVM is the program's."""
+        return False
 
     async def reset(self) -> None:
         """Give up the locks of a former TaskExecutor; what runs is the program's own."""

@@ -1,36 +1,45 @@
 """Attaches an unchanged PySpark program to the driver JVM, so that it seems to have a Spark application of its own.
 
-PySpark asks the JVM for a SparkContext and for the default session; here it gets the driver's SparkContext and a
-session of the task's own. What would reach beyond the task (stopping the context, cancelling all jobs, changing the
-JVM's default session) is confined to the task. Settings that Spark takes only at start are ignored, as
-`getOrCreate` does with a running application.
+PySpark asks the JVM for a SparkContext and for the default session; here it gets what the driver has made for the task
+(see `runtime.spark.script_application`). What would reach beyond the task (stopping the context, cancelling all jobs,
+job groups and tags, the log level, added files, the JVM's default session) is confined to the task. Settings that Spark
+takes only at start are ignored, as `getOrCreate` does with a running application.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
+import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from py4j.clientserver import JavaClient
 from py4j.java_gateway import GatewayClient
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, SparkFiles, StatusTracker
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.streaming import StreamingContext
 
 from .callbacks import authenticate_callbacks
 from .control import Cancellation
+from .errors import SharedDriverError
+from .handles import JvmHandles
+from .script_application import enter_files, own_files, use_files
 from .shipped_path import ShippedPath
 from .spec import SCHEDULER_POOL, ClassicEndpoint, TaskSpec
 from .status import StatusReader
 from .workers import WORKER_VARIABLE
+
+_ADDITION = re.compile(r"\s*ADD\s+(FILES?|JARS?|ARCHIVES?)\b", re.IGNORECASE)
+"""Spark's statements that add a file to the SparkContext."""
 
 _JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 
@@ -50,8 +59,11 @@ class ClassicAttachment:
         self._sessions: Any = self._gateway.entry_point
         self._first_session: Any = self._sessions.get(0)
         self._java_context: Any = self._context_of(self._first_session)
+        self._alone = endpoint.alone
         self._current: Any = None
-        self._cached: list[Any] = []
+        self._files: Any = None
+        """The artifact set to which the script's files are added; None before the first."""
+        self._thread = threading.local()
         self.before_stop: Callable[[], None] = lambda: None
         """Called before the script's queries are stopped with its session."""
 
@@ -62,7 +74,11 @@ class ClassicAttachment:
         self._guard_calls()
         self._own_context()
         self._own_session()
-        self._track_cached()
+        self._own_streaming_context()
+        if not self._alone:
+            self._own_files()
+            self._own_jobs()
+            self._keep_log_level()
         self._configure(self._first_session)
         pool = self._spec.conf.get(SCHEDULER_POOL)
         if pool is not None:  # for the RDD API on this thread; queries take it from their session
@@ -90,10 +106,8 @@ class ClassicAttachment:
         return StatusReader(self._gateway.jvm, self._java_context, self._tag)
 
     def close(self) -> None:
-        """Release what the script left: cached data, streaming queries, temporary files."""
+        """Release what the script left: streaming queries, temporary files. The driver does the rest."""
         with contextlib.suppress(Py4JError, OSError):  # the driver may be gone
-            for frame in self._cached:
-                frame.unpersist(False)
             self._stop_queries()
         context = SparkContext._active_spark_context
         if context is not None:
@@ -113,6 +127,7 @@ class ClassicAttachment:
         cancellation = self._cancellation
 
         def guarded(client: Any, *arguments: Any, **keywords: Any) -> Any:
+            self._enter_files()
             with cancellation.call():
                 return send_command(client, *arguments, **keywords)
 
@@ -157,7 +172,7 @@ class ClassicAttachment:
 
         def clear_job_tags(context: Any) -> None:
             clear_tags(context)
-            context.addJobTag(attachment._tag)
+            context._jsc.addJobTag(attachment._tag)
 
         def add_py_file(context: Any, path: str) -> None:
             attachment._add_py_file(context, path)
@@ -177,10 +192,9 @@ class ClassicAttachment:
             if key in ("spark.app.name", "spark.master") or not key.startswith("spark.") or runtime.isModifiable(key):
                 continue
             if own.get(key, "") != value:
-                from conf.registry import is_sensitive  # which most scripts do not need
-                from conf.secret import MASK
+                from conf.registry import masked  # which most scripts do not need
 
-                shown = MASK if is_sensitive(key) else value
+                shown = masked(key, value)
                 print(  # noqa: T201
                     f"the setting {key}={shown} is ignored: Spark takes it only at its start, and the script runs on "
                     f"the cluster's; start the cluster with -D {key}={shown}",
@@ -197,6 +211,8 @@ class ClassicAttachment:
         """Where Python workers on other machines find what is sent to them; nothing where they see this one's files."""
         if not self._spec.shipping_dir or not paths:
             return []
+        if not self._alone:
+            self._use_own_files()
         shipped = ShippedPath(paths)
         context.addArchive(shipped.pack(Path(self._spec.shipping_dir)))
         return shipped.entries
@@ -232,31 +248,171 @@ class ClassicAttachment:
             initialize(session, context, java_session, options or {})
             if not attachment._sessions.contains(session._jsparkSession):
                 attachment._sessions.add(session._jsparkSession)
+                if attachment._files is not None:
+                    use_files(session._jsparkSession, attachment._files)
 
         patched: Any = SparkSession
         patched.__init__ = init
         patched._get_j_spark_session_class = staticmethod(lambda jvm: _SessionClass(attachment, get_class(jvm)))
 
+    def _own_streaming_context(self) -> None:
+        """Let `StreamingContext.stop` stop the streams, and of Spark what `SparkContext.stop` does here."""
+        attachment = self
+
+        def stop(streaming: Any, stopSparkContext: bool = True, stopGraceFully: bool = False) -> None:  # noqa: N803
+            with attachment._stop_allowed():
+                streaming._jssc.stop(False, stopGraceFully)
+            StreamingContext._activeContext = None
+            if stopSparkContext:
+                streaming._sc.stop()
+
+        patched: Any = StreamingContext
+        patched.stop = stop
+
+    @contextlib.contextmanager
+    def _stop_allowed(self) -> Iterator[None]:
+        """Lift `ScriptApplications.refuse_stop` for this thread: Spark refuses to stop streams there, too."""
+        if self._alone:
+            yield
+            return
+        within = JvmHandles(self._gateway.jvm).within_listener_thread
+        assign = getattr(within, "value_$eq")
+        assign(False)
+        try:
+            yield
+        finally:
+            assign(True)
+
+    def _own_files(self) -> None:
+        """Keep what the script adds to Spark apart: Spark has one directory of files, and one file of a name in it."""
+        attachment = self
+        add_file: Any = SparkContext.addFile
+        add_archive: Any = SparkContext.addArchive
+        root_directory: Any = SparkFiles.getRootDirectory.__func__  # type: ignore[attr-defined]
+        sql: Any = SparkSession.sql
+
+        def own_add_file(context: Any, path: str, recursive: bool = False) -> None:
+            attachment._use_own_files()
+            add_file(context, attachment._snapshot(path), recursive)
+
+        def own_add_archive(context: Any, path: str) -> None:
+            attachment._use_own_files()
+            add_archive(context, attachment._snapshot(path))
+
+        def own_root_directory(files: Any) -> str:
+            root: str = root_directory(files)
+            return root if attachment._files is None else str(Path(root) / attachment._name)
+
+        def own_sql(session: Any, sqlQuery: str, *arguments: Any, **keywords: Any) -> Any:  # noqa: N803
+            added = _ADDITION.match(sqlQuery)
+            if added is not None and added[1].upper().startswith("JAR"):
+                raise SharedDriverError(
+                    "ADD JAR would give the jar to every job of the cluster: submit the job with --jar FILE or with "
+                    "--own-driver"
+                )
+            if added is not None:
+                attachment._use_own_files()
+            return sql(session, sqlQuery, *arguments, **keywords)
+
+        context_class, files_class, session_class = (
+            cast(Any, SparkContext),
+            cast(Any, SparkFiles),
+            cast(Any, SparkSession),
+        )
+        context_class.addFile, context_class.addArchive = own_add_file, own_add_archive
+        files_class.getRootDirectory = classmethod(own_root_directory)
+        session_class.sql = own_sql
+
+    def _use_own_files(self) -> None:
+        if self._files is None:
+            self._thread.entered = True  # the calls below are no use of the files
+            sessions = [self._sessions.get(index) for index in range(self._sessions.size())]
+            self._files = own_files(
+                self._gateway.jvm,
+                self._java_context.sc(),
+                sessions,
+                self._name,
+                is_local=not self._spec.shipping_dir,
+            )
+            self._thread.entered = False
+
+    def _enter_files(self) -> None:
+        """Let the JVM's thread that serves this one see the script's files."""
+        if self._files is not None and not getattr(self._thread, "entered", False):
+            self._thread.entered = True
+            enter_files(self._gateway.jvm, self._files)
+
+    def _snapshot(self, path: str) -> str:
+        """A copy of a local file: each executor compares what it fetches with the file as it was."""
+        source = Path(path.partition("#")[0].removeprefix("file://"))
+        if ("://" in path and not path.startswith("file://")) or not source.is_file():
+            return path
+        place = Path(self._spec.work_dir) / "files" / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:8]
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = place / source.name
+        if not target.exists():
+            part = place / f".{source.name}"
+            part.touch(mode=source.stat().st_mode & 0o700 | 0o600)  # its user's alone, as all that the runtime writes
+            shutil.copyfile(source, part).rename(target)
+        return str(target) + path[len(path.partition("#")[0]) :]
+
+    def _own_jobs(self) -> None:
+        """Let names of groups and tags be the script's, and the status tracker see the script's jobs."""
+        attachment, prefix = self, f"{self._name}:"
+
+        def named(method: Any) -> Any:
+            @functools.wraps(method)
+            def own(context: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
+                return method(context, prefix + name, *arguments, **keywords)
+
+            return own
+
+        context_class, tracker_class = cast(Any, SparkContext), cast(Any, StatusTracker)
+        for name in ("setJobGroup", "cancelJobGroup", "addJobTag", "removeJobTag", "cancelJobsWithTag"):
+            setattr(context_class, name, named(getattr(context_class, name)))
+        job_tags: Any = SparkContext.getJobTags
+        ids_for_group: Any = StatusTracker.getJobIdsForGroup
+
+        def get_job_tags(context: Any) -> set[str]:
+            return {tag.removeprefix(prefix) for tag in job_tags(context) if tag.startswith(prefix)}
+
+        def get_job_ids_for_group(tracker: Any, jobGroup: str | None = None) -> list[int]:  # noqa: N803
+            ids = ids_for_group(tracker, None if jobGroup is None else prefix + jobGroup)
+            return ids if jobGroup is not None else sorted(attachment._own_job_ids() & set(ids))
+
+        def get_active_jobs_ids(tracker: Any) -> list[int]:
+            return sorted(attachment._own_job_ids() & set(tracker._jtracker.getActiveJobIds()))
+
+        def get_active_stage_ids(tracker: Any) -> list[int]:
+            jobs = [tracker.getJobInfo(job) for job in get_active_jobs_ids(tracker)]
+            stages = {stage for job in jobs if job is not None for stage in job.stageIds}
+            return sorted(stages & set(tracker._jtracker.getActiveStageIds()))
+
+        context_class.getJobTags = get_job_tags
+        tracker_class.getJobIdsForGroup = get_job_ids_for_group
+        tracker_class.getActiveJobsIds = get_active_jobs_ids
+        tracker_class.getActiveStageIds = get_active_stage_ids
+
+    def _own_job_ids(self) -> set[int]:
+        """The Spark jobs that the task has had, of those that Spark remembers."""
+        as_java = self._gateway.jvm.scala.jdk.javaapi.CollectionConverters.asJava
+        jobs = as_java(self._java_context.sc().statusStore().jobsList(None))
+        return {int(job.jobId()) for job in jobs if any(str(tag) == self._tag for tag in as_java(job.jobTags()))}
+
+    def _keep_log_level(self) -> None:
+        def set_log_level(_context: Any, logLevel: str) -> None:  # noqa: N803
+            print(  # noqa: T201
+                f"setLogLevel({logLevel!r}) has no effect: Spark's log is the cluster's, and is not written to the "
+                "script's output; submit the job with --own-driver to have a log of its own",
+                file=sys.stderr,
+            )
+
+        patched: Any = SparkContext
+        patched.setLogLevel = set_log_level
+
     def _configure(self, session: Any) -> None:
         for key, value in self._spec.conf.items():
             session.conf().set(key, value)
-
-    def _track_cached(self) -> None:
-        """Note what the script caches: Spark keeps it for the whole application until it is unpersisted."""
-        cached = self._cached
-        persist: Any = DataFrame.persist
-        cache: Any = DataFrame.cache
-
-        def tracked_persist(frame: Any, *arguments: Any, **keywords: Any) -> Any:
-            cached.append(frame._jdf)
-            return persist(frame, *arguments, **keywords)
-
-        def tracked_cache(frame: Any) -> Any:
-            cached.append(frame._jdf)
-            return cache(frame)
-
-        patched: Any = DataFrame
-        patched.persist, patched.cache = tracked_persist, tracked_cache
 
     def default_session(self) -> Any:
         """The Java session that `getOrCreate` finds: the task's first one, a new one after each `stop`."""

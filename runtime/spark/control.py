@@ -15,7 +15,7 @@ from typing import Any
 from runtime.checkpoint.model import QueryLocation
 
 from ..threads import thread_stacks
-from .errors import TaskCancelled
+from .errors import QueryLostError, TaskCancelled
 from .tracebacks import describe
 from .wire import BlockingChannel, Message
 
@@ -24,6 +24,10 @@ EXIT_ORPHANED = 137
 
 _CALL_GRACE = 5.0
 """Seconds that a call into the JVM may take to return after its Spark jobs were cancelled."""
+
+
+FailedQuery = tuple[str, str, str]
+"""Run id, name and error of a streaming query that has failed."""
 
 
 class Cancellation:
@@ -121,6 +125,8 @@ class TaskControl:
         self._channel = channel
         self._cancellation = cancellation
         self._leases: dict[int, SimpleQueue[str | None]] = {}
+        self.failed_queries: Callable[[], list[FailedQuery]] = list
+        """What gives the streaming queries that have failed and were not started again."""
 
     def start(self) -> None:
         """Start to read."""
@@ -131,13 +137,26 @@ class TaskControl:
         with contextlib.suppress(OSError):
             self._channel.send({"type": kind, **values})
 
-    def tell_query(self, query: QueryLocation) -> None:
-        """Say that the task is about to start a streaming query."""
-        self.tell("query", name=query.name, location=query.location, sink=query.sink)
+    def tell_query(self, query: QueryLocation, batch_id: int, note: str) -> None:
+        """Say that the task is about to start a streaming query.
+
+        Args:
+            query: the query.
+            batch_id: the last batch that it has committed.
+            note: what state was put back for it, and why; empty where it goes on from its own files.
+        """
+        self.tell("query", name=query.name, location=query.location, sink=query.sink, batch=batch_id, note=note)
+
+    def tell_note(self, text: str) -> None:
+        """Say what is to be added to the failure of the task, if it fails."""
+        self.tell("note", text=text)
 
     def tell_query_failed(self, name: str, error: BaseException) -> None:
-        """Say that a streaming query has failed, and that the task's code does nothing about it."""
-        self.tell("query_failed", name=name, error=describe(error, {}))
+        """Say that a streaming query has failed, or is lost, and that the task's code does nothing about it."""
+        if isinstance(error, QueryLostError):
+            self.tell("query_lost", name=name)
+        else:
+            self.tell("query_failed", name=name, error=describe(error, {}))
 
     def acquire_lease(self, location: str) -> None:
         """Have the TaskExecutor see to it that nobody else writes to a checkpointLocation.
@@ -172,3 +191,9 @@ class TaskControl:
                     answer.put(message.get("error"))
             case "dump_threads":
                 self.tell("threads", number=message.get("number"), threads=thread_stacks())
+            case "failed_queries":
+                threading.Thread(target=self._tell_failed, args=(message,), name="failed-queries", daemon=True).start()
+
+    def _tell_failed(self, message: Message) -> None:
+        """On a thread of its own, for Spark has to be asked."""
+        self.tell("failed_queries", number=message.get("number"), queries=self.failed_queries())

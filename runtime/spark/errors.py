@@ -5,6 +5,9 @@ from __future__ import annotations
 EXIT_FAILED = 1
 """Exit status of a task process whose code has failed, unless it says another itself."""
 
+STOP_REFUSED = "Cannot stop SparkContext within listener bus thread"
+"""Spark's message where `runtime.spark.script_application` has refused a stop."""
+
 
 class SparkVehicleError(Exception):
     """Root of all errors raised by `runtime.spark` outside of a task process."""
@@ -68,6 +71,18 @@ class ScriptExitError(TaskError):
 
 class TaskLimitError(TaskError):
     """The task's process has used as much of something as it may."""
+
+
+class QueryRunsAlreadyError(TaskError):
+    """A streaming query cannot be started: one of its id runs in the task's Spark driver."""
+
+
+class QueryLostError(TaskError):
+    """A streaming query has ended without a failure, and the task's code has not stopped it."""
+
+
+class SharedDriverError(TaskError):
+    """The script asks Spark for something that every job of the driver would get."""
 
 
 class VertexResultError(TaskError):

@@ -9,27 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import secrets
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from .errors import DriverCallError, DriverLostError
-from .handles import JvmHandles
+from .handles import REGISTRY_KEY, JvmHandles
 from .location_locks import lock_file, unlock_files
 from .query_info import StreamingQueryInfo, query_info
-from .query_stop import stop_at_boundary
+from .query_stop import StoppedQueries, stop_at_boundary
 from .remains import TaskRemains
+from .script_application import ScriptApplications
 from .spec import ClassicEndpoint, ConnectEndpoint
-
-REGISTRY_KEY = "understudy.tasks"
-"""System property under which the JVM keeps the open task servers: an adopter finds those of its predecessor there."""
 
 TAG_PREFIX = "understudy-task-"
 
 _JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
+_MEMORY = re.compile(r"= (-?\d+)\(")
+"""A number in Java's `MemoryUsage.toString`: ``used = 178736408(174547K)``. All four in one call."""
+
+ALL_COLLECTORS = "GarbageCollector.All"
+
 _SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 
 
@@ -65,7 +70,8 @@ class DriverGateway:
             session_class.setDefaultSession(session)
             registry = self._jvm.java.util.concurrent.ConcurrentHashMap()
             self._handles.properties.put(REGISTRY_KEY, registry)
-        self._context, self._session = context, session
+            self._context, self._session = context, session
+            self._applications.note_baseline()
 
     def attach(self) -> None:
         """Find the SparkContext and root session that the JVM has. Raises `DriverLostError` where it has none."""
@@ -86,6 +92,39 @@ class DriverGateway:
         with _calls():
             return int(self._jvm.java.lang.ProcessHandle.current().pid())
 
+    def jvm_figures(self) -> dict[str, int]:
+        """What the JVM says of itself, by the names of Flink's metrics below ``Status.JVM`` (Flink's `MetricUtils`).
+
+        Memory is in bytes (a maximum of -1: none), times of garbage collection are in milliseconds since the start.
+        """
+        with _calls():
+            beans = self._handles
+            found: dict[str, int] = {
+                "ClassLoader.ClassesLoaded": beans.class_bean.getTotalLoadedClassCount(),
+                "ClassLoader.ClassesUnloaded": beans.class_bean.getUnloadedClassCount(),
+                "Threads.Count": beans.thread_bean.getThreadCount(),
+            }
+            for name, usage in (
+                ("Heap", beans.memory_bean.getHeapMemoryUsage()),
+                ("NonHeap", beans.memory_bean.getNonHeapMemoryUsage()),
+                *(("Metaspace", bean.getUsage()) for bean in beans.metaspace_beans),
+            ):
+                _, *numbers = (int(number) for number in _MEMORY.findall(str(usage.toString())))
+                found |= zip((f"Memory.{name}.{part}" for part in ("Used", "Committed", "Max")), numbers, strict=True)
+            for name, bean in beans.buffer_beans.items():
+                pool = f"Memory.{name.capitalize()}"
+                found[f"{pool}.Count"] = bean.getCount()
+                found[f"{pool}.MemoryUsed"] = bean.getMemoryUsed()
+                found[f"{pool}.TotalCapacity"] = bean.getTotalCapacity()
+            collectors = [
+                (bean.getCollectionCount(), bean.getCollectionTime()) for bean in beans.collector_beans.values()
+            ]
+            names = [f"GarbageCollector.{name.replace(' ', '_')}" for name in beans.collector_beans]
+            totals = (sum(count for count, _ in collectors), sum(spent for _, spent in collectors))
+            for name, (count, spent) in zip([*names, ALL_COLLECTORS], [*collectors, totals], strict=True):
+                found |= {f"{name}.Count": count, f"{name}.Time": spent}
+            return found
+
     def shares_classes(self) -> bool:
         """Whether the JVM runs with a class-data-sharing archive."""
         with _calls():
@@ -103,18 +142,21 @@ class DriverGateway:
 
     # --- classic tasks
 
-    def open_classic(self, name: str, output: str) -> ClassicEndpoint:
+    def open_classic(self, name: str, output: str, alone: bool) -> ClassicEndpoint:
         """Start a Py4J server for one task, with a SQL session of its own.
 
-        What Spark prints for it (the console sink of streaming queries) is appended to the file *output*.
+        What Spark prints for it (the console sink of streaming queries) is appended to the file *output*. A task that
+        is *alone* has the driver to itself, and gets Spark as it is; others see `runtime.spark.script_application`.
         """
         with _calls():
-            return self._open_classic(name, output)
+            if alone:
+                return self._open_classic(name, output, self._session.newSession(), alone)
+            with self._applications.refuse_stop():
+                return self._open_classic(name, output, self._applications.create(), alone)
 
-    def _open_classic(self, name: str, output: str) -> ClassicEndpoint:
+    def _open_classic(self, name: str, output: str, session: Any, alone: bool) -> ClassicEndpoint:
         endpoint_secret = secrets.token_hex(32)
         tag = TAG_PREFIX + name
-        session = self._session.newSession()
         sessions = self._jvm.java.util.Vector()
         sessions.add(session)
         loopback = self._jvm.java.net.InetAddress.getByName("127.0.0.1")
@@ -142,7 +184,7 @@ class DriverGateway:
         entry.add(sessions)
         entry.add(own_output)
         self._registry().put(name, entry)
-        return ClassicEndpoint(name, port, endpoint_secret, tag)
+        return ClassicEndpoint(name, port, endpoint_secret, tag, alone)
 
     def close_classic(self, name: str, interrupted: bool) -> TaskRemains:
         """Cancel what a task left running, stop its streaming queries, close its server. May be repeated.
@@ -170,6 +212,7 @@ class DriverGateway:
                 query.stop()
         server.shutdown()
         entry.get(2).close()
+        self._applications.end(name, sessions.get(0))
 
     def classic_names(self) -> list[str]:
         """Names of the tasks that have a server."""
@@ -284,19 +327,22 @@ class DriverGateway:
             sessions = [] if entry is None else list(entry.get(1))
             return [query_info(query) for session in sessions for query in session.streams().active()]
 
-    def stop_classic_queries(self, name: str, drain: bool, timeout_s: float) -> list[str]:
-        """Stop the streaming queries of a classic task between two batches; see `stop_at_boundary`."""
+    def active_classic_queries(self, name: str) -> list[Any]:
+        """The running streaming queries of a classic task, for `stop_at_boundary`."""
         with _calls():
             entry = self._registry().get(name)
             sessions = [] if entry is None else list(entry.get(1))
-            queries = [query for session in sessions for query in session.streams().active()]
-            return stop_at_boundary(queries, drain=drain, timeout_s=timeout_s)
+            return [query for session in sessions for query in session.streams().active()]
 
-    def stop_session_queries(self, user_id: str, session_id: str, drain: bool, timeout_s: float) -> list[str]:
-        """Stop the streaming queries of a Connect session between two batches; see `stop_at_boundary`."""
+    def active_session_queries(self, user_id: str, session_id: str) -> list[Any]:
+        """The running streaming queries of a Connect session, for `stop_at_boundary`."""
         with _calls():
             holder = self._holder(user_id, session_id)
-            queries = [] if holder is None else list(holder.session().streams().active())
+            return [] if holder is None else list(holder.session().streams().active())
+
+    def stop_at_boundary(self, queries: list[Any], drain: bool, timeout_s: float) -> StoppedQueries:
+        """Stop streaming queries between two batches; see `runtime.spark.query_stop`."""
+        with _calls():
             return stop_at_boundary(queries, drain=drain, timeout_s=timeout_s)
 
     def stop_queries(self) -> None:
@@ -309,6 +355,10 @@ class DriverGateway:
     @property
     def _jvm(self) -> Any:
         return self._handles.jvm
+
+    @cached_property
+    def _applications(self) -> ScriptApplications:
+        return ScriptApplications(self._handles, self._context.sc(), self._session)
 
     def _registry(self) -> Any:
         return self._handles.properties.get(REGISTRY_KEY)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+
+from conf.files import write_private
 
 from .errors import DriverLostError
 from .masters import is_local
@@ -70,7 +71,7 @@ class DriverInfo:
 
     def write(self) -> None:
         """Write the file, mode 0600, at once or not at all."""
-        write_private(self.file, json.dumps(asdict(self), indent=1))
+        write_private(self.file, json.dumps(asdict(self), indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> DriverInfo:
@@ -87,12 +88,3 @@ class DriverInfo:
 def info_file(work_dir: Path) -> Path:
     """The `driver.json` of a driver's directory."""
     return work_dir / "driver.json"
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, by way of a rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    temporary.replace(path)

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from conf.files import write_private
+
 from .errors import DriverStartError
-from .info import write_private
 from .java import Java
 from .masters import LOOPBACK, configuration_directories, is_local, network_conf
+from .spec import STOP_ACTIVE_RUN
 
 WORKER_PYTHON = "spark.pyspark.python"
 """Spark's own setting: the Python of its workers, where that of this process is not on the executors' machines."""
@@ -180,8 +182,8 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
     log4j = _LOG4J.format(
         log_file=options.log_file, log_max_kb=options.log_max_bytes >> 10, log_backups=max(options.log_backups, 1)
     )
-    write_private(work / "log4j2.properties", log4j)
-    write_private(work / "fairscheduler.xml", _FAIR_POOLS)
+    write_private(work / "log4j2.properties", log4j.encode())
+    write_private(work / "fairscheduler.xml", _FAIR_POOLS.encode())
     arguments = [
         f"-Xmx{options.memory}",
         "-XX:+ExitOnOutOfMemoryError",
@@ -197,7 +199,7 @@ def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[
         os.pathsep.join(map(str, [*jars, *options.jars, *configuration_directories(options.master)])),
         GATEWAY_CLASS,
     ]
-    write_private(work / "java.args", "\n".join(_quoted(argument) for argument in arguments) + "\n")
+    write_private(work / "java.args", "\n".join(_quoted(argument) for argument in arguments).encode() + b"\n")
     return [java.executable, f"@{work / 'java.args'}"]
 
 
@@ -262,6 +264,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
         **network_conf(options.master, options.conf),
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": "0",
+        STOP_ACTIVE_RUN: "false",  # or the start of a query would end another job's of the same id, silently
     }
     plugins = ["org.apache.spark.sql.connect.SparkConnectPlugin", options.conf.get("spark.plugins", "")]
     if options.jars:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from .handles import JvmHandles
+from .handles import LOCKS_KEY, JvmHandles
 
-_BOOK = "understudy.locks"
+_LOCKED = 3
+"""Items of an entry of what is locked: owner, file and lock. The last one comes when it is locked."""
 _guard = threading.Lock()
 
 
@@ -21,17 +22,21 @@ def lock_file(handles: JvmHandles, path: str, owner: str) -> bool:
     with _guard:
         book = _book(handles)
         entry = book.get(path)
-        if entry is not None:
+        if entry is not None and entry.size() == _LOCKED:
             return str(entry.get(0)) == owner
+        if entry is not None:  # whoever was about to lock it has lost the connection: it may be locked, or not
+            entry.get(1).close()
         file = handles.jvm.java.io.RandomAccessFile(path, "rw")
+        entry = handles.jvm.java.util.ArrayList()
+        entry.add(owner)
+        entry.add(file)
+        book.put(path, entry)  # before it is locked: one that nobody knows of would be locked until the JVM ends
         lock = file.getChannel().tryLock()
         if lock is None:
             file.close()
+            book.remove(path)
             return False
-        entry = handles.jvm.java.util.ArrayList()
-        for item in (owner, file, lock):
-            entry.add(item)
-        book.put(path, entry)
+        entry.add(lock)
         return True
 
 
@@ -47,8 +52,8 @@ def unlock_files(handles: JvmHandles, owner: str | None = None) -> None:
 
 
 def _book(handles: JvmHandles) -> Any:
-    book = handles.properties.get(_BOOK)
+    book = handles.properties.get(LOCKS_KEY)
     if book is None:
-        handles.properties.put(_BOOK, handles.jvm.java.util.HashMap())
-        book = handles.properties.get(_BOOK)
+        handles.properties.put(LOCKS_KEY, handles.jvm.java.util.HashMap())
+        book = handles.properties.get(LOCKS_KEY)
     return book

@@ -54,17 +54,31 @@ def run_pipeline(
     if spec.connect.remote:
         refuse_streaming_queries(DataStreamWriter)
     queries = watch_streaming_queries(spec, control, DataStreamWriter)
+    if queries is not None:
+        _call_before_stop(type(spark), queries.stopped_all)
     control.tell("running")
     try:
         result = _Chain(spec, spark, reporter).run()
-        if queries is not None:
-            queries.warn_of_failures()
-            queries.warn_of_unclaimed()
-        return result | {"streaming": queries is None or queries.have_started}
+        if queries is None:
+            return result | {"streaming": True}
+        queries.warn_of_failures()
+        queries.warn_of_unclaimed()
+        return result | {"streaming": queries.have_started} | queries.summary()
     finally:
         cancellation.checkpoint()
         cancellation.close()
         _run_exit_functions(spark)
+
+
+def _call_before_stop(session_class: Any, stopped_all: Callable[[], None]) -> None:
+    """Have it told, in this process only, when the code ends its session, and with it its queries."""
+    stop = session_class.stop
+
+    def stop_all(session: Any) -> None:
+        stopped_all()
+        stop(session)
+
+    session_class.stop = stop_all
 
 
 def _run_exit_functions(spark: SparkSession) -> None:

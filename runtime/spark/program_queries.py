@@ -18,8 +18,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from runtime.causes import cause_of
 from runtime.checkpoint.model import QueryLocation
 
+from .control import FailedQuery
 from .spec import StreamingSpec
 from .streaming_writer import StreamingQueries
 
@@ -54,7 +56,8 @@ class ProgramQueries:
 
     Args:
         spec: where queries without a checkpointLocation get theirs.
-        tell: told each query before it starts.
+        tell: told each query before it starts; see `StreamingQueries`.
+        tell_note: see `StreamingQueries`.
         acquire_lease: see `TaskControl.acquire_lease`.
         new_policy: makes the `RestartPolicy` of one query.
         add_session: told the session of each query.
@@ -63,12 +66,13 @@ class ProgramQueries:
     def __init__(
         self,
         spec: StreamingSpec,
-        tell: Callable[[QueryLocation], None],
+        tell: Callable[[QueryLocation, int, str], None],
+        tell_note: Callable[[str], None],
         acquire_lease: Callable[[str], None],
         new_policy: Callable[[], RestartPolicy],
         add_session: Callable[[Any], None],
     ) -> None:
-        self._queries = StreamingQueries(spec, tell, self._failed_unattended, acquire_lease)
+        self._queries = StreamingQueries(spec, tell, self._failed_unattended, tell_note, acquire_lease)
         self._new_policy = new_policy
         self._add_session = add_session
         self._runs: dict[str, _Run] = {}
@@ -92,6 +96,10 @@ class ProgramQueries:
             for name, value in originals.items():
                 if vars(kind).get(name) is not value:
                     setattr(kind, name, value)
+
+    def failed(self) -> list[FailedQuery]:
+        """See `StreamingQueries.failed`."""
+        return self._queries.failed()
 
     def stopped_all(self) -> None:
         """The queries are being stopped for the cluster: none is started again."""
@@ -153,7 +161,7 @@ class ProgramQueries:
                 if not run.policy.can_restart(now):
                     self._say(f"streaming query {run.name} has failed and is not started again")
                     return False
-                cause = str(query._jsq.exception().get().getMessage()).partition("\n")[0]
+                cause = cause_of(str(query._jsq.exception().get().getMessage()))
                 self._say(f"streaming query {run.name} has failed and is started again: {cause}")
                 if self._ended.wait(run.policy.delay):
                     return False

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .driver import SparkDriver
+from .driver import ActiveQueries, SparkDriver
 from .errors import DriverLostError, DriverStartError, UnsupportedByEndpointError
 from .info import DriverInfo
 from .launch import inherited_environment
 from .process import ProcessHandle, die_with, start_time
 from .query_info import StreamingQueryInfo
+from .query_stop import StoppedQueries
 from .spec import CONNECT_USER, ClassicEndpoint, ConnectEndpoint
 
 if TYPE_CHECKING:
@@ -151,6 +152,11 @@ class RemoteDriver(SparkDriver):
         gateway: Any = _LazyService(found.remote)
         return cls(found, process, gateway, ThreadPoolExecutor(max_workers=4, thread_name_prefix="connect-service"))
 
+    @property
+    def is_ours(self) -> bool:
+        """Never: the endpoint is somebody else's."""
+        return False
+
     async def ping(self) -> bool:
         """Whether the endpoint answers. Raises `DriverLostError` where it does not."""
         await self._call(self._gateway.ask_version)
@@ -198,11 +204,17 @@ class RemoteDriver(SparkDriver):
         """None: tasks may not start any."""
         return []
 
-    async def stop_streaming_queries(
-        self, endpoint: ClassicEndpoint | ConnectEndpoint, *, drain: bool, timeout_s: float
-    ) -> list[str]:
-        """There are none."""
+    async def jvm_figures(self) -> dict[str, int] | None:
+        """None: the JVM is not to be asked."""
+        return None
+
+    async def active_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> ActiveQueries:
+        """None: tasks may not start any."""
         return []
+
+    async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
+        """There are none."""
+        return StoppedQueries()
 
     async def unlock_files(self, owner: str) -> None:
         """No file is locked."""

@@ -42,8 +42,9 @@ def run_script(
         if queries is not None:
             queries.warn_of_failures()
             queries.warn_of_unclaimed()
+            return queries.summary()
+        return {}
     finally:
         cancellation.close()
         poller.stop()
         attachment.close()
-    return {}

@@ -15,6 +15,10 @@ SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
 
 
+STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
+"""Setting of a session: whether the start of a streaming query stops one of its id, in whichever session that runs."""
+
+
 class TaskKind(Enum):
     """What the task's file is: an unchanged PySpark program, or a module of vertex functions."""
 
@@ -40,12 +44,14 @@ class ClassicEndpoint:
         port: on the loopback address.
         secret: Py4J's authentication token.
         tag: Spark job tag that every Spark job of the task carries.
+        alone: whether the task has the driver to itself.
     """
 
     name: str
     port: int
     secret: str = field(repr=False)
     tag: str
+    alone: bool = False
 
 
 CONNECT_USER = "understudy"

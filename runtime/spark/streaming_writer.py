@@ -7,22 +7,26 @@ that the job begins with is put back before the query starts.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import posixpath
+import re
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.checkpoint.model import QueryLocation
+from runtime.causes import cause_of
+from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation
 from runtime.checkpoint.names import directory_name
 
-from .control import TaskControl
-from .errors import UnsupportedByEndpointError
+from .control import FailedQuery, TaskControl
+from .errors import QueryRunsAlreadyError, UnsupportedByEndpointError
 from .query_supervision import QuerySupervisor
-from .spec import StreamingSpec, TaskSpec
+from .spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.checkpoint.task_restore import TaskRestore
@@ -31,6 +35,8 @@ FILE_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro", "xml"
 LOCATION = "checkpointlocation"
 _DEFAULT_LOCATIONS = "spark.sql.streaming.checkpointLocation"
 _SETTINGS = "_understudy_settings"
+_RUNS_ALREADY = re.compile(r"Cannot start query with id (\S+) as another|CONCURRENT_QUERY")
+"""What Spark says of the start of a query whose id one has that runs, in whichever session of the driver."""
 
 
 class StreamingQueries:
@@ -38,16 +44,18 @@ class StreamingQueries:
 
     Args:
         spec: what they begin with.
-        tell: told each query before it starts.
+        tell: told each query before it starts, with the last batch that it has committed, and what was restored.
         tell_failed: told the name and the exception of a query that has failed, and that the code leaves alone.
+        tell_note: told what is to be added to the failure of the task.
         acquire_lease: see `TaskControl.acquire_lease`.
     """
 
     def __init__(
         self,
         spec: StreamingSpec,
-        tell: Callable[[QueryLocation], None],
+        tell: Callable[[QueryLocation, int, str], None],
         tell_failed: Callable[[str, BaseException], None],
+        tell_note: Callable[[str], None],
         acquire_lease: Callable[[str], None],
     ) -> None:
         self._spec = spec
@@ -56,8 +64,12 @@ class StreamingQueries:
         self._acquire_lease = acquire_lease
         self._unnamed = 0
         self._runs: dict[str, str] = {}
+        self._at: dict[str, Any] = {}
+        self._starting = threading.Lock()
+        self._tell_note = tell_note
+        self._locations: dict[str, tuple[QueryLocation, int]] = {}
         self._supervisor = QuerySupervisor(
-            spec.failure_grace_s, lambda run_id, error: tell_failed(self._runs[run_id], error)
+            spec.failure_grace_s, lambda run_id, error: tell_failed(self._runs[run_id], error), self._seen_failed
         )
 
     def install(self, writer: Any) -> None:
@@ -105,8 +117,10 @@ class StreamingQueries:
                 if given.get(name) is not None:
                     getattr(self, name)(given[name])
             path = given.get("path")
-            name = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
-            return queries._started(original(self, *arguments, **keywords), name)
+            name, location = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
+            with queries._ending_no_other(self, name, location):
+                query = original(self, *arguments, **keywords)
+            return queries._started(query, name, location, settings_of(self))
 
         setattr(writer, method, start)
 
@@ -114,18 +128,56 @@ class StreamingQueries:
         """The code ends its session: what its queries end with is no failure."""
         self._supervisor.stopped_all()
 
-    def _started(self, query: Any, name: str) -> Any:
+    def summary(self) -> dict[str, Any]:
+        """Return what is told of the queries when the code has come to its end."""
+        lost = [self._runs[run_id] for run_id in self._supervisor.lost()]
+        return {"lost_queries": lost, "queries": self._supervisor.last_progress()}
+
+    def failed(self) -> list[FailedQuery]:
+        """Return each query that has failed and was not started again, whether the code knows of it or not."""
+        return [(run_id, self._runs[run_id], cause_of(str(error))) for run_id, error in self._supervisor.failed()]
+
+    @contextlib.contextmanager
+    def _ending_no_other(self, writer: Any, name: str, location: str) -> Iterator[None]:
+        """Let the start of a query end no query of another job, which Spark does where both have one id.
+
+        A session that has Spark stop what runs under the id has its way with the task's own query at that location.
+        """
+        conf = _session_of(writer).conf
+        with self._starting:  # another thread might be between the two settings
+            stops = conf.get(STOP_ACTIVE_RUN, "true").lower() == "true"
+            if stops:
+                own = self._at.get(location)
+                if own is not None and own.isActive:
+                    own.stop()
+                conf.set(STOP_ACTIVE_RUN, "false")
+            try:
+                yield
+            except Exception as error:
+                found = _RUNS_ALREADY.search(str(error))
+                if found is None:
+                    raise
+                raise QueryRunsAlreadyError(_runs_already(name, location, found[1])) from error
+            finally:
+                if stops:
+                    conf.set(STOP_ACTIVE_RUN, "true")
+
+    def _started(self, query: Any, name: str, location: str, settings: dict[str, str]) -> Any:
         self._runs[str(query.runId)] = name
-        self._supervisor.started(query)
+        self._at[location] = query
+        calls_back_elsewhere = settings.get("format") == "foreachbatch" and ".connect." in type(query).__module__
+        self._supervisor.started(
+            query, ends_itself=settings.get("trigger") == "once", has_code_elsewhere=calls_back_elsewhere
+        )
         return query
 
-    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> str:
-        """Make ready for a query; returns its name."""
+    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> tuple[str, str]:
+        """Make ready for a query; returns its name, and its location where it has one."""
         settings = settings_of(writer)
         kind = settings.get("format", "table" if is_table else "parquet")
         given = settings.get(LOCATION)
         if given is None and (kind == "memory" and settings.get("outputmode") != "complete"):
-            return settings.get("queryname") or "memory"  # Spark lets no such query go on from a location
+            return settings.get("queryname") or "memory", ""  # Spark lets no such query go on from a location
         query_name = settings.get("queryname")
         if given is None and query_name and (below := _default_locations(writer)):
             given = posixpath.join(below, query_name)
@@ -142,14 +194,24 @@ class StreamingQueries:
         sink = path or settings.get("path")
         is_file_sink = kind in FILE_FORMATS and sink is not None
         query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
-        note = ""
+        note, batch = "", NOTHING_COMMITTED
         if "://" not in location:
             self._acquire_lease(location)
             note = self._restore.prepare(query)
+            batch = self._restore.began_at(query)
+            self._locations[name] = query, batch
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
-        self._tell(query)
-        return name
+        self._tell(query, batch, note)
+        return name, location
+
+    def _seen_failed(self, run_id: str, error: BaseException) -> None:
+        """See whether a query has failed because its state could not be loaded."""
+        known = self._locations.get(self._runs[run_id])
+        note = "" if known is None else self._restore.failed(*known, str(error))
+        if note:
+            print(note, file=sys.stderr, flush=True)  # noqa: T201
+            self._tell_note(note)
 
     def _name_of(self, given: str | None) -> str:
         """The name of a query without one: its place in the order of start, however often it is started again."""
@@ -172,8 +234,11 @@ def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -
     """Install the hook into a `DataStreamWriter` class; None where Spark alone looks after the task's queries."""
     if spec.streaming is None:
         return None
-    queries = StreamingQueries(spec.streaming, control.tell_query, control.tell_query_failed, control.acquire_lease)
+    queries = StreamingQueries(
+        spec.streaming, control.tell_query, control.tell_query_failed, control.tell_note, control.acquire_lease
+    )
     queries.install(writer)
+    control.failed_queries = queries.failed
     return queries
 
 
@@ -195,12 +260,23 @@ def settings_of(writer: Any) -> dict[str, str]:
     return settings
 
 
+def _session_of(writer: Any) -> Any:
+    """The session of a writer, classic or Connect."""
+    return getattr(writer, "_spark", None) or writer._session
+
+
 def _default_locations(writer: Any) -> str | None:
-    session = getattr(writer, "_spark", None) or getattr(writer, "_session", None)
-    if session is None:
-        return None
-    found: str | None = session.conf.get(_DEFAULT_LOCATIONS, None)
+    found: str | None = _session_of(writer).conf.get(_DEFAULT_LOCATIONS, None)
     return found
+
+
+def _runs_already(name: str, location: str, query_id: str | None) -> str:
+    which = "its id" if query_id is None else f"its id ({query_id})"
+    return (
+        f"streaming query {name} is not started at {location}: a query with {which} runs in this Spark driver already. "
+        "If that is this job's own, stop() it first. A copy of another query's checkpointLocation needs an id of its "
+        "own: begin it with `job run --from SAVEPOINT --new-query-id`"
+    )
 
 
 def record_calls(writer: Any, method: str, record: Callable[..., dict[str, Any]]) -> None:
@@ -227,6 +303,7 @@ RECORDED: dict[str, Callable[..., dict[str, Any]]] = {
     "queryName": lambda queryName: {"queryname": queryName},  # noqa: N803
     "option": lambda key, value: _lower({key: value}),
     "options": lambda **options: _lower(options),
+    "trigger": lambda **given: {"trigger": "once" if given.get("once") or given.get("availableNow") else "repeated"},
     "foreach": lambda f: {"format": "foreach"},
     "foreachBatch": lambda func: {"format": "foreachbatch"},
 }

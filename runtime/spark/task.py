@@ -93,5 +93,6 @@ def _settle(spec: TaskSpec) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.update(spec.env)
+    sys.dont_write_bytecode = True  # it would lie beside the job's files, for others to read, and be of no use later
     if "numpy" in sys.modules:  # Python's own generator reseeds itself after a fork
         sys.modules["numpy"].random.seed()

@@ -6,7 +6,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from .errors import STOP_REFUSED
+
 _OWN_DIRECTORY = str(Path(__file__).resolve().parent)
+_STOP_HINT = (
+    "a script cannot stop the SparkContext that it shares with other jobs; use spark.stop(), or submit the job with "
+    "--own-driver"
+)
 _MAX_TEXT = 200_000
 """Characters of a traceback that travel; Java's may be very long. The first lines and the last ones are kept."""
 
@@ -19,10 +25,13 @@ def describe(error: BaseException, files: dict[str, str]) -> dict[str, Any]:
     summary = traceback.TracebackException.from_exception(error, compact=True)
     _clean(summary, files, set())
     kind = type(error)
+    text = str(error)
+    if STOP_REFUSED in text:
+        text = f"{_STOP_HINT}: {text}"
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     return {
         "type": f"{module}{kind.__qualname__}",
-        "message": _clip(str(error)),
+        "message": _clip(text),
         "error_class": _error_class(error),
         "traceback": _clip("".join(summary.format())),
     }

@@ -16,15 +16,16 @@ WORKER_VARIABLE = "UNDERSTUDY_TASK"
 """In the environment of the Python workers of a classic task with py-files: the task's name."""
 
 ARTIFACT_VARIABLE = "SPARK_JOB_ARTIFACT_UUID"
-"""In the environment of the Python workers of an isolated session: the session's UUID. Set by Spark."""
+"""In the environment of the Python workers of an artifact set: the UUID of its Connect session, or the name of the
+script's task. Set by Spark."""
 
 
-def kill_workers(driver: int, variable: str, value: str) -> None:
-    """Kill the Python daemons, with their workers, of which an environment variable has a value."""
-    children = children_of(driver)
-    for process in children:
+def kill_workers(driver: int, name: str) -> None:
+    """Kill the Python daemons, with their workers, of a task or of an artifact set, by its name."""
+    for process in children_of(driver):
         with contextlib.suppress(psutil.Error):
-            if process.environ().get(variable) == value:
+            environment = process.environ()
+            if name in (environment.get(WORKER_VARIABLE), environment.get(ARTIFACT_VARIABLE)):
                 process.kill()
 
 

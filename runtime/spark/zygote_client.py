@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from .errors import WireError, ZygoteError, ZygoteLostError
 from .launch import inherited_environment
@@ -21,6 +22,9 @@ from .spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
 from .wire import FrameReader, Message, encode
 
 _log = logging.getLogger(__name__)
+
+_ANSWERS = {"threads": "threads", "failed_queries": "queries"}
+"""Messages that answer a question of the TaskExecutor's, and which of their fields is the answer."""
 
 
 class TaskProcess:
@@ -39,8 +43,8 @@ class TaskProcess:
         self._received: deque[Message] = deque()
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._exit.add_done_callback(_retrieved)
-        self._dumps: dict[int, asyncio.Future[list[tuple[str, str]]]] = {}
-        self._dumps_asked = 0
+        self._questions: dict[int, asyncio.Future[list[Any]]] = {}
+        self._asked = 0
 
     async def messages(self) -> AsyncIterator[Message]:
         """Yield the task's messages (see `runtime.spark.task`) until it closes its end."""
@@ -57,8 +61,8 @@ class TaskProcess:
             if not data:
                 return None
             for message in self._reader.feed(data):
-                if message.get("type") == "threads":
-                    self._dumped(message)
+                if message.get("type") in _ANSWERS:
+                    self._answered(message)
                 else:
                     self._received.append(message)
         return self._received.popleft()
@@ -69,24 +73,39 @@ class TaskProcess:
         Waits for as long as the process does not answer. Raises `ZygoteError` when it ends instead, OSError when it has
         ended.
         """
-        dump: asyncio.Future[list[tuple[str, str]]] = asyncio.get_running_loop().create_future()
-        self._dumps_asked += 1
-        number = self._dumps_asked
-        self._dumps[number] = dump
-        try:
-            frame = encode({"type": "dump_threads", "number": number})
-            await asyncio.get_running_loop().sock_sendall(self._control, frame)
-            return await dump
-        finally:
-            del self._dumps[number]
+        threads = await self._ask("dump_threads")
+        return [(str(item[0]), str(item[1])) for item in threads if isinstance(item, list) and len(item) == 2]
 
-    def _dumped(self, message: Message) -> None:
+    async def failed_queries(self) -> list[tuple[str, str, str]]:
+        """Run id, name and error of each streaming query of the process that has failed and was not started again.
+
+        Waits, and raises, as `thread_dump`.
+        """
+        found = await self._ask("failed_queries")
+        return [
+            (str(item[0]), str(item[1]), str(item[2])) for item in found if isinstance(item, list) and len(item) == 3
+        ]
+
+    async def _ask(self, what: str) -> list[Any]:
+        answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._asked += 1
+        number = self._asked
+        self._questions[number] = answer
+        try:
+            if self._exit.done():
+                raise ZygoteError(f"the task process {self.pid} has ended")
+            frame = encode({"type": what, "number": number})
+            await asyncio.get_running_loop().sock_sendall(self._control, frame)
+            return await answer
+        finally:
+            del self._questions[number]
+
+    def _answered(self, message: Message) -> None:
         # The job's code could have sent this: it need not be what we would send.
-        number, threads = message.get("number"), message.get("threads")
-        dump = self._dumps.get(number) if isinstance(number, int) else None
-        if dump is not None and not dump.done():
-            pairs = [item for item in threads if isinstance(item, list)] if isinstance(threads, list) else []
-            dump.set_result([(str(item[0]), str(item[1])) for item in pairs if len(item) == 2])
+        number, found = message.get("number"), message.get(_ANSWERS[message["type"]])
+        answer = self._questions.get(number) if isinstance(number, int) else None
+        if answer is not None and not answer.done():
+            answer.set_result(found if isinstance(found, list) else [])
 
     async def ready(self) -> bool:
         """Wait until a process that was forked by `Zygote.prepare` is ready; False where it ended before."""
@@ -154,9 +173,9 @@ class TaskProcess:
         """Let `messages` end after what was sent, even where a daemon that the task left holds the task's end open."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RD)
-        for dump in self._dumps.values():
-            if not dump.done():
-                dump.set_exception(ZygoteError(f"the task process {self.pid} has ended"))
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(ZygoteError(f"the task process {self.pid} has ended"))
 
 
 class Zygote:

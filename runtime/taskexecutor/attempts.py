@@ -48,7 +48,7 @@ class AttemptDirectories:
         directory = job / descriptor.attempt_id
         directory.mkdir(mode=0o700, exist_ok=True)
         description = {"task": descriptor.task_name, "attempt": descriptor.attempt_number, "began": time.time()}
-        write_private(directory / _DESCRIPTION, json.dumps(description).encode())
+        write_private(directory / _DESCRIPTION, json.dumps(description).encode(), durable=False)
         return directory
 
     def upload_logs(self, job_id: JobID, blobs: BlobClient) -> list[TaskLog]:

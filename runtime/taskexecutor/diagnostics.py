@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
+import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import psutil
 
@@ -22,12 +26,17 @@ from runtime.gateways.errors import NoSuchTaskError, TaskNotRespondingError
 from runtime.gateways.messages import TaskLog
 from runtime.ids import ExecutionAttemptID, JobID
 from runtime.job_logs import KeptLog, LogChunk
-from runtime.spark import TaskProcess, ZygoteError
+from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, ZygoteError
 from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.log_keeper import LogKeeper
-from runtime.threads import thread_stacks
+from runtime.threads import thread_stacks, thread_states
 
+log = logging.getLogger(__name__)
+
+JVM_INTERVAL_S = 5.0
+RATE_WINDOW_S = 60.0
+COLLECTION_TIME = ".Time"
 DUMP_TIMEOUT_S = 5.0
 DUMP_LIMIT = 512 * 1024
 """Most characters of a dump: what a task process says is the job's own word."""
@@ -89,7 +98,7 @@ class TaskExecutorDiagnostics(RpcEndpoint):
     @rpc
     async def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
         if attempt_id is None:
-            return ThreadDump(os.getpid(), bounded_threads(thread_stacks()))
+            return ThreadDump(os.getpid(), bounded_threads(thread_stacks(), thread_states()))
         pid, threads = await self._threads_of(attempt_id)
         return ThreadDump(pid, bounded_threads(threads))
 
@@ -132,19 +141,57 @@ def _others() -> list[tuple[str, str]]:
     return [(name, stack) for name, stack in thread_stacks() if name != own]
 
 
-def bounded_threads(threads: Iterable[tuple[str, str]]) -> tuple[ThreadInfo, ...]:
-    """As many of the threads as are at most `DUMP_LIMIT` characters together, and how many there are beyond."""
+def bounded_threads(
+    threads: Iterable[tuple[str, str]], states: Mapping[str, str] = MappingProxyType({})
+) -> tuple[ThreadInfo, ...]:
+    """As many of the threads as are at most `DUMP_LIMIT` characters together, and how many there are beyond.
+
+    Args:
+        threads: names and stacks.
+        states: by name, where they are known.
+    """
     kept: list[ThreadInfo] = []
     room, left_out = DUMP_LIMIT, 0
     for name, stack in threads:
         room -= len(name) + len(stack)
         if room >= 0:
-            kept.append(ThreadInfo(name, stack))
+            kept.append(ThreadInfo(name, stack, states.get(name, "")))
         else:
             left_out += 1
     if left_out:
         kept.append(ThreadInfo(f"{left_out} more", ""))
     return tuple(kept)
+
+
+class JvmRates:
+    """Rates of the last minute, from figures that only grow (Flink's `MeterView`). Pure.
+
+    Args:
+        cores: of the machine.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._seen: deque[tuple[float, float, dict[str, int]]] = deque()
+
+    def rates(self, now_s: float, cpu_s: float, figures: Mapping[str, int]) -> dict[str, float]:
+        """Return the processor load (0 to 1), and the milliseconds of each second that go into garbage collection.
+
+        Args:
+            now_s: seconds on a clock that does not go back.
+            cpu_s: processor seconds that the Spark driver has taken.
+            figures: as of `SparkDriver.jvm_figures`.
+        """
+        spent = {name: value for name, value in figures.items() if name.endswith(COLLECTION_TIME)}
+        self._seen.append((now_s, cpu_s, spent))
+        while self._seen[0][0] < now_s - RATE_WINDOW_S:
+            self._seen.popleft()
+        then_s, cpu_then_s, spent_then = self._seen[0]
+        passed_s = now_s - then_s
+        if passed_s <= 0:
+            return {"CPU.Load": 0.0, **{f"{name}MsPerSecond": 0.0 for name in spent}}
+        rates = {f"{name}MsPerSecond": (spent[name] - spent_then.get(name, 0)) / passed_s for name in spent}
+        return {"CPU.Load": (cpu_s - cpu_then_s) / passed_s / self._cores, **rates}
 
 
 class MetricsSampler:
@@ -158,6 +205,30 @@ class MetricsSampler:
         self._own = psutil.Process()
         self._spark_pid = spark_pid
         self._spark: psutil.Process | None = None
+        self._jvm: dict[str, int | float] = {}
+        self._rates = JvmRates(psutil.cpu_count() or 1)
+
+    async def ask_jvm(self, driver: SparkDriver) -> None:
+        """Ask the Spark driver for its figures now and then, until it is gone or has none to be told."""
+        while driver.alive:
+            try:
+                found = await driver.jvm_figures()
+                if found is None:
+                    return
+                _, cpu_s = self._sample_spark()
+                self._jvm = {**found, **self._files(), **self._rates.rates(time.monotonic(), cpu_s, found)}
+            except (SparkVehicleError, ValueError, psutil.Error) as error:
+                log.debug("the Spark driver does not tell its figures: %s", error)
+                self._jvm = {}
+            await asyncio.sleep(JVM_INTERVAL_S)
+
+    def _files(self) -> dict[str, int]:
+        """Open descriptors of the Spark driver, and how many it may have; raises psutil.Error where it is gone."""
+        spark = psutil.Process(self._spark_pid)
+        return {
+            "FileDescriptor.Open": spark.num_fds(),
+            "FileDescriptor.Max": spark.rlimit(psutil.RLIMIT_NOFILE)[0],
+        }
 
     def sample(self, tasks: int) -> TaskManagerMetrics:
         """What they take at present; *tasks* is how many attempts run."""
@@ -165,7 +236,9 @@ class MetricsSampler:
             times = self._own.cpu_times()
             memory, threads, files = self._own.memory_info().rss, self._own.num_threads(), self._own.num_fds()
         spark_memory, spark_cpu_s = self._sample_spark()
-        return TaskManagerMetrics(memory, times.user + times.system, threads, files, spark_memory, spark_cpu_s, tasks)
+        jvm = self._jvm if spark_memory else {}
+        cpu_s = times.user + times.system
+        return TaskManagerMetrics(memory, cpu_s, threads, files, spark_memory, spark_cpu_s, tasks, jvm)
 
     def _sample_spark(self) -> tuple[int, float]:
         try:

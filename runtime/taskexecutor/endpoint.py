@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import runtime
 from actors.address import ActorAddress
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import FencingToken, rpc, rpc_sync
+from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
 from conf.configuration import Configuration
@@ -42,10 +43,11 @@ from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.metrics.query_service import serve_metrics
-from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, warm_up
+from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, try_driver, warm_up
 from runtime.spark.remote import adopt_driver
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
+from runtime.taskexecutor.driver_health import DriverLosses, DriverWatch
 from runtime.taskexecutor.isolation_watch import IsolationWatch
 from runtime.taskexecutor.job_calls import TaskExecutorJobs
 from runtime.taskexecutor.job_connections import JobConnections
@@ -123,7 +125,7 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
             driver.info.pid,
         )
         self._runner_pid = runner_pid
-        self._rm_token: FencingToken | None = None
+        self._losses = DriverLosses(directory)
         self._job_heartbeats = HeartbeatManager(
             self,
             interval_s=configuration.get(HeartbeatOptions.INTERVAL),
@@ -159,6 +161,7 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
             shared_directory=shared_directory_mark(
                 self._configuration.get(ClusterOptions.SHARED_DIR), self._configuration.get(ClusterOptions.ID)
             ),
+            spark_loss=self._losses.last(),
         )
 
     # ---------------------------------------------------------------- life
@@ -170,9 +173,12 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
         # A session that waits at somebody else's endpoint is closed there when its owner likes.
         size = 0 if self._driver.info.remote else self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
+        watch = self._new_watch(zygote)
         self._services = create_services(
-            self._configuration, self._directory, self._driver, zygote, pool, self._new_blob_client
+            self._configuration, self._directory, self._driver, zygote, pool, watch, self._new_blob_client
         )
+        if watch is not None:
+            self.spawn(watch.run(), "watching whether Spark runs jobs")
         self._job_heartbeats.start()
         await self._resource_manager.start()
         self.spawn(self._list(), "listing itself")
@@ -184,8 +190,17 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
         zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
         self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
         self.spawn(self._isolation.run(), "watching whether it is cut off")
+        self.spawn(self._metrics.ask_jvm(self._driver), "asking the Spark driver for its memory")
         self.spawn(self._warm(zygote, pool), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
+
+    def _new_watch(self, zygote: Zygote) -> DriverWatch | None:
+        if not self._driver.is_ours:
+            return None
+        directory = self._directory / "spark" / "trial"
+        return DriverWatch(
+            self._driver, lambda: try_driver(self._driver, zygote, directory), lambda: len(self._tasks) > 0
+        )
 
     async def _start_zygote(self) -> Zygote:
         return await Zygote.start(self._directory / "zygote.log")
@@ -233,21 +248,22 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
     async def _die_with(self, what: str, pid: int, kind: FailureKind, name: str) -> None:
         """End when a process that no task can do without has ended: the worker starts all of it anew.
 
-        First the failures of the tasks are told, then that this TaskExecutor goes: whoever restarts a task at once must
-        not send it here again.
+        From then on it takes no slot request and no task: whoever restarts one must not send it here again.
         """
         await wait_for_process(pid)
         if self._stopping:
             return
         reason = f"its {what} (process {pid}) has ended"
+        if kind is FailureKind.SPARK_LOST:
+            loss = self._driver.loss
+            reason = f"its {loss.removeprefix('the ')}"
+            self._losses.note(loss, time.time())
         self.log.error("this TaskExecutor ends: %s", reason)
-        await self._tasks.last_words(LAST_WORDS_S)
-        for job_id in self._connections.jobs():
-            connection = self._connections.find(job_id)
-            if connection is not None:
-                cause = ErrorInfo(kind, name, f"TaskExecutor {self.resource_id} is lost: {reason}")
-                connection.gateway.disconnect_task_manager(self.resource_id, cause)
+        self.goes = reason
+        self._tasks.hold_ends_back()
         self._resource_manager.disconnect(reason)
+        cause = ErrorInfo(kind, name, f"TaskExecutor {self.resource_id} is lost: {reason}")
+        await self._tasks.last_words(cause, LAST_WORDS_S)
         await asyncio.sleep(FLUSH_S)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -288,14 +304,12 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
         job_id: JobID,
         allocation_id: AllocationID,
         job_master: LeaderAddress,
-        resource_manager: FencingToken,
     ) -> None:
-        if self._rm_token is not None and resource_manager < self._rm_token:
-            raise FencingError(
-                "the slot request comes from a ResourceManager that no longer leads", self._rm_token.epoch
-            )
-        self._rm_token = resource_manager
+        self.refuse_if_it_goes()
         self.slots.allocate(slot_id, job_id, allocation_id)
+        if self._connections.find(job_id) is None:
+            # Not only from its registration on: a JobMaster that is gone when the request comes never registers it.
+            self._job_heartbeats.monitor(job_id)
         await self._connections.add(job_id, job_master)
 
     def _process_of(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from actors.errors import FencingError
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync, rpc_tell
 from conf.configuration import Configuration
 from conf.options import TaskManagerOptions
 from runtime.gateways.messages import JobHeartbeat, LeaderAddress
-from runtime.heartbeat.manager import HeartbeatManager
+from runtime.heartbeat.manager import HeartbeatManager, Silence
 from runtime.ids import AllocationID, JobID
 from runtime.jobmaster.descriptor import JobReport
 from runtime.taskexecutor.isolation_watch import IsolationWatch
@@ -50,9 +49,10 @@ class TaskExecutorJobs(RpcEndpoint):
             reason,
             patience_s,
         )
-        self.schedule_run_async(patience_s, lambda: self._give_up_job_master(job_id, loss))
+        self.spawn(self._give_up_job_master(job_id, loss, patience_s), f"waiting for a JobMaster of job {job_id}")
 
-    def _give_up_job_master(self, job_id: JobID, loss: int) -> None:
+    async def _give_up_job_master(self, job_id: JobID, loss: int, patience_s: float) -> None:
+        await Silence().lasts(patience_s)
         if self._connections.is_lost(job_id, loss):
             self.log.error("no JobMaster of job %s has come back: its tasks are cancelled", job_id)
             self._drop_job(job_id, "no JobMaster within taskmanager.job-master.timeout")
@@ -63,9 +63,6 @@ class TaskExecutorJobs(RpcEndpoint):
 
     @rpc_sync
     def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> JobHeartbeat:
-        connection = self._connections.find(job_id)
-        if connection is not None and job_master.token < connection.token:
-            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
         self._isolation.heard()
         if self._connections.master_heard(job_id, job_master):
             self._job_heartbeats.received(job_id)

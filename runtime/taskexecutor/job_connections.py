@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from actors.errors import ActorError
 from actors.rpc.gateway import FencingToken
-from runtime.gateways.errors import GatewayError
+from runtime.gateways.errors import GatewayError, UnknownTaskExecutorError
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.messages import LeaderAddress
 from runtime.ha.model import job_master
@@ -66,12 +66,12 @@ class JobConnections:
         known = self._jobs.get(job_id)
         if known is None:
             follower = LeaderFollower(
-                self._endpoint.service,
+                self._endpoint,
                 self._ha.leader_retrieval(job_master(job_id)),
                 JobMasterGateway,
                 lambda gateway: self._leader_changed(job_id, gateway),
             )
-            gateway = self._endpoint.service.gateway(leader.address, JobMasterGateway, leader.token)
+            gateway = self._endpoint.gateway(leader.address, JobMasterGateway, leader.token)
             self._jobs[job_id] = JobConnection(job_id, leader.token, gateway, follower)
             self.offer(job_id)
             await follower.start()
@@ -133,7 +133,7 @@ class JobConnections:
         if leader.token <= connection.token:
             return False
         connection.token = leader.token
-        connection.gateway = self._endpoint.service.gateway(leader.address, JobMasterGateway, leader.token)
+        connection.gateway = self._endpoint.gateway(leader.address, JobMasterGateway, leader.token)
         connection.registered = False
         return True
 
@@ -159,6 +159,8 @@ class JobConnections:
                 offers = endpoint.slots.offers(job_id)
                 accepted = await connection.gateway.offer_slots(endpoint.resource_id, offers)
             except (ActorError, GatewayError) as error:
+                if isinstance(error, UnknownTaskExecutorError):
+                    connection.registered = False
                 endpoint.log.info("the JobMaster of job %s does not take slots yet: %s", job_id, error)
                 await asyncio.sleep(RETRY_S)
                 continue

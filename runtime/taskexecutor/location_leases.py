@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import logging
 import os
 import signal
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.checkpoint.lease import LeaseDecision, LeaseHolder, LocationInUseError, decide, lease_file, refusal
+from runtime.checkpoint.lease import (
+    LeaseDecision,
+    LeaseHolder,
+    LeaseUnknownError,
+    LocationInUseError,
+    decide,
+    lease_file,
+    lock_holder,
+    read_holder,
+    refusal,
+)
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.spark import SparkDriver, SparkVehicleError
 
 POLL_S = 0.2
+RETRY_S = 10.0
+"""Seconds for which a driver, or a file system, that does not do what it is asked is asked again."""
 
-_FLOCK = "hhqqi0q"
-"""The kernel's ``struct flock``: type, whence, start, length, process."""
+_UNSUPPORTED = frozenset(
+    {
+        *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL),  # no locks there
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG),  # the file cannot be had there
+    }
+)
+"""What says that there can be no lease. Any other error says nothing of who else writes there."""
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +48,22 @@ class LocationLeases:
         holder: the attempt.
         patience_s: seconds that an earlier attempt of the task has to end, before its driver is killed.
         tell_user: writes a line into the attempt's standard error.
+        give_up: ends the attempt, with why, where it cannot be found out whether somebody else writes there.
     """
 
     def __init__(
-        self, driver: SparkDriver, holder: LeaseHolder, patience_s: float, tell_user: Callable[[str], None]
+        self,
+        driver: SparkDriver,
+        holder: LeaseHolder,
+        patience_s: float,
+        tell_user: Callable[[str], None],
+        give_up: Callable[[str], None],
     ) -> None:
         self._driver = driver
         self._holder = holder
         self._patience_s = patience_s
         self._tell_user = tell_user
+        self._give_up = give_up
 
     async def request(self, location: str) -> str | None:
         """`acquire` for the task process, which is answered whatever comes: None, or why it has no lease."""
@@ -49,9 +71,14 @@ class LocationLeases:
             await self.acquire(location)
         except LocationInUseError as refused:
             return str(refused)
+        except LeaseUnknownError as unknown:
+            self._give_up(str(unknown))
+            return str(unknown)
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("no lease of %s could be taken", location)
-            return f"no lease of the checkpointLocation {location} could be taken: {type(error).__name__}: {error}"
+            text = f"no lease of the checkpointLocation {location} could be taken: {type(error).__name__}: {error}"
+            self._give_up(text)
+            return text
         return None
 
     async def acquire(self, location: str) -> None:
@@ -62,25 +89,46 @@ class LocationLeases:
 
         Raises:
             LocationInUseError: somebody else writes there.
+            LeaseUnknownError: the driver, or the file system, did not say whether somebody does.
         """
         path = lease_file(location)
         begun = time.monotonic()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _make_own(path)
-            while not await self._lock(path):
-                named, locked_by = read_holder(path), lock_holder(path)
-                if locked_by is None:
-                    continue  # it has become free
-                decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
-                if decision is LeaseDecision.REFUSED:
-                    raise refusal(location, self._holder, named, locked_by)
-                if decision is LeaseDecision.FENCE:
-                    self._fence(location, locked_by)
-                await asyncio.sleep(POLL_S)
+        failing_since: float | None = None
+        while True:
+            try:
+                if await self._try(path, location, begun):
+                    return
+                failing_since = None
+            except (OSError, SparkVehicleError) as error:
+                cause = error if isinstance(error, OSError) else _lock_error(path)
+                if cause is not None and cause.errno in _UNSUPPORTED:
+                    self._tell_user(f"nothing keeps another job off the checkpointLocation {location}: {cause}")
+                    return
+                now = time.monotonic()
+                failing_since = now if failing_since is None else failing_since
+                if now - failing_since >= RETRY_S:
+                    raise LeaseUnknownError(
+                        f"whether another job writes to the checkpointLocation {location} could not be found out for "
+                        f"{RETRY_S:g} s, so the query is not started: {error}"
+                    ) from error
+                log.warning("the lease of %s is asked for again: %s", location, error)
+            await asyncio.sleep(POLL_S)
+
+    async def _try(self, path: Path, location: str, begun: float) -> bool:
+        """Take the lease if it is to be had; whether it is had now."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_own(path)
+        if await self._lock(path):
             path.write_bytes(self._holder.encode())
-        except (OSError, SparkVehicleError) as error:
-            self._tell_user(f"nothing keeps another job off the checkpointLocation {location}: {error}")
+            return True
+        named, locked_by = read_holder(path), lock_holder(path)
+        if locked_by is not None:  # else it has become free
+            decision = decide(self._holder, named, locked_by, time.monotonic() - begun, self._patience_s)
+            if decision is LeaseDecision.REFUSED:
+                raise refusal(location, self._holder, named, locked_by)
+            if decision is LeaseDecision.FENCE:
+                self._fence(location, locked_by)
+        return False
 
     async def _lock(self, path: Path) -> bool:
         locking = asyncio.ensure_future(self._driver.lock_file(path, self._holder.attempt_id))
@@ -108,6 +156,15 @@ def _make_own(path: Path) -> None:
         raise PermissionError(errno.EPERM, f"it belongs to user {owner}", str(path))
 
 
+def _lock_error(path: Path) -> OSError | None:
+    """Return what the kernel says of locks of a file that the driver could not lock; None: there are locks there."""
+    try:
+        lock_holder(path)
+    except OSError as error:
+        return error
+    return None
+
+
 def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str) -> LeaseHolder:
     """An attempt as the holder of a lease."""
     return LeaseHolder(
@@ -119,16 +176,3 @@ def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host
         driver.info.pid,
         host,
     )
-
-
-def read_holder(path: Path) -> LeaseHolder | None:
-    """Whom a lease's file names."""
-    return LeaseHolder.decode(path.read_bytes())
-
-
-def lock_holder(path: Path) -> int | None:
-    """The process that has a file locked, if it is not this one; None where none has."""
-    with path.open("rb") as file:
-        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else pid

@@ -129,7 +129,8 @@ class LogKeeper:
 
     def infos(self) -> list[LogInfo]:
         """The TaskExecutor's own logs."""
-        return [LogInfo(name, path.stat().st_size) for name, path in self._own.items() if path.exists()]
+        found = ((name, path.stat()) for name, path in self._own.items() if path.exists())
+        return [LogInfo(name, status.st_size, status.st_mtime_ns // 1_000_000) for name, status in found]
 
     def upload(self, name: str, client: BlobClient) -> ComponentLog:
         """Put one of the TaskExecutor's own logs as a TRANSIENT blob; raises NoSuchLogError, BlobError."""

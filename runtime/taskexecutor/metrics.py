@@ -43,6 +43,7 @@ def task_executor_metrics(
             "numRunningTasks": found.tasks,
             "Status.JVM.CPU.Time": int(found.spark_cpu_s * NANOSECONDS) if has_driver else None,
             "Status.JVM.Memory.Resident": found.spark_memory_bytes if has_driver else None,
+            **{f"Status.JVM.{name}": value for name, value in found.jvm.items()},
         }
 
     def task_pool() -> dict[str, Value | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.spark import ClassicEndpoint, ConnectEndpoint, SparkDriver, SparkVehicleError, StreamingQueryInfo
@@ -15,6 +16,8 @@ from runtime.taskexecutor.query_progress import query_progress
 
 INTERVAL_S = 1.0
 REPEAT_S = 5.0
+KEPT = 50
+"""Of how many of its queries an attempt's last figures are kept."""
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,39 @@ class QueryReports:
                 pressure = self._monitors[info.run_id].observe(progress, interval)
         batch = info.batch if progress is None else progress.batch
         return StreamingQuery(info.id, info.run_id, info.name or "", batch, interval, progress, pressure)
+
+
+class SeenQueries:
+    """The queries that an attempt has had, each as it was seen last, the newest `KEPT` (pure)."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, StreamingQuery] = {}
+
+    @property
+    def all(self) -> tuple[StreamingQuery, ...]:
+        """All of them, in the order in which they came."""
+        return tuple(self._seen.values())
+
+    def add(self, queries: Iterable[StreamingQuery]) -> None:
+        """These were seen."""
+        for query in queries:
+            if query.id not in self._seen and len(self._seen) == KEPT:
+                del self._seen[next(iter(self._seen))]
+            self._seen[query.id] = query
+
+    def add_reports(self, reports: Iterable[Mapping[str, str]]) -> None:
+        """Take the last reports of queries that have ended; see `QuerySupervisor.last_progress`."""
+        for told in reports:
+            query_id, run_id, name = told["id"], told["run_id"], told["name"]
+            try:
+                progress = query_progress(told["json"])
+            except ValueError as error:
+                log.warning("the last progress of query %s cannot be read: %s", name or query_id, error)
+                continue
+            known = self._seen.get(query_id)
+            if known is None or known.run_id != run_id:
+                known = StreamingQuery(query_id, run_id, name, None)
+            self.add([replace(known, batch=progress.batch, progress=progress)])
 
 
 async def watch_queries(

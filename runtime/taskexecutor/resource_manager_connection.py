@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from runtime.gateways.messages import RegistrationSuccess
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import Silence
 from runtime.ids import InstanceID
 from runtime.leaders import LeaderFollower
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from runtime.taskexecutor.endpoint import TaskExecutor
 
 RETRY_S = 0.5
-LOOK_S = 1.0
 
 
 class ResourceManagerConnection:
@@ -53,12 +52,12 @@ class ResourceManagerConnection:
         self._on_registered = on_registered
         self._state = state
         self._follower = LeaderFollower(
-            endpoint.service, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
+            endpoint, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
         )
         self._instance_id: InstanceID | None = None
         self._registering: asyncio.Task[None] | None = None
-        self._last_heard = 0.0
-        self._silent_s = 0.0
+        self._silence = Silence()
+        self._abandoned = Silence()
         self.blob: BlobAddress | None = None
         """Where the leader's BlobServer is; None before the first registration."""
 
@@ -79,8 +78,8 @@ class ResourceManagerConnection:
 
     def heard(self) -> None:
         """The ResourceManager has asked for a heartbeat."""
-        self._last_heard = time.monotonic()
-        self._silent_s = 0.0
+        self._silence.heard()
+        self._abandoned.heard()
 
     async def end_when_abandoned(self, configuration: Configuration, runner_pid: int) -> None:
         """End the worker's process when no ResourceManager was heard of for ``taskmanager.registration.timeout``.
@@ -91,9 +90,7 @@ class ResourceManagerConnection:
         if configuration.get(ResourceManagerOptions.DRIVER) is ResourceManagerDriverType.STANDALONE:
             return
         timeout_s = configuration.get(TaskManagerOptions.REGISTRATION_TIMEOUT)
-        while self._silent_s < timeout_s:
-            await asyncio.sleep(LOOK_S)
-            self._silent_s += LOOK_S
+        await self._abandoned.lasts(timeout_s)
         self._endpoint.log.error("no ResourceManager was heard of for %g s: this worker ends itself", timeout_s)
         os.kill(runner_pid, signal.SIGTERM)
 
@@ -130,6 +127,5 @@ class ResourceManagerConnection:
             endpoint.log.info("registered at the ResourceManager")
             self._state.write(REGISTERED)
             self.heard()
-            while (silent_s := time.monotonic() - self._last_heard) < silence_s:  # noqa: ASYNC110  # time is the condition
-                await asyncio.sleep(silence_s - silent_s)
+            await self._silence.lasts(silence_s)
             endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)

@@ -15,6 +15,7 @@ from conf.options import (
     CheckpointingOptions,
     ClusterOptions,
     JobOptions,
+    SparkDriverChoice,
     StreamingOptions,
     TaskManagerOptions,
 )
@@ -24,6 +25,7 @@ from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import DriverOptions, SparkDriver, UnsupportedByEndpointError, Zygote
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
+from runtime.taskexecutor.driver_health import DriverWatch
 from runtime.taskexecutor.fair_pools import FairPools
 from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
 from runtime.taskexecutor.task_pool import TaskPool
@@ -36,6 +38,8 @@ class TaskServices:
     Args:
         driver: the Spark driver that tasks share.
         own_driver: how a driver for one task alone is started, in a directory and with jars.
+        spark_driver: which driver scripts run on, where a job says nothing.
+        watch: sees whether the shared driver runs jobs; None where the driver is somebody else's.
         zygote: forks task processes.
         pool: task processes that are ready.
         fair_pools: the jobs' pools in Spark's fair scheduler.
@@ -54,6 +58,8 @@ class TaskServices:
 
     driver: SparkDriver
     own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
+    spark_driver: SparkDriverChoice
+    watch: DriverWatch | None
     zygote: Zygote
     pool: TaskPool
     fair_pools: FairPools
@@ -75,6 +81,7 @@ def create_services(
     driver: SparkDriver,
     zygote: Zygote,
     pool: TaskPool,
+    watch: DriverWatch | None,
     new_blob_client: Callable[[], BlobClient],
 ) -> TaskServices:
     """Make them.
@@ -85,6 +92,7 @@ def create_services(
         driver: the Spark driver.
         zygote: forks task processes.
         pool: task processes that are ready.
+        watch: see `TaskServices`.
         new_blob_client: makes clients of the BlobServer.
     """
     get = configuration.get
@@ -112,6 +120,8 @@ def create_services(
     return TaskServices(
         driver,
         own_driver,
+        get(JobOptions.SPARK_DRIVER),
+        watch,
         zygote,
         pool,
         FairPools(),

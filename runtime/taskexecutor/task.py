@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blob.errors import BlobError
+from conf.options import SparkDriverChoice
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
@@ -30,32 +31,42 @@ from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.librarycache.environment import PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
 from runtime.spark import (
+    DriverCallError,
+    DriverLostError,
     SparkDriver,
     SparkVehicleError,
     StillRunningError,
     TaskProcess,
     UnsupportedByEndpointError,
-    ZygoteLostError,
+    ZygoteError,
 )
+from runtime.spark.query_stop import QueryFailure
 from runtime.spark.result_partition import discard_unfinished
 from runtime.spark.spec import (
     ClassicEndpoint,
     ConnectEndpoint,
 )
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
+from runtime.taskexecutor.driver_choice import own_driver_reason
+from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.log_keeper import AttemptLogKeeper
 from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
-from runtime.taskexecutor.query_watch import watch_queries
+from runtime.taskexecutor.query_watch import SeenQueries, watch_queries
 from runtime.taskexecutor.services import TaskServices
-from runtime.taskexecutor.task_checkpoints import TaskCheckpoints
+from runtime.taskexecutor.task_checkpoints import DrainFailedError, NotStoppedError, StopReport, TaskCheckpoints
 from runtime.taskexecutor.task_files import TaskFiles
-from runtime.taskexecutor.task_outcome import TaskOutcome
+from runtime.taskexecutor.task_outcome import TaskOutcome, lost_query, stop_notes
 from runtime.taskexecutor.task_spec import query_location, vertex_progress
 from runtime.taskexecutor.task_start import TaskStarter
 
 log = logging.getLogger(__name__)
 
+
+_QUERY_LOST = "StreamingQueryLostException"
+
+FAILED_QUERIES_S = 10.0
+"""How long a task process may take to say which of its queries have failed."""
 
 ANSWER_S = 60.0
 """How long a Spark driver may be silent, beside what it is given to end a task."""
@@ -93,6 +104,8 @@ class Task:
         self._process: TaskProcess | None = None
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
+        self._heard_all = asyncio.Event()
+        self._note = ""
         self._leasing: set[asyncio.Task[None]] = set()
         self._is_batch = False
         self._outcome = TaskOutcome(descriptor, services.limits)
@@ -101,6 +114,7 @@ class Task:
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
         self._queries: tuple[StreamingQuery, ...] = ()
+        self._seen_queries = SeenQueries()
         self._scheduler_pool = ""
         self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
         self._files = TaskFiles(descriptor, directory, services.blobs)
@@ -140,23 +154,23 @@ class Task:
             # What it brings, and is, is the job's own: another attempt would find the same.
             self._fail(FailureKind.USER_CODE, type(error).__name__, str(error))
         except (BlobError, SparkVehicleError, OSError) as error:
-            self._fail(self._kind_of(error), type(error).__name__, str(error))
+            kind = await kind_of(error, self._driver, self._watch)
+            message = f"{self._driver.loss}: {error}" if kind is FailureKind.SPARK_LOST else str(error)
+            self._fail(kind, type(error).__name__, message)
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
             log.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
-        self._outcome.explanation = await self._starter.end_group()
+        self._outcome.explanation = await self._starter.end_group() or self._note
         state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled)
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()
+        if self._seen_queries.all:  # none of them is active any more, but their figures stay
+            self._queries = self._seen_queries.all
+            self._tell_progress()
         # Before the end is told: from then on nobody asks this TaskExecutor for them.
         self._enter(replace(state, logs=await self._logs.keep(state.state is ExecutionState.FINISHED)))
         if self._left is not None:
             await self._close_behind(self._left)
-
-    def _kind_of(self, error: Exception) -> FailureKind:
-        if not self._driver.alive:
-            return FailureKind.SPARK_LOST
-        return FailureKind.TASK_PROCESS_LOST if isinstance(error, ZygoteLostError) else FailureKind.RUNTIME
 
     async def _blame_a_lost_driver(self) -> None:
         """The job's code sees its driver's sockets close before anybody else sees it end: that is no fault of its."""
@@ -164,11 +178,21 @@ class Task:
         if failure is None or failure.kind is not FailureKind.USER_CODE:
             return
         try:
+            if may_be_sparks(failure) and await self._examine():
+                raise DriverLostError(driver.loss)
             await driver.ping()
         except SparkVehicleError as error:
             log.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
-            message = f"{driver.info.loss}: {failure.type}: {failure.message}"
+            message = f"{driver.loss}: {failure.type}: {failure.message}"
             self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
+
+    @property
+    def _watch(self) -> DriverWatch | None:
+        """Watches its driver, if that is the one that tasks share."""
+        return self._services.watch if self._driver is self._services.driver else None
+
+    async def _examine(self) -> str:
+        return "" if self._watch is None else await self._watch.examine()
 
     async def _discard_unfinished(self) -> None:
         """Remove what it was writing; nobody reads it, so that a failure to do so fails nobody."""
@@ -202,21 +226,28 @@ class Task:
             lease.release()
 
     async def _run_process(self, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None) -> int:
-        if environment is None or not environment.jars or self.descriptor.kind is not JobKind.SCRIPT:
+        jars = () if environment is None else environment.jars
+        reason = self._own_driver_reason(files, jars)
+        if not reason:
             return await self._run_in(self._driver, files, environment)
-        # It attaches classic, to the driver's own context: what it brings to Spark cannot be a session's.
-        log.info("%s brings jars: it gets a Spark driver of its own", self.descriptor.task_name)
-        self._driver = driver = await SparkDriver.start(
-            self._services.own_driver(self._directory / "spark", environment.jars)
-        )
+        log.info("%s %s: it gets a Spark driver of its own", self.descriptor.task_name, reason)
+        self._driver = driver = await SparkDriver.start(self._services.own_driver(self._directory / "spark", jars))
+        driver.alone = True
         try:
             self._files.tell_user(
-                f"the script brings jars ({', '.join(path.name for path in environment.jars)}): it runs on a Spark "
-                f"driver of its own, process {driver.info.pid}"
+                f"the script {reason}: it runs on a Spark driver of its own, process {driver.info.pid}"
             )
             return await self._run_in(driver, files, environment)
         finally:
             await driver.stop()
+
+    def _own_driver_reason(self, files: dict[ArtifactRole, list[Path]], jars: Sequence[Path]) -> str:
+        if self.descriptor.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
+            return ""
+        own = self.descriptor.spark_driver
+        choice = SparkDriverChoice(own) if own else self._services.spark_driver
+        text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace")
+        return own_driver_reason(choice, text, [path.name for path in jars])
 
     async def _run_in(
         self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
@@ -247,11 +278,48 @@ class Task:
         """
         return self._outcome.finished and self._is_batch and not self.cancelled
 
-    async def _stop_queries(self, drain: bool) -> list[str]:
-        if self._endpoint is None or not self._driver.alive:
-            return []
+    async def _stop_queries(self, drain: bool) -> StopReport:
+        process, endpoint, driver = self._process, self._endpoint, self._driver
+        if process is None or endpoint is None or not driver.alive:
+            raise NotStoppedError(f"{self.descriptor.task_name} has no Spark driver any more")
+        active = await driver.active_queries(endpoint)
+        # After that: a query that has failed by now is among those, or its process knows of the failure.
+        failed, notes = await self._failed_queries(process)
         timeout_s = self._services.cancellation_timeout_s
-        return await self._driver.stop_streaming_queries(self._endpoint, drain=drain, timeout_s=timeout_s)
+        stopped = await driver.stop_streaming_queries(active, drain=drain, timeout_s=timeout_s)
+        known = {failure.run_id for failure in stopped.failures}
+        failures = [*(failure for failure in failed if failure.run_id not in known), *stopped.failures]
+        texts = [f"streaming query {failure.name} has failed: {failure.error}" for failure in failures]
+        if drain and failures:
+            text = f"not drained: {'; '.join(texts)}"
+            self._fail(FailureKind.USER_CODE, "StreamingQueryException", text)
+            self._given_up.set()
+            raise DrainFailedError(text)
+        is_known = not notes
+        return StopReport((*notes, *texts, *stop_notes(stopped)), not drain or (is_known and not stopped.undrained))
+
+    async def _failed_queries(self, process: TaskProcess) -> tuple[list[QueryFailure], list[str]]:
+        """Queries that have failed by now, as far as the process answers, and what is to be told where it does not.
+
+        Raises:
+            NotStoppedError: the task has come to its end by itself.
+        """
+        failed, notes, ended = [], [], None
+        try:
+            async with asyncio.timeout(FAILED_QUERIES_S):
+                failed = [QueryFailure(*each) for each in await process.failed_queries()]
+        except TimeoutError:
+            notes.append("whether a query had failed before is not known: the task process does not answer")
+        except (OSError, ZygoteError) as error:
+            ended = error
+            await self._heard_all.wait()  # the last that its process has said, of why it has ended, may be on its way
+        if self._outcome.failure is not None:
+            raise NotStoppedError(f"{self.descriptor.task_name} has failed: {self._outcome.failure.cause}")
+        if self._outcome.finished:
+            raise NotStoppedError(f"{self.descriptor.task_name} has finished by itself")
+        if ended is not None:
+            raise NotStoppedError(f"{self.descriptor.task_name} has ended by itself: {ended}") from ended
+        return failed, notes
 
     async def _release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         """End what the process may have left running in Spark.
@@ -263,6 +331,8 @@ class Task:
         if not driver.alive:
             return
         patience, interrupted = self._services.cancellation_timeout_s, not self._outcome.finished
+        if self._watch is not None:
+            self._watch.task_ended()
         try:
             async with asyncio.timeout(patience + ANSWER_S):
                 if isinstance(endpoint, ClassicEndpoint):
@@ -281,6 +351,10 @@ class Task:
             )
             driver.kill()
             await driver.wait_dead()
+        except DriverCallError:
+            if not await self._examine():
+                raise
+            await driver.wait_dead()  # what the task has left there ends with it
 
     async def _close_behind(self, endpoint: ConnectEndpoint) -> None:
         """Release the session of what has FINISHED: that cannot become untrue any more, whatever comes of this."""
@@ -303,6 +377,7 @@ class Task:
                 self._received(process, message)
             return await process.wait()
         finally:
+            self._heard_all.set()
             watchers += self._leasing
             for watcher in watchers:
                 watcher.cancel()
@@ -335,7 +410,7 @@ class Task:
     async def _end_with_driver(self, process: TaskProcess) -> None:
         driver = self._driver
         await driver.wait_dead()
-        message = f"{driver.info.loss}; its log is {driver.info.log_file}"
+        message = f"{driver.loss}; its log is {driver.info.log_file}"
         self._fail(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
         process.kill()
 
@@ -345,7 +420,13 @@ class Task:
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
-                self.checkpoints.query_started(query_location(message))
+                note = str(message.get("note", ""))
+                self.checkpoints.query_started(query_location(message), int(message["batch"]), was_restored=bool(note))
+                if note:
+                    log.warning("task %s: %s", self.descriptor.task_name, note)
+            case "note":
+                self._note = str(message["text"])
+                log.warning("task %s: %s", self.descriptor.task_name, self._note)
             case "lease":
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)
@@ -353,12 +434,17 @@ class Task:
                 error = message["error"]
                 text = f"streaming query {message['name']} has failed, and the job's code goes on: {error['message']}"
                 self._give_up(FailureKind.USER_CODE, error["type"], text, error["traceback"])
+            case "query_lost":
+                self._give_up(FailureKind.RUNTIME, _QUERY_LOST, lost_query(str(message["name"])))
             case "progress":
                 self._progress = vertex_progress(message["vertices"])
                 self._tell_progress()
             case "finished":
                 result = message["result"]
+                if (lost := result.get("lost_queries")) and not self._is_ending:
+                    self._fail(FailureKind.RUNTIME, _QUERY_LOST, lost_query(str(lost[0])))
                 self._outcome.finish(ResultPartitionInfo(**each) for each in result.get("partitions", ()))
+                self._seen_queries.add_reports(result.get("queries", ()))
                 self._is_batch = not result.get("streaming", True)
                 if self._is_done:
                     self._logs.begin()
@@ -371,8 +457,12 @@ class Task:
     async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
         patience_s = self._services.cancellation_timeout_s
         holder = lease_holder(self.descriptor, self._driver, self._services.host)
-        leases = LocationLeases(self._driver, holder, patience_s, self._files.tell_user)
+        give_up = self._files.tell_user if message.get("is_running") else self._has_no_lease
+        leases = LocationLeases(self._driver, holder, patience_s, self._files.tell_user, give_up)
         await process.answer_lease(int(message["number"]), await leases.request(str(message["location"])))
+
+    def _has_no_lease(self, why: str) -> None:
+        self._give_up(FailureKind.RUNTIME, "LeaseUnknownException", why)
 
     async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
         timeout_s = self._services.no_progress_timeout_s
@@ -387,13 +477,19 @@ class Task:
 
     def _give_up(self, kind: FailureKind, name: str, message: str, traceback: str = "") -> None:
         """One of its queries has failed, or is stuck, and its code goes on."""
-        if self.cancelled or self.checkpoints.is_stopping:
-            return  # its queries are being stopped, and may fail of that
+        if self._is_ending:
+            return
         self._fail(kind, name, message, traceback)
         self._given_up.set()
 
+    @property
+    def _is_ending(self) -> bool:
+        """Whether its queries are being stopped, and may fail of that."""
+        return self.cancelled or self.checkpoints.is_stopping
+
     def _queries_changed(self, queries: tuple[StreamingQuery, ...]) -> None:
         self._queries = queries
+        self._seen_queries.add(queries)
         self._tell_progress()
 
     def _tell_progress(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError, RecipientTerminated
 from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
+from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from blob.cache import BlobCache
 from blob.errors import BlobNotFound
 from blob.offload import Inline, resolve
@@ -14,7 +14,6 @@ from runtime.ids import ExecutionAttemptID, JobID
 from runtime.jobmaster.deployment_message import TaskDeployment, unpack
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.taskexecutor.attempts import AttemptDirectories
-from runtime.taskexecutor.job_connections import JobConnections
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.slot_table import TaskSlotTable
@@ -27,24 +26,26 @@ class TaskExecutorTasks(RpcEndpoint):
 
     slots: TaskSlotTable
     _attempts: AttemptDirectories
-    _connections: JobConnections
     _own_logs: LogKeeper
     _services: TaskServices | None
     _tasks: TaskTable
+    goes = ""
+    """Why this TaskExecutor is about to end; empty while it is not."""
+
+    def refuse_if_it_goes(self) -> None:
+        """Refuse what this TaskExecutor cannot do any more; raises `RecipientTerminated`."""
+        if self.goes:
+            raise RecipientTerminated(f"TaskExecutor {self.name} ends: {self.goes}")
 
     @rpc
-    async def submit_task(self, deployment: TaskDeployment, job_master: FencingToken) -> None:
+    async def submit_task(self, deployment: TaskDeployment) -> None:
         services = self._require_services()
         descriptor = await self._read(deployment, services.blobs)
-        job_id = descriptor.job_id
-        connection = self._connections.find(job_id)
-        if connection is not None and job_master < connection.token:
-            raise FencingError(
-                f"the task comes from a JobMaster that no longer leads job {job_id}", connection.token.epoch
-            )
+        self.fences.check_again()
+        self.refuse_if_it_goes()
         if descriptor.attempt_id in self._tasks:
             return
-        self.slots.check(job_id, descriptor.allocation_id)
+        self.slots.check(descriptor.job_id, descriptor.allocation_id)
         directory = self._attempts.make(descriptor)
         self._tasks.start(descriptor, directory, services, self._own_logs.keeper_of(descriptor))
 
@@ -71,10 +72,7 @@ class TaskExecutorTasks(RpcEndpoint):
     # ------------------------------------------------------------- checkpoints
 
     @rpc_sync
-    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint, job_master: FencingToken) -> None:
-        connection = self._connections.find(job_id)
-        if connection is not None and job_master < connection.token:
-            raise FencingError(f"another JobMaster leads job {job_id} by now", connection.token.epoch)
+    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint) -> None:
         checkpoints = self._tasks.checkpoints(trigger.attempt_id)
         if checkpoints is None:
             raise NoSuchTaskError(f"attempt {trigger.attempt_id} does not run here any more")

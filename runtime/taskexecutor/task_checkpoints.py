@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from runtime.checkpoint.messages import (
     SnapshotType,
     TriggerCheckpoint,
 )
-from runtime.checkpoint.model import QueryLocation, QuerySnapshot
+from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ids import ExecutionAttemptID, JobVertexID
@@ -32,16 +33,46 @@ from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 
 log = logging.getLogger(__name__)
 
-StopQueries = Callable[[bool], Awaitable[list[str]]]
-"""Stops the task's queries, drained or not; returns what whoever asked should know."""
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How a task's queries were stopped.
+
+    Args:
+        notes: what whoever asked should know.
+        drained: whether all of them had worked off what their sources have, if that was asked for.
+    """
+
+    notes: tuple[str, ...] = ()
+    drained: bool = True
+
+
+StopQueries = Callable[[bool], Awaitable[StopReport]]
+"""Stops the task's queries, drained or not.
+
+Raises `NotStoppedError` where none was stopped, `DrainFailedError`, `SparkVehicleError`.
+"""
+
+
+class NotStoppedError(CheckpointError):
+    """No query was stopped: the task has ended, or failed, by itself."""
+
+
+class DrainFailedError(CheckpointError):
+    """The queries were stopped, but one had failed before it had worked off what its sources have."""
 
 
 class StopOutcome(Enum):
-    """What a stop-with-savepoint makes of the end of its task."""
+    """What a stop-with-savepoint makes of the end of its task.
+
+    NOT_ASKED: nothing. COMPLETED: its queries were stopped and are in the savepoint. FAILED: they were stopped, and
+    there is no savepoint. DRAIN_FAILED: as FAILED, for a query had failed, which is the failure of the task.
+    """
 
     NOT_ASKED = "NOT_ASKED"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
+    DRAIN_FAILED = "DRAIN_FAILED"
 
 
 class TaskCheckpoints:
@@ -68,6 +99,7 @@ class TaskCheckpoints:
         self._responder = responder
         self._stop_queries = stop_queries
         self._queries: dict[str, QueryLocation] = {}
+        self._began_at: dict[str, int] = {}
         is_savepoint = restore is not None and bool(restore.savepoint)
         self._previous = {} if restore is None or is_savepoint else {query.name: query for query in restore.queries}
         # After a rollback no checkpoint may be complete before all queries have gone back.
@@ -88,9 +120,20 @@ class TaskCheckpoints:
         """Whether a stop-with-savepoint has begun to stop the queries."""
         return self._stop_outcome is not StopOutcome.NOT_ASKED
 
-    def query_started(self, query: QueryLocation) -> None:
-        """The task is about to start a query, or to start it again."""
+    def query_started(
+        self, query: QueryLocation, batch_id: int = NOTHING_COMMITTED, *, was_restored: bool = False
+    ) -> None:
+        """The task is about to start a query, or to start it again.
+
+        Args:
+            query: the query.
+            batch_id: the last batch that it has committed.
+            was_restored: whether it begins from state that was put back: its next files may be others than before.
+        """
         self._queries[query.name] = query
+        self._began_at[query.name] = batch_id
+        if was_restored:
+            self._previous.pop(query.name, None)
         self._changed.set()
 
     def trigger(self, trigger: TriggerCheckpoint) -> None:
@@ -124,20 +167,30 @@ class TaskCheckpoints:
     async def _take_part(self, trigger: TriggerCheckpoint) -> None:
         # A task without queries runs to its own end.
         is_stop = trigger.trigger.type.ends_the_job and bool(self._queries)
-        notes: tuple[str, ...] = ()
+        report = StopReport()
         try:
             self._check_locations()
             if is_stop:
                 self._stop_outcome = StopOutcome.FAILED  # until it is known to have been done
-                notes = tuple(await self._stop_queries(_drains(trigger)))
+                report = await self._stop_queries(_drains(trigger))
             queries, duration_ms = await self._snapshot(trigger)
         except (CheckpointError, SparkVehicleError, OSError) as error:
+            if isinstance(error, NotStoppedError):
+                self._stop_outcome = StopOutcome.NOT_ASKED
+            elif isinstance(error, DrainFailedError):
+                self._stop_outcome = StopOutcome.DRAIN_FAILED
             log.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
             await self._responder.decline(DeclineCheckpoint(trigger.checkpoint_id, self._attempt_id, str(error)))
             return
         self._taken[trigger.checkpoint_id] = queries
         ack = AcknowledgeCheckpoint(
-            trigger.checkpoint_id, self._attempt_id, trigger.trigger, queries, notes, duration_ms
+            trigger.checkpoint_id,
+            self._attempt_id,
+            trigger.trigger,
+            queries,
+            report.notes,
+            duration_ms,
+            report.drained,
         )
         outcome = await self._responder.acknowledge(ack, trigger.timeout_s, until_decided=is_stop)
         if is_stop and outcome is CheckpointOutcome.COMPLETED:
@@ -179,7 +232,8 @@ class TaskCheckpoints:
         taken = []
         for query in queries:
             target = directory / directory_name(query.name)
-            taken.append(take_snapshot(query, target, self._previous.get(query.name)))
+            previous, began_at = self._previous.get(query.name), self._began_at[query.name]
+            taken.append(take_snapshot(query, target, previous, loaded=began_at))
         return taken
 
 

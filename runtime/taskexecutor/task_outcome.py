@@ -10,6 +10,7 @@ from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import JobKind
 from runtime.jobmaster.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor, TaskExecutionState
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.spark.query_stop import StoppedQueries
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.task_checkpoints import StopOutcome
 from runtime.taskexecutor.task_spec import describe_exit
@@ -78,3 +79,22 @@ class TaskOutcome:
     def _ended_itself_well(self, status: int | None) -> bool:
         """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
         return status == 0 and self._descriptor.kind is JobKind.SCRIPT
+
+
+def lost_query(name: str) -> str:
+    """Return what is told of a query that has ended, though neither the job's code nor the cluster has stopped it."""
+    return (
+        f"streaming query {name} has ended, and neither the job's code nor the cluster has stopped it: it goes on from "
+        "its last batch when the task is restarted"
+    )
+
+
+def stop_notes(stopped: StoppedQueries) -> list[str]:
+    """Return what whoever has stopped a job's queries should know of them."""
+    return [
+        *(f"query {name} had not worked off all that its sources have in time" for name in stopped.undrained),
+        *(
+            f"query {name} was stopped by force in the middle of a batch, which is done again from there"
+            for name in stopped.forced
+        ),
+    ]

@@ -72,7 +72,9 @@ class TaskStarter:
                 env=self._services.task_env,
             )
 
-        taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
+        taken = None  # those that are ready are attached to the shared driver
+        if driver is self._services.driver:
+            taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
             return process, taken.endpoint
         endpoint: SparkEndpoint

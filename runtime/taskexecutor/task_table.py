@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from actors.errors import ActorError
 from actors.process.log_context import log_context
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.gateways.errors import GatewayError
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
 )
+from runtime.jobmaster.execution_state import ErrorInfo
 from runtime.spark import TaskProcess
 from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
 from runtime.taskexecutor.job_connections import JobConnections
@@ -43,6 +45,7 @@ class TaskTable:
         self._runs: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
         self._reports: dict[ExecutionAttemptID, asyncio.Task[None]] = {}
         self._unreported: dict[ExecutionAttemptID, tuple[JobID, ExecutionReport]] = {}
+        self._holds_back = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -130,11 +133,31 @@ class TaskTable:
         for attempt_id in [attempt for attempt, (job, _) in self._unreported.items() if job == job_id]:
             del self._unreported[attempt_id]
 
-    async def last_words(self, timeout: float) -> None:
-        """Wait until all that runs has ended and all ends are told, at most *timeout* seconds for either."""
-        for work in (self._runs, self._reports):
-            if work:
-                await asyncio.wait(work.values(), timeout=timeout)
+    def hold_ends_back(self) -> None:
+        """From here on no end of an attempt is told before `last_words`."""
+        self._holds_back = True
+
+    async def last_words(self, cause: ErrorInfo, timeout: float) -> None:
+        """Wait until all that runs has ended; then tell each JobMaster these ends, and that this TaskExecutor goes.
+
+        Both at once: a JobMaster that knew of the ends alone would restart its tasks here.
+
+        Args:
+            cause: why this TaskExecutor goes.
+            timeout: seconds to wait for the tasks, and again for the JobMasters.
+        """
+        if self._runs:
+            await asyncio.wait(self._runs.values(), timeout=timeout)
+        told = []
+        for job_id in self._connections.jobs():
+            connection = self._connections.find(job_id)
+            if connection is not None:
+                ends = [report.state for job, report in self._unreported.values() if job == job_id]
+                told += [connection.gateway.update_task_execution_state(state) for state in ends]
+                connection.gateway.disconnect_task_manager(ResourceID(self._endpoint.name), cause)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*told, return_exceptions=True)
 
     def _of_job(self, job_id: JobID) -> list[Task]:
         return [task for task in self._tasks.values() if task.descriptor.job_id == job_id]
@@ -146,6 +169,8 @@ class TaskTable:
                 self._idle.set()
             self._endpoint.log.info("%s of job %s is %s", task.descriptor.task_name, job_id, state.state.value)
             self._unreported[state.attempt_id] = job_id, task.report()
+            if self._holds_back:
+                return
         attempt_id = state.attempt_id
         self._reports[attempt_id] = report = self._endpoint.spawn(
             self._report(job_id, state), f"reporting {state.state.value}"

@@ -33,7 +33,6 @@ from runtime.dispatcher.archive import FileArchivedExecutionGraphStore
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.dispatcher.retention import Retention
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import TaskExecutorHeartbeat
 from runtime.ha.fenced import FencedWriter
 from runtime.ha.keys import ClusterKeys
@@ -167,11 +166,12 @@ async def _dispatcher(
         "dispatcher",
         ha=RedisHaServices(url, "c", scratch / "ha", lease=LEASE_S, timeout=LEASE_S),
         receptionist=directory,
-        master=service.gateway(master.address, MasterGateway),
+        master_address=str(master.address),
         blob=BlobAddress(*blob_server.address),
         blobs=BlobClient(blob_server.address, secret),
         archive=FileArchivedExecutionGraphStore(Retention(1000, 1 << 30, 3600.0), archive),
         log_dir=scratch,
+        savepoint_dir=scratch,
         sweep_interval_s=3600.0,
         starts_at_once=2,
     )

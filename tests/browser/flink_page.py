@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tests.flink_package import web_files
 from tests.rest_client import RestClient
+from tests.waiting import PATIENCE_S
 
 _PASSED_ON = ("content-type", "content-length", "transfer-encoding")
 
@@ -38,7 +39,7 @@ def flink_page(rest: RestClient) -> Iterator[str]:
 
         def _pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
+            connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE_S)
             try:
                 headers = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}
                 connection.request(self.command, self.path, body, {**headers, "Authorization": f"Bearer {rest.token}"})

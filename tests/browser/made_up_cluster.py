@@ -59,6 +59,7 @@ from runtime.metrics.store import MetricStore
 from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
 from runtime.stack_samples import FoldedStack, StackProfile
+from tests.unit.metric_values import JVM
 
 HOSTILE = "<img src=x onerror=document.title='hacked'>\"'&lt;script&gt;"
 LONG = "a-name-without-any-space-in-it-" * 5
@@ -95,7 +96,7 @@ def _checkpoints() -> CheckpointStatsSnapshot:
         latest_savepoint=kept,
         latest_failed=lost,
         latest_restored=RestoredCheckpointStats(6, began, False, ""),
-        history=(running, lost, kept, done),
+        history=(running, lost, kept, done, replace(done, id=6, discarded=True)),
     )
 
 
@@ -218,6 +219,10 @@ class MadeUpCluster:
             name = f"batch-{number} of {count}"
             self.graphs[job_id] = _job(job_id, name, JobStatus.FINISHED, _now() - 10_000, main=(_S.FINISHED, ()))
 
+    def add_namesake(self, job_id: JobID) -> None:
+        """One more running job called as others are."""
+        self.graphs[job_id] = _job(job_id, "namesake", JobStatus.RUNNING, _now(), main=(_S.RUNNING, ()))
+
     def set_status(self, job_id: JobID, status: JobStatus) -> None:
         """The job has another state from now on."""
         graph = self.graphs[job_id]
@@ -298,7 +303,16 @@ class MadeUpCluster:
     async def task_manager(self, resource_id: ResourceID) -> TaskManagerInfo:
         if resource_id not in ("tm-1", "tm-2"):
             raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered")
-        metrics = TaskManagerMetrics(60 << 20, 12.5, 9, 40, 900 << 20, 80.0, 3)
+        metrics = TaskManagerMetrics(
+            60 << 20,
+            12.5,
+            9,
+            40,
+            900 << 20,
+            80.0,
+            3,
+            {**JVM, "Memory.Heap.Used": 300 << 20, "Memory.Heap.Max": 1 << 30},
+        )
         heard = _now() - 900
         return TaskManagerInfo(
             self._registration(resource_id),
@@ -311,7 +325,7 @@ class MadeUpCluster:
         )
 
     async def task_manager_logs(self, resource_id: ResourceID) -> list[LogInfo]:
-        return [LogInfo("taskexecutor", 9_000), LogInfo("spark", 120_000)]
+        return [LogInfo("taskexecutor", 9_000, _now()), LogInfo("spark", 120_000, _now())]
 
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         if name not in ("taskexecutor", "spark"):
@@ -335,7 +349,9 @@ class MadeUpCluster:
         return LogChunk(whole[offset:], len(whole))
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
-        return ThreadDump(1, (ThreadInfo("MainThread", '  File "a.py", line 3, in wait'), ThreadInfo("beats", "  …")))
+        return ThreadDump(
+            4121, (ThreadInfo("MainThread", '  File "a.py", line 3, in wait', "WAITING"), ThreadInfo("beats", "  …"))
+        )
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         return self.log.encode()[offset:], attempt.state.is_terminal
@@ -347,6 +363,7 @@ class MadeUpCluster:
         processes = (
             ProcessView("dispatcher", "dispatcher", 4101, f"{_SYSTEM}/user/dispatcher", 1, "leader"),
             ProcessView("resourcemanager", "resourcemanager", 4102, f"{_SYSTEM}/user/resourcemanager", 0, "standby"),
+            ProcessView(f"jobmaster-{RUNNING}", "jobmaster", 4104, f"{_SYSTEM}/user/jobmaster-{RUNNING}", 0, "leader"),
             ProcessView("worker-2", "worker", 0, "", is_stopped=True),
         )
         return ClusterStatus("made-up", "0.1.0", _SYSTEM, _now() - 90_000, processes)
@@ -359,6 +376,9 @@ class MadeUpCluster:
         return {
             "dispatcher": ProcessActors(4101, 4, 5, (own, leads)),
             "resourcemanager": None,
+            f"jobmaster-{RUNNING}": ProcessActors(
+                4104, 2, 0, (ActorInfo("/user/jobmaster", "JobMaster", True, 3, 0, 0),)
+            ),
             "tm-1": ProcessActors(4121, 2, 0, (own, worker)),
         }
 

@@ -26,6 +26,7 @@ def test_charts_grow_by_a_point_for_each_batch(visitor: Visitor) -> None:
         expect(page.get_by_role("img", name=re.compile(f"^{title}: "))).to_be_visible()
     expect(page.get_by_text("1 batch since this page looks on.")).to_be_visible()
     rows = page.get_by_role("img", name=re.compile("^Rows per second: in 513, done 369"))
+    expect(rows.locator("text")).to_have_count(2)  # how high, and when; not twice the same time
     expect(rows.locator("circle")).to_have_count(2)  # a value alone is a dot, a line needs two
     cluster.end_batch(42, BackPressureLevel.LOW)
     expect(page.get_by_text("2 batches since this page looks on.")).to_be_visible()

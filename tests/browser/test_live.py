@@ -174,7 +174,7 @@ def test_a_job_goes_back_to_a_checkpoint_or_says_why_not(visitor: Visitor) -> No
     row = page.locator("tr", has=page.get_by_role("link", name="Begin a job from it"))
     row.get_by_role("button", name="Roll back").press("Enter")
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("restart from its savepoint /savepoints/savepoint-222222-aa")
+    expect(dialog).to_contain_text("restart from its savepoint file:/savepoints/savepoint-222222-aa")
     assert cluster.rolled_back == []  # nothing happens before the question is answered
     dialog.get_by_role("button", name="Roll back").click()
     expect(dialog.get_by_role("alert")).to_contain_text(f"files that the sink has lost {HOSTILE}")
@@ -193,7 +193,7 @@ def test_savepoints_are_made_and_it_is_said_what_became_of_them(visitor: Visitor
     expect(page.get_by_role("status")).to_have_text("The savepoint is being made…")
     expect(page.get_by_role("button", name="Take a checkpoint")).to_be_disabled()
     cluster.operation_state = OperationState.COMPLETED
-    expect(page.get_by_role("status")).to_have_text("The savepoint: /savepoints/new")
+    expect(page.get_by_role("status")).to_have_text("The savepoint: file:/savepoints/new")
     cluster.operation_state = OperationState.FAILED
     page.get_by_role("button", name="Stop with a savepoint").click()
     assert len(cluster.triggered) == 1  # nothing is stopped before the question is answered
@@ -209,7 +209,7 @@ def test_savepoints_are_made_and_it_is_said_what_became_of_them(visitor: Visitor
     ]
     assert len({trigger.trigger_id for _, trigger in cluster.triggered}) == 3
     page.get_by_role("link", name="Begin a job from it").click()
-    expect(page.get_by_label("Savepoint to begin from")).to_have_value("/savepoints/savepoint-222222-aa")
+    expect(page.get_by_label("Savepoint to begin from")).to_have_value("file:/savepoints/savepoint-222222-aa")
     assert visitor.problems == []
     visitor.go(f"#/jobs/{RUNNING}/checkpoints")
     expect(page.get_by_text("This job has no checkpoints.")).to_be_visible()

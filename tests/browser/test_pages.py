@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
+from runtime.ids import JobID
 from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, WAITING, vertex_id
 
 if TYPE_CHECKING:
@@ -143,7 +145,7 @@ def test_a_graph_tells_states_and_progress_in_words(visitor: Visitor) -> None:
 def test_checkpoints_and_savepoints_are_listed_with_what_became_of_them(visitor: Visitor) -> None:
     visitor.go(f"#/jobs/{STREAMING}/checkpoints")
     rows = visitor.page.locator("tbody tr")
-    expect(rows).to_have_count(4)
+    expect(rows).to_have_count(5)
     for row, texts in enumerate(
         (("10", "checkpoint"), ("9", "no room", HOSTILE), ("8", "savepoint", "/savepoints/savepoint-222222-aa"), ("7",))
     ):
@@ -186,3 +188,97 @@ def test_a_chosen_theme_stays(visitor: Visitor) -> None:
     visitor.page.reload()
     expect(visitor.page.get_by_role("button", name="Theme: dark")).to_be_visible()
     assert ground() == dark
+
+
+def test_a_stream_without_an_end_has_no_share_of_a_whole(visitor: Visitor) -> None:
+    visitor.go(f"#/jobs/{STREAMING}")
+    box = visitor.page.get_by_role("link", name=re.compile("^main: .*, 13 Spark tasks done, "))
+    expect(box).to_be_visible()
+    assert box.locator(".meter-all").count() == 0
+    row = visitor.page.get_by_role("region", name="Tasks").locator("tbody tr").first
+    expect(row).to_contain_text("13 Spark tasks done")
+    assert row.locator(".meter").count() == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_progress_has_one_colour_in_the_graph_and_in_the_table(open_window: Callable[..., Visitor], theme: str) -> None:
+    visitor = open_window(theme=theme)
+    visitor.go(JOB)
+    colour = "node => getComputedStyle(node).fill"
+    drawn = visitor.page.locator("a.node", has_text="join").locator("rect").last.evaluate(colour)
+    row = visitor.page.get_by_role("region", name="Tasks").locator(
+        "tbody tr", has=visitor.page.get_by_role("rowheader", name="join", exact=True)
+    )
+    assert row.locator(".meter rect").last.evaluate(colour) == drawn
+
+
+def test_jobs_of_one_name_are_told_apart_by_their_ids(visitor: Visitor) -> None:
+    for number in range(2):
+        visitor.stage.cluster.add_namesake(JobID(f"{number}abc" * 8))
+    visitor.go("#/jobs")
+    rows = visitor.page.locator("tr", has_text="namesake")
+    expect(rows).to_have_count(2)
+    ids = sorted(rows.nth(number).locator("code").inner_text() for number in range(2))
+    assert ids == ["0abc0abc", "1abc1abc"]
+
+
+def test_the_job_of_a_job_master_is_a_link(visitor: Visitor) -> None:
+    for address in ("#/masters", "#/actors"):
+        visitor.go(address)
+        visitor.page.locator("main").get_by_role("link", name=re.compile(RUNNING)).first.click()
+        expect(visitor.page.locator("h1")).to_have_text("count-flights")
+
+
+def test_it_is_said_why_a_checkpoint_cannot_be_rolled_back_to(visitor: Visitor) -> None:
+    visitor.go(f"#/jobs/{STREAMING}/checkpoints")
+    expect(visitor.page.locator("tbody tr").last).to_contain_text("Discarded")
+    expect(visitor.page.locator("main")).to_contain_text("execution.checkpointing.num-retained")
+    failed = visitor.page.locator("tbody tr").nth(1)
+    expect(failed).to_contain_text("Nothing was kept")
+
+
+def test_nothing_vanishes_where_there_is_little_room(open_window: Callable[..., Visitor]) -> None:
+    visitor = open_window(390)
+    page = visitor.page
+
+    def in_sight(address: str, *titles: str) -> None:
+        """The values of the last row under these titles, each with its title beside it."""
+        visitor.go(address)
+        for title in titles:
+            cell = page.locator(f"tbody tr:last-child td[data-title='{title}']").last
+            expect(cell).to_be_visible()
+            box = cell.bounding_box()
+            assert box is not None, title
+            assert 0 <= box["x"] < box["x"] + box["width"] <= 390, (title, box)
+            assert cell.evaluate("node => getComputedStyle(node, '::before').content") == f'"{title}"'
+
+    in_sight(f"#/jobs/{STREAMING}/checkpoints", "Triggered", "Duration", "Size", "Path", "Restore")
+    in_sight(f"{JOB}/tasks/{vertex_id('join')}", "Started", "Profile", "Duration", "Task executor")
+    in_sight("#/jobs", "Started", "Duration", "Tasks")
+    in_sight("#/taskmanagers", "Memory", "Last heartbeat")
+    assert visitor.problems == []
+
+
+def test_a_thread_dump_names_its_process_and_the_state_of_each_thread(visitor: Visitor) -> None:
+    visitor.go("#/taskmanagers/tm-1/thread-dump")
+    expect(visitor.page.locator("main")).to_contain_text("Process 4121")
+    expect(visitor.page.locator("summary").first).to_have_text("MainThread waiting")
+    visitor.go("#/masters/thread-dump")
+    expect(visitor.page.locator("main")).to_contain_text(f"Process {os.getpid()}")
+
+
+def test_an_unknown_route_is_connected_too(visitor: Visitor) -> None:
+    visitor.go("#/nowhere")
+    expect(visitor.page.locator("#connection")).to_have_text("Live")
+    assert visitor.problems == []
+
+
+def test_words_are_those_of_the_field(visitor: Visitor) -> None:
+    for address, words in (
+        ("#/", ("Recently ended", "Last heartbeat")),
+        ("#/taskmanagers/tm-1", ("Last heartbeat", "Task executor memory (resident)", "Spark driver heap")),
+        (JOB, ("Waiting for",)),
+    ):
+        visitor.go(address)
+        for text in words:
+            expect(visitor.page.locator("main").get_by_text(text, exact=True).first).to_be_visible()

@@ -24,7 +24,12 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 
 # What the page complains of when it is left while it still draws, whoever it asks: it measures a graph that it has just
 # taken out of itself (d3-zoom), and lays out an editor that is gone (its debounced observer of sizes).
-FLINKS_OWN = ("Could not resolve relative length", "Cannot read properties of null (reading 'layout')")
+FLINKS_OWN = (
+    "Could not resolve relative length",
+    "Cannot read properties of null (reading 'layout')",
+    "/profiler",  # which is off
+    "Failed to load resource: the server responded with a status of 404 (Not Found)",  # told with its address too
+)
 
 STREAM = """\
 from pyspark.sql import SparkSession
@@ -69,7 +74,7 @@ CLUSTER = [
     ("task-manager/{tm}/log-list", "/taskmanagers/{tm}/logs", "td >> text=spark"),
     ("task-manager/{tm}/log-list/spark", "/taskmanagers/{tm}/logs/spark", ".view-line >> text=SparkContext"),
     ("task-manager/{tm}/thread-dump", "/taskmanagers/{tm}/thread-dump", ".view-line >> text=MainThread"),
-    ("task-manager/{tm}/profiler", "/taskmanagers/{tm}/profiler", "text=Create Profiling Instance"),
+    ("task-manager/{tm}/profiler", "/taskmanagers/{tm}/profiler", "button[disabled] >> text=Create Profiling Instance"),
     ("job-manager/metrics", "/jobmanager/metrics", "text=JVM Heap"),
     ("job-manager/config", "/jobmanager/config", "text=cluster.runtime-dir"),
     ("job-manager/logs", "/jobmanager/log", ".view-line >> text=receptionist"),
@@ -77,7 +82,7 @@ CLUSTER = [
     ("job-manager/log", "/jobmanager/logs", "td >> text=dispatcher.log"),
     ("job-manager/log/rest.log", "/jobmanager/logs/rest.log", ".view-line >> text=API"),
     ("job-manager/thread-dump", "/jobmanager/thread-dump", ".view-line >> text=MainThread"),
-    ("job-manager/profiler", "/jobmanager/profiler", "text=Create Profiling Instance"),
+    ("job-manager/profiler", "/jobmanager/profiler", "button[disabled] >> text=Create Profiling Instance"),
 ]
 JOB = [
     ("exceptions", "/jobs/{job}/exceptions", "text=Exception History"),

@@ -16,10 +16,11 @@ import pytest
 
 from actors import ActorRef, DeadLetter, Identify, Props
 from actors.testkit import DeterministicSystem, TestProbe
+from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
 
-DEADLINE_S = 10.0
+DEADLINE_S = PATIENCE_S
 QUIET_S = 0.15
 """How long a test that expects silence listens, in seconds."""
 

@@ -32,7 +32,7 @@ Without a counterpart here:
 | Pykka | `tell` to a dead actor raises | a remote sender cannot know; the message is a dead letter, an `ask` fails |
 | Pykka | the first unhandled exception stops the actor | Akka's default: its supervisor restarts it |
 | Pykka | `map`, `filter`, `reduce` and `join` of futures | an `Ask` can be awaited: asyncio has them |
-| Pykka | a `BaseException` stops all actors | it fails its own actor, and is escalated |
+| Pykka | a `BaseException` stops all actors | it fails its own actor, and is escalated; `sys.exit()` stops that actor |
 | Thespian | capabilities and requirements of actors | placement is said by `Props`, other systems by their address |
 | Thespian | `loadActorSource`, source authorities | code never travels |
 | Thespian | troupes, `ActorTypeDispatcher`, `initializing_messages` | routers; `match`; arguments of `Props` |

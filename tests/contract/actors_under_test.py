@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from actors import Actor, ActorRef, Props, message
@@ -30,13 +31,33 @@ class KnownError(Exception):
     """An error that travels as itself."""
 
 
-class SecretError(Exception):
-    """An error that nobody has registered for travelling."""
+class PlainError(Exception):
+    """An error that nobody has registered for travelling, with plain arguments."""
+
+
+class SecretError(LookupError):
+    """An error that cannot be rebuilt in another process, for it holds a lock."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
 
 
 ERRORS: dict[str, type[BaseException]] = {
     kind.__name__: kind
-    for kind in (ValueError, KeyError, LookupError, ArithmeticError, TypeError, KnownError, SecretError)
+    for kind in (
+        ValueError,
+        KeyError,
+        LookupError,
+        ArithmeticError,
+        ZeroDivisionError,
+        OSError,
+        TypeError,
+        KnownError,
+        PlainError,
+        SecretError,
+        SystemExit,
+    )
 }
 
 

@@ -12,13 +12,27 @@ import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
-from actors.rpc.security import authenticate_client_socket
+from actors.rpc.records import TAG_SIZE, Tags
+from actors.rpc.security import TARGET_SIZE, authenticate_client_socket
 from blob.client import BlobClient
-from blob.protocol import RESPONSE_SIZE, SERVICE, Response
+from blob.errors import BlobProtocolError
+from blob.key import DIGEST_SIZE
+from blob.protocol import (
+    INLINE_CONTENT,
+    REQUEST_SIZE,
+    RESPONSE_SIZE,
+    SERVICE,
+    Operation,
+    Request,
+    Response,
+    Status,
+)
 from blob.server import BlobServer
 from blob.settings import BlobServerOptions
 from blob.store import BlobStore
+from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
 SECRET = b"the secret of this test cluster"
@@ -32,7 +46,7 @@ def digest_of(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     """Wait for *condition*, or fail."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -75,7 +89,7 @@ class Served:
         self._loop.close()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def client(self, **options: Any) -> BlobClient:
         return BlobClient(self.server.address, SECRET, **{"retries": 1, "timeout": 10.0, **options})
@@ -89,14 +103,56 @@ class Served:
         )
 
 
+class _Tagger:
+    """Puts the tags into a client's stream of requests, contents and digests, wherever it is cut."""
+
+    def __init__(self, tags: Tags) -> None:
+        self._tags = tags
+        self._message = b""
+        self._due = REQUEST_SIZE
+        self._content = 0
+        self._length = 0
+
+    def feed(self, data: bytes) -> bytes:
+        tagged = b""
+        while data:
+            piece = data[: self._content or self._due - len(self._message)]
+            data = data[len(piece) :]
+            tagged += piece
+            if self._content:
+                self._content -= len(piece)
+            else:
+                self._message += piece
+            if len(self._message) == self._due:
+                tagged += self._tags.next(self._message)
+                self._after(self._message)
+        return tagged
+
+    def _after(self, message: bytes) -> None:
+        self._message, self._due = b"", REQUEST_SIZE
+        if len(message) == REQUEST_SIZE:
+            with contextlib.suppress(BlobProtocolError):
+                request = Request.decode(message)
+                if request.operation is Operation.PUT:
+                    self._due, self._content, self._length = DIGEST_SIZE, request.length, request.length
+
+    def answered(self, response: Response) -> None:
+        """The server has said how much of a content it has already, or that it wants none of a large one."""
+        if response.status is Status.CONTINUE:
+            self._content = self._length - response.length
+        elif self._length > INLINE_CONTENT:
+            self._message, self._due, self._content = b"", REQUEST_SIZE, 0
+
+
 class RawPeer:
     """An authenticated connection for frames that no client would send."""
 
     def __init__(self, address: tuple[str, int], secret: bytes = SECRET, tls: ssl.SSLContext | None = None) -> None:
-        self.sock = socket.create_connection(address, timeout=10)
+        self.sock = socket.create_connection(address, timeout=PATIENCE_S)
         if tls is not None:
             self.sock = tls.wrap_socket(self.sock)
-        authenticate_client_socket(self.sock, secret, SERVICE)
+        sends, self._receives = authenticate_client_socket(self.sock, secret, SERVICE).tags()
+        self._tagger = _Tagger(sends) if tls is None else None
 
     def __enter__(self) -> RawPeer:
         return self
@@ -105,7 +161,7 @@ class RawPeer:
         self.sock.close()
 
     def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
+        self.sock.sendall(data if self._tagger is None else self._tagger.feed(data))
 
     def receive(self, size: int) -> bytes:
         data = b""
@@ -117,8 +173,16 @@ class RawPeer:
         return data
 
     def response(self) -> tuple[Response, str]:
-        response, detail_size = Response.decode(self.receive(RESPONSE_SIZE))
-        return response, self.receive(detail_size).decode()
+        response, detail_size = Response.decode(self._message(RESPONSE_SIZE))
+        detail = self._message(detail_size) if detail_size else b""
+        if self._tagger is not None:
+            self._tagger.answered(response)
+        return response, detail.decode()
+
+    def _message(self, size: int) -> bytes:
+        message = self.receive(size)
+        assert self._tagger is None or self._receives.fits(message, self.receive(TAG_SIZE))
+        return message
 
 
 def is_closed(sock: socket.socket) -> bool:
@@ -130,7 +194,10 @@ def is_closed(sock: socket.socket) -> bool:
 
 
 class CuttingProxy:
-    """Passes connections on to a server and cuts each of the first *cuts* after so many bytes, down or upstream."""
+    """Passes connections on to a server and cuts each of the first *cuts* after so many bytes, down or upstream.
+
+    A connection that is passed on is refused; until `close`, the clients and servers of this process take it.
+    """
 
     def __init__(self, target: tuple[str, int], cuts: int, after: int, *, upstream: bool = False) -> None:
         self._target = target
@@ -140,6 +207,8 @@ class CuttingProxy:
         self.connections = 0
         self.bytes_to_client = 0
         self.bytes_to_server = 0
+        self._accepted = mock.patch("actors.rpc.security._target", return_value=bytes(TARGET_SIZE))
+        self._accepted.start()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -182,5 +251,6 @@ class CuttingProxy:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self._accepted.stop()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

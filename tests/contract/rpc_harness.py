@@ -20,12 +20,14 @@ from actors.rpc import wire
 from actors.rpc.codec import wire_error
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.gateway import Ask, FencedRpcGateway, RpcGateway, rpc, rpc_sync, rpc_tell
-from actors.rpc.security import authenticate_client_socket
+from actors.rpc.security import ClientHandshake, authenticate_client_socket
 from actors.rpc.service import RpcConfig, RpcService
+from tests.handshakes import Records
+from tests.waiting import PATIENCE_S
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 OTHER_SECRET = b"fedcba9876543210fedcba9876543210"
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 T = TypeVar("T")
 
@@ -275,8 +277,9 @@ class RawPeer:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
         self._decoder = wire.FrameDecoder(1 << 30)
         self._received: list[list[Any]] = []
+        self.records: Records | None = None
         if secret is not None:
-            authenticate_client_socket(self.sock, secret, "rpc")
+            self.authenticated(authenticate_client_socket(self.sock, secret, "rpc"))
 
     def __enter__(self) -> RawPeer:
         return self
@@ -284,8 +287,12 @@ class RawPeer:
     def __exit__(self, *exc_info: object) -> None:
         self.sock.close()
 
+    def authenticated(self, handshake: ClientHandshake) -> None:
+        """From here on what is said goes into records."""
+        self.records = Records.of_client(handshake, self.sock)
+
     def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
+        self.sock.sendall(data if self.records is None else self.records.seal(data))
 
     def send_message(self, message: Any) -> None:
         self.send(frame(msgpack.packb(message)))
@@ -295,6 +302,8 @@ class RawPeer:
             data = self.sock.recv(1 << 16)
             if not data:
                 raise ConnectionError("closed")
+            if self.records is not None:
+                data = self.records.feed(data)
             self._received.extend(self._decoder.feed(data))
         return self._received.pop(0)
 

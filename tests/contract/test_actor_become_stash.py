@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from actors import Actor, ActorRef, DeadLetter, PoisonPill, UnhandledMessage
+from actors import Actor, ActorRef, DeadLetter, PoisonPill, Terminated, UnhandledMessage
 from tests.contract.actor_harness import QUIET_S, World, everywhere
 from tests.contract.actors_under_test import ERRORS, Fail, Silent
 
@@ -176,6 +176,58 @@ def test_poison_pill_is_not_stashed(world: World) -> None:
     door.tell("a")
     door.tell(PoisonPill())
     world.wait_stopped(door)
+
+
+class Mourner(Actor):
+    """Stashes whatever comes, until it is told to be open, or to be open after a restart."""
+
+    def __init__(self, probe: ActorRef, watched: ActorRef) -> None:
+        self.probe = probe
+        self.context.watch(watched)
+        self.watched = watched
+        self.timers.start_single_timer("once", "tick", 0.0)
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case "open":
+                self.context.become(self.opened)
+                self.context.unstash_all()
+            case "unwatch":
+                self.context.unwatch(self.watched)
+            case Fail(kind, text):
+                raise ERRORS[kind](text)
+            case _:
+                self.context.stash()
+                self.probe.tell("stashed")
+
+    def opened(self, message: Any) -> None:
+        self.probe.tell(("received", message))
+
+
+@everywhere
+def test_terminated_and_ticks_are_stashed(world: World) -> None:
+    """Akka: a Terminated or a timer's message that was stashed is received when the stash is taken back."""
+    probe, watched = world.probe(), world.spawn(Silent)
+    mourner = world.spawn(Mourner, probe.ref, watched)
+    probe.expect_msg("stashed")
+    world.system.stop(watched)
+    probe.expect_msg("stashed")
+    mourner.tell("open")
+    assert probe.receive_n(1) == [("received", "tick")]
+    ((_, terminated),) = probe.receive_n(1)
+    assert isinstance(terminated, Terminated)
+    assert terminated.actor == watched
+
+
+def test_unwatch_and_the_stash(world: World) -> None:
+    """Ours: a Terminated in the stash is not received once its actor is not watched any more."""
+    probe, watched = world.probe(), world.spawn(Silent)
+    mourner = world.spawn(Mourner, probe.ref, watched)
+    world.system.stop(watched)
+    probe.receive_n(2)
+    for what in ("unwatch", "open", "last"):
+        mourner.tell(what)
+    assert probe.receive_n(2) == [("received", "tick"), ("received", "last")]
 
 
 def test_unhandled_is_published(world: World) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from actors import Actor, ActorRef, ActorSystem, Kill, PoisonPill, Props, Terminated
+from actors import Actor, ActorRef, ActorSystem, AskTimeout, Kill, PoisonPill, Props, Terminated
 from tests.contract.actor_harness import QUIET_S, World, everywhere, on_pinned
 from tests.contract.actors_under_test import Boss, Echo, Fail, Quiet, Worker
+from tests.waiting import PATIENCE_S
 
 
 class Watcher(Actor):
@@ -290,7 +291,7 @@ def test_ask_of_a_killed_process(world: World) -> None:
     ask = worker.ask("no reply", 60.0)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ConnectionError):
-        ask.result(10.0)
+        ask.result(PATIENCE_S)
 
 
 def test_killed_process_of_many() -> None:
@@ -305,3 +306,83 @@ def test_killed_process_of_many() -> None:
         ended = [each.actor for each in probe.receive_n(5)]
         assert sorted(ended) == sorted(refs)
         assert doomed.ask(doomed.spawn(Echo), "a new process") == "a new process"
+
+
+class Clerk(Actor):
+    """Watches whoever asks, at once or when it is told to, and tells the probe of their ends."""
+
+    def __init__(self, probe: ActorRef) -> None:
+        self.probe = probe
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case "watch":
+                self.asker = self.context.watch(self.sender)
+            case "watch and reply":
+                self.asker = self.context.watch(self.sender)
+                self.reply("done")
+            case "reply":
+                self.asker = self.sender
+                self.reply("done")
+            case "watch it now":
+                self.context.watch(self.asker)
+            case "unwatch it":
+                self.context.unwatch(self.asker)
+            case Terminated(actor):
+                self.probe.tell(("ended", actor == self.asker))
+
+
+@everywhere
+def test_asker_that_was_answered(world: World) -> None:
+    """Akka: an asker that is watched has terminated when it has its reply."""
+    probe = world.probe()
+    clerk = world.spawn(Clerk, probe.ref)
+    assert world.ask(clerk, "watch and reply") == "done"
+    probe.expect_msg(("ended", True))
+
+
+@everywhere
+def test_asker_that_has_no_time_left(world: World) -> None:
+    """Akka: an asker that is watched has terminated when its time is over."""
+    probe = world.probe()
+    clerk = world.spawn(Clerk, probe.ref)
+    with pytest.raises(AskTimeout):
+        world.ask(clerk, "watch", 0.05)
+    probe.expect_msg(("ended", True))
+
+
+@everywhere
+def test_asker_that_is_gone(world: World) -> None:
+    """Akka: whoever watches an asker that waits no more is told at once."""
+    probe = world.probe()
+    clerk = world.spawn(Clerk, probe.ref)
+    assert world.ask(clerk, "reply") == "done"
+    clerk.tell("watch it now")
+    probe.expect_msg(("ended", True))
+
+
+def test_asker_that_is_not_watched_any_more(world: World) -> None:
+    """Akka: an asker can be unwatched."""
+    probe = world.probe()
+    clerk = world.spawn(Clerk, probe.ref)
+    ask = clerk.ask("watch", 0.2)
+    clerk.tell("unwatch it")
+    with pytest.raises(AskTimeout):
+        ask.result()
+    probe.expect_no_msg(QUIET_S)
+
+
+class Passing(Actor):
+    """Has another watch whoever asks, and answer."""
+
+    def receive(self, message: Any) -> None:
+        message.tell(("watch", self.sender), self.sender)
+
+
+@everywhere
+def test_asker_of_another_actor(world: World) -> None:
+    """Ours: an asker that was passed on is watched from wherever the watcher lives."""
+    probe = world.probe()
+    watcher = world.spawn(Watcher, probe.ref)
+    assert world.ask(world.spawn(Passing), watcher) == "watching"
+    assert probe.receive_one()[0] == "terminated"

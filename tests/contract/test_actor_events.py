@@ -165,6 +165,22 @@ def test_unsubscribe(world: World) -> None:
 
 
 @everywhere
+def test_leave_out(world: World) -> None:
+    """Akka: whoever unsubscribes from a class goes on being told of its base's other events."""
+    probe = world.probe()
+    name = world.name()
+    world.system.event_stream.subscribe(probe.ref, Event)
+    world.system.event_stream.unsubscribe(probe.ref, SpecialEvent)
+    publisher = world.spawn(Publisher)
+    world.until(heard_of(world, publisher, probe, name), bool, "an event of the other process")
+    for event in (SpecialEvent(name), Event(name)):
+        publisher.tell(event)
+    while (event := probe.receive_one()) == OtherEvent(name):
+        pass
+    assert event == Event(name)
+
+
+@everywhere
 def test_published_elsewhere(world: World) -> None:
     """Ours: the event stream is the system's: events of other processes reach a subscriber here."""
     probe = world.probe()

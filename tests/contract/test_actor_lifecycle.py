@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
 
-from actors import Actor, ActorRef, DeadLetter, Kill, PoisonPill, Props
-from actors.errors import AskTimeout, RecipientTerminated
+from actors import Actor, ActorRef, DeadLetter, Failure, Kill, PoisonPill, Props
+from actors.errors import AskTimeout, RecipientTerminated, RemoteError
 from actors.supervision import Directive, OneForOneStrategy
 from tests.contract.actor_harness import DEADLINE_S, QUIET_S, World, everywhere
 from tests.contract.actors_under_test import Boss, Echo, Fail, Quiet, Worker
@@ -313,3 +314,31 @@ def test_failing_is_not_stopping(world: World) -> None:
     worker = world.spawn(Quiet, world.probe().ref)
     worker.tell(Fail("ValueError"))
     assert world.ask(worker, "ref") == worker
+
+
+@everywhere
+def test_exit_of_a_handler(world: World) -> None:
+    """Ours: sys.exit in a handler stops that actor; its asker is told, and the system and its process go on."""
+    worker, other = world.spawn(Quiet, world.probe().ref), world.spawn(Quiet, world.probe().ref)
+    with pytest.raises(RemoteError, match="SystemExit"):
+        world.ask(worker, Fail("SystemExit"))
+    world.wait_stopped(worker)
+    assert world.ask(other, "count") == 0
+
+
+def test_exit_of_what_is_piped(world: World) -> None:
+    """Ours: sys.exit in a coroutine whose result is piped arrives as Failure."""
+    probe = world.probe()
+    world.spawn(Piper, probe.ref)
+    failure = probe.expect_msg_type(Failure)
+    assert isinstance(failure.error, SystemExit)
+
+
+class Piper(Actor):
+    """Pipes the result of a coroutine that exits."""
+
+    def __init__(self, probe: ActorRef) -> None:
+        self.context.pipe_to(self.leave(), probe)
+
+    async def leave(self) -> None:
+        sys.exit(3)

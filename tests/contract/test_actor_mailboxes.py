@@ -16,7 +16,7 @@ from actors.mailbox import (
     PriorityMailbox,
     UnboundedMailbox,
 )
-from tests.contract.actor_harness import QUIET_S, World, everywhere, in_one_process, on_processes
+from tests.contract.actor_harness import DEADLINE_S, QUIET_S, World, everywhere, in_one_process, on_processes
 from tests.contract.actors_under_test import Batch, Collector, Tagged
 
 
@@ -165,7 +165,7 @@ def test_back_pressure(world: World) -> None:
     content = bytes(10_000)
     for number in range(2000):
         slow.tell((number, content))
-    assert [number for number, _ in probe.receive_n(2000)] == list(range(2000))
+    assert [number for number, _ in probe.receive_n(2000, DEADLINE_S)] == list(range(2000))
 
 
 def test_flood_is_refused(world: World) -> None:

@@ -55,7 +55,7 @@ class Sleeper(Routee):
 
     async def receive(self, message: Any) -> None:  # type: ignore[override]
         asker = self.sender
-        await asyncio.sleep(0.15 if self.self_ref.name.startswith("slow") else 0)
+        await asyncio.sleep(2.0 if self.self_ref.name.startswith("slow") else 0)
         if message != "nothing":
             asker.tell(self.self_ref.name)
 
@@ -69,7 +69,7 @@ class Occupied(Actor):
     async def receive(self, message: Any) -> None:
         self.probe.tell((self.self_ref.name, message))
         if message == "long":
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(5.0)  # it is stopped before
 
 
 def tag_of(message: Any) -> str:
@@ -151,7 +151,7 @@ def test_scatter_gather(world: World) -> None:
     probe = world.probe()
     names = [world.name(stem) for stem in ("slow", "fast", "slow")]
     paths = [world.spawn(Sleeper, probe.ref, name=name).path for name in names]
-    router = world.spawn(Props(Sleeper, probe.ref).with_router(Group(paths, ScatterGatherFirstCompleted(5.0))))
+    router = world.spawn(Props(Sleeper, probe.ref).with_router(Group(paths, ScatterGatherFirstCompleted(60.0))))
     assert world.ask(router, "who") == names[1]
 
 

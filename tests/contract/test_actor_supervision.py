@@ -14,8 +14,8 @@ from actors.supervision import (
     stopping_strategy,
 )
 from tests.contract.actor_families import Chief, Tree, by_kind
-from tests.contract.actor_harness import QUIET_S, World, everywhere
-from tests.contract.actors_under_test import Boss, Fail, Worker
+from tests.contract.actor_harness import QUIET_S, World, everywhere, on_processes
+from tests.contract.actors_under_test import Boss, Fail, PlainError, SecretError, Worker
 
 
 class MappingChief(Boss):
@@ -24,6 +24,22 @@ class MappingChief(Boss):
     supervisor_strategy = OneForOneStrategy(
         {Exception: Directive.STOP, LookupError: Directive.RESTART, KeyError: Directive.RESUME}
     )
+
+
+class FarChief(Boss):
+    """Has its children in processes of their own, and decides by a mapping of classes."""
+
+    supervisor_strategy = OneForOneStrategy(
+        {
+            ZeroDivisionError: Directive.RESUME,
+            PlainError: Directive.RESUME,
+            SecretError: Directive.RESUME,
+            OSError: Directive.RESTART,
+        }
+    )
+
+    def __init__(self, probe: ActorRef, *names: str) -> None:
+        self.kids = [self.context.actor_of(Props(Worker, probe, name).pinned(), name) for name in names]
 
 
 class AllChief(Boss):
@@ -82,6 +98,19 @@ def test_resume(world: World) -> None:
         kid.tell(what)
     assert tree.count(kid) == 2
     tree.probe.expect_no_msg(QUIET_S)
+
+
+@on_processes
+def test_rules_across_processes(world: World) -> None:
+    """Akka: rules match by the type of the error and its bases, wherever the child lives."""
+    tree = Tree(world, FarChief, "a")
+    (kid,) = tree.kids
+    for kind in ("ZeroDivisionError", "PlainError", "SecretError"):
+        kid.tell("add")
+        kid.tell(Fail(kind))
+    assert tree.count(kid) == 3
+    kid.tell(Fail("OSError"))
+    assert tree.count(kid) == 0
 
 
 @everywhere

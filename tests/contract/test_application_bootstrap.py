@@ -109,6 +109,26 @@ def test_the_jobs_of_a_main_that_fails_are_cancelled(tmp_path: Path) -> None:
     assert [status for _, status in cluster.jobs.values()] == [JobStatus.CANCELED]
 
 
+class Free:
+    """A claim that nobody has: that of the process before went with it."""
+
+    def try_acquire(self) -> bool:
+        return True
+
+
+def test_an_application_that_is_over_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that ran it was lost between its result and the end of the cluster; its successor ends that."""
+    cluster = FakeCluster(JobStatus.FINISHED)
+    result = run(cluster, tmp_path, "submit()\nprint('run', file=open('../runs', 'a'))\n")
+    cluster.ends.clear()
+    monkeypatch.setattr(ClusterDirectory, "client_claim", lambda self: Free())
+    directory = ClusterDirectory(tmp_path / "c")
+    ApplicationBootstrap(cluster, Configuration.from_dict({}), directory).run()  # type: ignore[arg-type]
+    assert ApplicationFiles(directory).result() == result
+    assert cluster.ends == [ApplicationStatus.SUCCEEDED]
+    assert (directory.application / "runs").read_text() == "run\n"
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_cancelled_application_ends_main_and_its_jobs(tmp_path: Path, is_late: bool) -> None:
     cluster = FakeCluster(JobStatus.RUNNING)

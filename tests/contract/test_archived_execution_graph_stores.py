@@ -55,6 +55,10 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
     return make
 
 
+def put(store: ArchivedExecutionGraphStore, job: ArchivedExecutionGraph, now_ms: int) -> list[JobID]:
+    return store.enter(job, store.write(job), now_ms)
+
+
 def ids(store: ArchivedExecutionGraphStore) -> set[int]:
     return {int(details.job_id, 16) for details in store.details()}
 
@@ -62,7 +66,7 @@ def ids(store: ArchivedExecutionGraphStore) -> set[int]:
 def test_what_was_put_is_found_whole_and_in_one_line(make_store: MakeStore) -> None:
     store, kept = make_store(), job(1, 10)
     store.load()
-    assert store.put(kept, 10) == []
+    assert put(store, kept, 10) == []
     assert store.get(kept.job_id) == kept
     assert store.find(kept.job_id) == kept.details()
     assert store.details() == [kept.details()]
@@ -71,16 +75,24 @@ def test_what_was_put_is_found_whole_and_in_one_line(make_store: MakeStore) -> N
     assert store.find(unknown) is None
 
 
+def test_what_is_written_is_found_when_it_is_entered_and_not_before(make_store: MakeStore) -> None:
+    store, kept = make_store(), job(1, 10)
+    size = store.write(kept)
+    assert (store.find(kept.job_id), store.get(kept.job_id), store.details()) == (None, None, [])
+    store.enter(kept, size, 10)
+    assert store.get(kept.job_id) == kept
+
+
 def test_a_job_that_is_put_again_is_there_once(make_store: MakeStore) -> None:
     store = make_store(capacity=1)
-    store.put(job(1, 10), 10)
-    assert store.put(job(1, 10, "again"), 10) == []
+    put(store, job(1, 10), 10)
+    assert put(store, job(1, 10, "again"), 10) == []
     assert [details.name for details in store.details()] == ["again"]
 
 
 def test_no_more_than_the_capacity_are_kept_the_oldest_go_first(make_store: MakeStore) -> None:
     store = make_store(capacity=2)
-    assert [store.put(job(number, number), 10) for number in (2, 1, 3)] == [[], [], [job(1, 1).job_id]]
+    assert [put(store, job(number, number), 10) for number in (2, 1, 3)] == [[], [], [job(1, 1).job_id]]
     assert ids(store) == {2, 3}
     assert store.get(job(1, 1).job_id) is None
 
@@ -88,16 +100,16 @@ def test_no_more_than_the_capacity_are_kept_the_oldest_go_first(make_store: Make
 def test_no_more_bytes_than_allowed_are_kept(make_store: MakeStore) -> None:
     room = len(encode(job(1, 1)))
     store = make_store(max_bytes=2 * room)
-    assert [store.put(job(number, number), 10) for number in (1, 2, 3)] == [[], [], [job(1, 1).job_id]]
+    assert [put(store, job(number, number), 10) for number in (1, 2, 3)] == [[], [], [job(1, 1).job_id]]
     large = job(4, 4, "x" * 3 * room)
-    assert store.put(large, 10) == [job(2, 2).job_id, job(3, 3).job_id]
+    assert put(store, large, 10) == [job(2, 2).job_id, job(3, 3).job_id]
     assert store.get(large.job_id) == large, "how the last one ended is told whatever its size"
 
 
 def test_old_jobs_expire(make_store: MakeStore) -> None:
     store = make_store(expiration_s=1.0)
-    store.put(job(1, 1000), 1000)
-    store.put(job(2, 1500), 1500)
+    put(store, job(1, 1000), 1000)
+    put(store, job(2, 1500), 1500)
     assert store.expire(2000) == []
     assert store.expire(2001) == [job(1, 1000).job_id]
     assert ids(store) == {2}
@@ -105,7 +117,7 @@ def test_old_jobs_expire(make_store: MakeStore) -> None:
 
 def test_a_capacity_of_none_keeps_none(make_store: MakeStore) -> None:
     store, ended = make_store(capacity=0), job(1, 1)
-    assert store.put(ended, 1) == [ended.job_id]
+    assert put(store, ended, 1) == [ended.job_id]
     assert store.get(ended.job_id) is None
 
 
@@ -114,7 +126,7 @@ def test_many_threads_at_once_leave_what_the_bounds_allow(make_store: MakeStore)
     with ThreadPoolExecutor(8) as pool:
         dropped = [
             job_id
-            for outcome in pool.map(lambda number: store.put(job(number, number), 60), range(50))
+            for outcome in pool.map(lambda number: put(store, job(number, number), 60), range(50))
             for job_id in outcome
         ]
         found = list(pool.map(lambda number: store.get(job(number, number).job_id), range(50)))
@@ -129,7 +141,7 @@ def test_many_threads_at_once_leave_what_the_bounds_allow(make_store: MakeStore)
 def test_files_are_found_by_the_next_store_and_bounded_by_it(tmp_path: Path) -> None:
     first = FileArchivedExecutionGraphStore(Retention(100, 1 << 20, 10.0), tmp_path)
     for number in (1, 2, 3):
-        first.put(job(number, number), 10)
+        put(first, job(number, number), 10)
     (tmp_path / "damaged.job").write_bytes(b"no")
     second = FileArchivedExecutionGraphStore(Retention(2, 1 << 20, 10.0), tmp_path)
     second.load()
@@ -146,7 +158,7 @@ def test_files_are_found_by_the_next_store_and_bounded_by_it(tmp_path: Path) -> 
 def test_a_job_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     store = FileArchivedExecutionGraphStore(Retention(1, 1 << 20, 10.0), tmp_path / "gone")
     with pytest.raises(FileNotFoundError):
-        store.put(job(1, 1), 1)
+        put(store, job(1, 1), 1)
     assert store.details() == []
 
 
@@ -167,6 +179,6 @@ def test_the_configuration_names_the_store(tmp_path: Path) -> None:
     in_memory = Configuration.from_dict({"jobstore.type": "memory", "jobstore.max-capacity": "1"})
     store = create_archive(in_memory, tmp_path)
     assert isinstance(store, MemoryArchivedExecutionGraphStore)
-    store.put(job(1, 1), 1)
-    assert store.put(job(2, 2), 2) == [job(1, 1).job_id]
+    put(store, job(1, 1), 1)
+    assert put(store, job(2, 2), 2) == [job(1, 1).job_id]
     assert not list(tmp_path.iterdir())

@@ -28,6 +28,7 @@ from blob.file_store import FileSystemBlobStore
 from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.offload import Offloaded, offload_if_larger, resolve
 from tests.contract.blob_harness import JOB, OTHER_JOB, SECRET, CuttingProxy, Served, wait_until
+from tests.waiting import PATIENCE_S
 
 LARGE = random.Random(2).randbytes(6 * 1024 * 1024 + 17)
 
@@ -174,7 +175,7 @@ def test_a_forked_process_makes_its_own_connection(tmp_path: Path) -> None:
         )
         process.start()
         assert client.get_bytes(key) == LARGE
-        process.join(20)
+        process.join(PATIENCE_S)
         assert process.exitcode == 0
         assert client.get_bytes(key) == LARGE
 
@@ -267,9 +268,9 @@ def test_caches_of_several_processes_share_a_directory(tmp_path: Path) -> None:
         for process in processes:
             process.start()
         assert cache.read(JOB, key) == LARGE
-        assert [found.get(timeout=30) for _ in processes] == [True, True]
+        assert [found.get(timeout=PATIENCE_S) for _ in processes] == [True, True]
         for process in processes:
-            process.join(10)
+            process.join(PATIENCE_S)
         assert temporary.exists()
         os.close(descriptor)
         cache.close()

@@ -34,6 +34,7 @@ from blob.key import BlobType, PermanentBlobKey, TransientBlobKey
 from blob.protocol import INLINE_CONTENT, REQUEST_SIZE, Operation, Request, Status
 from blob.settings import BlobServerOptions
 from tests.contract.blob_harness import JOB, OTHER_JOB, SECRET, RawPeer, Served, digest_of, is_closed, wait_until
+from tests.waiting import PATIENCE_S
 
 LARGE = random.Random(1).randbytes(6 * 1024 * 1024 + 17)
 TRANSIENT_PUT = Request(Operation.PUT, BlobType.TRANSIENT, None, bytes(16), length=len(LARGE))
@@ -203,9 +204,9 @@ def test_half_a_put_leaves_nothing(tmp_path: Path, size: int) -> None:
 
 
 def test_a_silent_and_a_dripping_client_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob.connection, "HANDSHAKE_TIMEOUT", 0.3)
-    with Served(tmp_path, options=BlobServerOptions(disk_reserve=0, timeout=0.3)) as served:
-        with socket.create_connection(served.server.address, timeout=10) as mute:
+    monkeypatch.setattr(blob.connection, "HANDSHAKE_TIMEOUT", 2.0)
+    with Served(tmp_path, options=BlobServerOptions(disk_reserve=0, timeout=2.0)) as served:
+        with socket.create_connection(served.server.address, timeout=PATIENCE_S) as mute:
             assert mute.recv(1) == b""
         with RawPeer(served.server.address) as silent:
             silent.send(TRANSIENT_PUT.encode())
@@ -216,7 +217,7 @@ def test_a_silent_and_a_dripping_client_are_dropped(tmp_path: Path, monkeypatch:
             dripping.send(TRANSIENT_PUT.encode())
             dripping.response()
             with pytest.raises(ConnectionError):
-                drip(dripping, seconds=10)
+                drip(dripping, seconds=PATIENCE_S)
         wait_until(lambda: served.files() == [])
 
 
@@ -235,7 +236,7 @@ def test_the_connection_over_the_limit_waits(tmp_path: Path, monkeypatch: pytest
         busy[0].send(LARGE + digest_of(LARGE))
         assert busy[0].response()[0].status is Status.OK
         busy[0].sock.close()
-        assert isinstance(waiting.result(10), TransientBlobKey)
+        assert isinstance(waiting.result(PATIENCE_S), TransientBlobKey)
         busy[1].sock.close()
 
 
@@ -250,7 +251,7 @@ def test_fifty_are_served_and_the_fifty_first_waits(tmp_path: Path) -> None:
             waiting.result(0.1)
         assert served.server.stats().connections == 50
         busy[0].sock.close()
-        assert isinstance(waiting.result(10), TransientBlobKey)
+        assert isinstance(waiting.result(PATIENCE_S), TransientBlobKey)
 
 
 def test_an_idle_client_gives_its_place_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +261,41 @@ def test_an_idle_client_gives_its_place_and_comes_back(tmp_path: Path, monkeypat
         key = one.put_bytes(b"x", TransientBlobKey)
         assert two.get_bytes(key) == b"x"
         assert one.get_bytes(key) == b"x"
+
+
+def test_connections_without_the_secret_keep_no_client_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They give way at once, the oldest first: nobody has to wait until their handshakes are given up."""
+    for module, bound in ((blob.acceptor, "EVICTABLE_AFTER"), (blob.connection, "HANDSHAKE_TIMEOUT")):
+        monkeypatch.setattr(module, bound, 3600.0)
+    with Served(tmp_path) as served, served.client(retries=0) as mine, contextlib.ExitStack() as stack:
+        key = mine.put_bytes(b"x", TransientBlobKey)
+        address = served.server.address
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
+        with ThreadPoolExecutor(1) as pool:
+            client = stack.enter_context(served.client(retries=0))
+            reading = pool.submit(client.get_bytes, key)
+            try:
+                assert reading.result(60) == b"x"
+            finally:
+                for sock in silent:
+                    sock.close()  # or the pool waits for ever
+        assert mine.get_bytes(key) == b"x", "who has authenticated himself stays"
+        wait_until(lambda: served.server.stats().connections == 2)
+
+
+def test_the_oldest_connection_without_the_secret_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blob.acceptor, "UNAUTHENTICATED", 3)
+    monkeypatch.setattr(blob.connection, "HANDSHAKE_TIMEOUT", 3600.0)
+    with Served(tmp_path) as served, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(served.server.address)) for _ in range(4)]
+        with served.client(retries=0) as client:
+            client.put_bytes(b"x", TransientBlobKey)  # it came last: the others have been accepted
+        ended = []
+        for sock in silent:
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                ended.append(sock.recv(1))
+        assert ended == [b"", b""], "as many as were too many, with the client"
 
 
 def test_quotas(tmp_path: Path) -> None:
@@ -505,7 +541,7 @@ def test_a_server_killed_in_mid_put_leaves_no_trace_and_keeps_what_it_acknowledg
     process = spawn.Process(target=_serve_until_killed, args=(tmp_path / "blob", tmp_path / "store", addresses))
     process.start()
     try:
-        address = addresses.get(timeout=30)
+        address = addresses.get(timeout=PATIENCE_S)
         with RawPeer(address) as peer:
             request = Request(Operation.PUT, BlobType.PERMANENT, JOB, b"k" * 16, length=3)
             peer.send(request.encode() + b"abc" + digest_of(b"abc"))
@@ -517,7 +553,7 @@ def test_a_server_killed_in_mid_put_leaves_no_trace_and_keeps_what_it_acknowledg
             wait_until(lambda: any(path.stat().st_size for path in incoming.iterdir()))
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
-            process.join(10)
+            process.join(PATIENCE_S)
         assert list(incoming.iterdir())
         with Served(tmp_path / "blob", FileSystemBlobStore(tmp_path / "store")) as served, served.client() as client:
             key = PermanentBlobKey.create(digest_of(b"abc"), b"k" * 16)
@@ -525,7 +561,7 @@ def test_a_server_killed_in_mid_put_leaves_no_trace_and_keeps_what_it_acknowledg
             assert client.get_bytes(key, JOB) == b"abc"
     finally:
         process.kill()
-        process.join(10)
+        process.join(PATIENCE_S)
 
 
 def test_one_server_to_a_directory_and_to_a_port(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.store import BlobStore
 from blob.stores import create_blob_store
 from tests.contract.blob_harness import JOB, OTHER_JOB, SECRET, Served
+from tests.waiting import PATIENCE_S
 
 USER, PASSWORD = "understudy", "correct-horse-battery"
 LARGE = random.Random(4).randbytes(6 * 1024 * 1024 + 17)
@@ -48,7 +49,7 @@ class FtpServer:
 
     def close(self) -> None:
         self._server.close_all()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture

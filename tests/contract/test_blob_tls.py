@@ -40,7 +40,7 @@ def test_what_is_put_is_got(tmp_path: Path, contexts: Contexts, size: int) -> No
 
 
 def test_one_side_without_tls(tmp_path: Path, contexts: Contexts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blob.connection.HANDSHAKE_TIMEOUT", 0.3)
+    monkeypatch.setattr("blob.connection.HANDSHAKE_TIMEOUT", 2.0)
     with Served(tmp_path / "with", tls=contexts[0]) as served:
         with served.client(retries=0) as client, pytest.raises(BlobError):
             client.put_bytes(b"x", TransientBlobKey)
@@ -78,7 +78,7 @@ def test_a_client_without_a_certificate(tmp_path: Path, contexts: Contexts) -> N
 
 
 def test_a_silent_client_is_dropped(tmp_path: Path, contexts: Contexts) -> None:
-    options = BlobServerOptions(disk_reserve=0, timeout=0.2)
+    options = BlobServerOptions(disk_reserve=0, timeout=2.0)
     with Served(tmp_path / "blob", tls=contexts[0], options=options) as served:
         with RawPeer(served.server.address, tls=contexts[1]) as silent:
             assert is_closed(silent.sock)

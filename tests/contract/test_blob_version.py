@@ -12,10 +12,14 @@ from blob.client import BlobClient
 from blob.errors import BlobProtocolError
 from blob.key import TransientBlobKey
 from tests.contract.blob_harness import SECRET, Served
+from tests.waiting import PATIENCE_S
 
 
 def test_another_version_is_told_the_servers(tmp_path: Path) -> None:
-    with Served(tmp_path / "blob") as served, socket.create_connection(served.server.address, timeout=10) as sock:
+    with (
+        Served(tmp_path / "blob") as served,
+        socket.create_connection(served.server.address, timeout=PATIENCE_S) as sock,
+    ):
         sock.sendall((MAGIC + bytes([VERSION + 1])).ljust(HELLO_SIZE, b"\0"))
         assert sock.recv(len(REFUSAL), socket.MSG_WAITALL) == REFUSAL
         assert sock.recv(1) == b""

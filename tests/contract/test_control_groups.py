@@ -17,6 +17,7 @@ from runtime.spark.limits import enter
 from runtime.taskexecutor.control_groups import ControlGroupError, ControlGroups, GroupLimits
 from tests.given_group import given_group
 from tests.processes import lives
+from tests.waiting import PATIENCE_S
 
 LIMITS = GroupLimits(memory_bytes=64 << 20, cpus=0.5)
 PROGRAM = """\
@@ -52,7 +53,7 @@ def given() -> Iterator[tuple[str, list[Path]]]:
 def run(entries: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]:
     """Run some code in a group, with a daemon beside it whose pid is what is printed first."""
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, code, *entries], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, code, *entries], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "actors"
-TIMEOUT_S = 60.0
+TIMEOUT_S = PATIENCE_S
 
 COMPLAINTS = re.compile("never retrieved|never awaited|Exception ignored|was destroyed|ResourceWarning|CRITICAL")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 pytest.importorskip("mkdocs")
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +23,7 @@ def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=PATIENCE_S,
         check=False,
     )
 

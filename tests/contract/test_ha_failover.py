@@ -17,9 +17,10 @@ from runtime.ha.services import RedisHaServices
 from tests.contract.test_ha_election import Contender, Listener, check_never_two, contend
 from tests.fakes.redis_replicas import PASSWORD, SENTINEL_PASSWORD, SERVICE, Server, Servers, TcpProxy, servers  # noqa: F401
 from tests.fakes.redis_server import until
+from tests.waiting import PATIENCE_S
 
-LEASE = 2.0
-PATIENCE = 90.0
+LEASE = 4.0
+PATIENCE = PATIENCE_S
 
 
 async def replicated(master: Server) -> None:

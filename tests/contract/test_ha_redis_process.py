@@ -19,6 +19,7 @@ from runtime.ha.errors import (
 )
 from runtime.ha.redis_process import EmbeddedRedis
 from tests.fakes.redis_server import RedisServer, redis_server, until  # noqa: F401
+from tests.waiting import PATIENCE_S
 
 
 async def _set(server: EmbeddedRedis, value: str) -> None:
@@ -50,6 +51,8 @@ async def test_it_is_private_and_fit(redis_server: RedisServer) -> None:
     assert check.persistent
     assert "fit" in check.verdict
     assert not check.warnings
+    for setting in (["port", "0"], ["appendfsync", "always"]):
+        assert await connection.command("CONFIG", "GET", setting[0]) == setting
     await connection.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with pytest.raises(RedisRequirementError, match="allkeys-lru"):
         await connection.check()
@@ -85,7 +88,7 @@ async def test_its_end_is_noticed(redis_server: RedisServer) -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     redis_server.kill()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 def test_another_process_attaches_and_stops_it(redis_server: RedisServer) -> None:
@@ -140,7 +143,7 @@ async def test_one_that_does_not_come_up_has_its_log_quoted(redis_server: RedisS
 
 
 async def test_a_call_that_is_given_up_does_not_disturb_the_next(redis_server: RedisServer) -> None:
-    connection = RedisConnection(redis_server.url, timeout=0.2, max_connections=1)
+    connection = RedisConnection(redis_server.url, timeout=2.0, max_connections=1)
     await connection.command("SET", "k", "v")
     redis_server.pause()
     call = asyncio.create_task(connection.command("ECHO", "old"))

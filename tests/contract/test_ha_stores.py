@@ -27,6 +27,7 @@ from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server  # noqa: F401
+from tests.waiting import PATIENCE_S
 
 KEYS = ClusterKeys("c1")
 
@@ -118,6 +119,8 @@ async def test_a_stale_leader_changes_and_deletes_nothing(keeper: Keeper, tmp_pa
     new = await succeed_at(keeper, old)
     before = files(tmp_path)
     with pytest.raises(LeadershipLostError):
+        await states.put("a", b"1", old)  # it is stored already, but not by who leads
+    with pytest.raises(LeadershipLostError):
         await states.put("a", b"2", old)
     with pytest.raises(LeadershipLostError):
         await states.put("b", b"2", old)
@@ -165,7 +168,7 @@ async def test_a_delayed_write_that_arrives_after_all_does_not_dangle(
         while "a" not in seen:
             seen[:] = await states.names()
 
-    await asyncio.wait_for(arrived(), 5)
+    await asyncio.wait_for(arrived(), PATIENCE_S)
     assert await states.get("a") == b"1"
     await states.put("a", b"1", term)
     assert len(files(tmp_path)) == 2
@@ -192,6 +195,24 @@ async def test_a_delayed_write_is_refused_after_a_repetition_or_in_another_term(
     assert sorted(await states.names()) == ["a", "warm"]
     assert handle.path in files(tmp_path)
     await check_nothing_dangles(direct, tmp_path)
+
+
+async def test_a_delayed_write_does_not_undo_a_later_one_of_its_own_term(
+    direct: RedisConnection, proxied: RedisConnection, redis_proxy: RedisProxy, tmp_path: Path
+) -> None:
+    states, term = store(proxied, tmp_path), await lead(direct)
+    await states.put("warm", b"0", term)
+    redis_proxy.hold = lambda request: b"EVAL" in request
+    with pytest.raises(StateWriteUnknownError):
+        await states.put("a", b"1", term)
+    redis_proxy.hold = lambda request: False
+    await states.put("a", b"2", term)
+    (let_through,) = redis_proxy.held
+    let_through()
+    # The server works off what it has received before it answers what it receives later.
+    for _ in range(3):
+        await direct.command("PING")
+    assert await states.get("a") == b"2"
 
 
 async def test_redis_gone_in_the_middle_is_told_as_unknown_and_can_be_repeated(
@@ -246,6 +267,19 @@ async def test_damaged_and_missing_files_are_told_and_do_not_stop_the_others(
     for name in everything:
         assert await states.remove(name, term)
     assert await states.names() == ["c"]
+
+
+async def test_beside_a_handle_that_cannot_be_read_no_file_is_swept(direct: RedisConnection, tmp_path: Path) -> None:
+    """The file may be its."""
+    states, term = store(direct, tmp_path), await lead(direct)
+    handle = await states.put("a", b"1", term)
+    (text,) = (await states._maps.get_all(KEYS.handles("jobgraphs"))).values()
+    await direct.command("HSET", KEYS.handles("jobgraphs"), "a", "nonsense")
+    new = await succeed(direct, term)
+    assert await states.sweep(new) == 0
+    assert files(tmp_path) == [handle.path]
+    await direct.command("HSET", KEYS.handles("jobgraphs"), "a", text)
+    assert await states.get("a") == b"1"
 
 
 async def test_readers_always_find_a_whole_state_while_it_is_replaced(keeper: Keeper, tmp_path: Path) -> None:

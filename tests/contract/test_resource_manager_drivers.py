@@ -15,6 +15,7 @@ import pytest
 
 from actors.receptionist import Listing, Receptionist, receptionist_of
 from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.fencing import Leadership
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
@@ -25,12 +26,15 @@ from runtime.environment.context import ComponentContext, rpc_config, system_add
 from runtime.environment.directory import ClusterDirectory
 from runtime.gateways.master import MasterGateway, WorkerProcess
 from runtime.gateways.messages import ClusterStatus
+from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ids import JobID, ResourceID
 from runtime.kubernetes.client import KubernetesApi
 from runtime.kubernetes.driver import KubernetesDriver
 from runtime.resourcemanager.driver import DriverError, ResourceManagerDriver
 from runtime.resourcemanager.process_driver import ProcessDriver
+from tests.acting import ActingEndpoint
 from tests.kubernetes_server import NAMESPACE, KubernetesServer
+from tests.waiting import PATIENCE_S
 
 SECRET = b"the secret of this test cluster."
 
@@ -55,7 +59,7 @@ def state(kind: str, **values: Any) -> dict[str, Any]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # the other side is a thread or a process
             await asyncio.sleep(0.02)
 
@@ -133,7 +137,8 @@ async def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         assert running is not None
         os.kill(running.pid, signal.SIGKILL)
 
-    yield World(lambda: ProcessDriver(service, receptionist_of(service, system), system, directory), kill)
+    owner = ActingEndpoint(service, RESOURCE_MANAGER, Leadership(RESOURCE_MANAGER, 1, "s"))
+    yield World(lambda: ProcessDriver(owner, receptionist_of(service, system), system, directory), kill)
     for name in list(master.supervisor.children):
         await master.supervisor.remove(name)
     await service.close()
@@ -283,6 +288,45 @@ async def test_a_pod_is_the_template_with_what_the_options_say(
     with pytest.raises(ConfigurationFileError, match="is no pod"):
         pods.driver(**{"kubernetes.pod-template-file": str(template)})
     await driver.stop()
+
+
+async def test_no_setting_takes_away_what_pods_are_found_by_or_kept_apart(
+    pods: World, server: KubernetesServer, tmp_path: Path
+) -> None:
+    template = tmp_path / "pod.yaml"
+    template.write_text(
+        "apiVersion: v1\nkind: Pod\n"
+        "metadata: {labels: {app.kubernetes.io/component: web, app.kubernetes.io/instance: other}}\n"
+        "spec: {restartPolicy: Always}\n"
+    )
+    driver, ends = await begun(
+        pods,
+        server,
+        **{
+            "kubernetes.pod-template-file": str(template),
+            "kubernetes.taskmanager.labels": "app.kubernetes.io/name=mine",
+        },
+    )
+    name = await driver.request_resource()
+    assert server.pods[name]["spec"]["restartPolicy"] == "Never"
+    await driver.stop()
+    assert list(await driver.initialize(ends)) == [name]
+    await driver.stop()
+
+
+async def test_a_released_pod_that_takes_its_time_is_no_worker_any_more(pods: World, server: KubernetesServer) -> None:
+    driver, ends = await begun(pods, server)
+    released, other = [await driver.request_resource() for _ in range(2)]
+    with server.changed:  # the server does not come to its deletion yet
+        releasing = asyncio.create_task(driver.release_resource(released))
+        await until(lambda: not driver._pods.keys() & {released})  # type: ignore[attr-defined]
+        server.set_status(released, phase="Running")
+    assert await releasing
+    pods.kill(other)
+    assert (await ends.next())[0] == other
+    assert not await driver.release_resource(released)
+    await driver.stop()
+    assert ends.told == []
 
 
 @pytest.mark.parametrize(

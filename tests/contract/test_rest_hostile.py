@@ -14,8 +14,9 @@ from random import Random
 import pytest
 
 from runtime.rest import http_protocol, server
+from runtime.rest.access import UNAUTHENTICATED
 from runtime.rest.http_protocol import MAX_HEAD
-from tests.contract.test_rest_server import DEADLINE_S, HEAD, Peer, serving
+from tests.contract.test_rest_server import DEADLINE_S, HEAD, Peer, certified, serving
 from tests.logged import logged
 from tests.unit.test_rest_app import TOKEN
 
@@ -226,7 +227,13 @@ def many() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_thousand_connections_keep_nobody_from_the_answers_that_are_his(tmp_path: Path, many: int) -> None:
+PAGE = "GET /index.html HTTP/1.1\r\nhost: localhost\r\n"
+"""A request for what needs no token, on a connection that is kept open."""
+
+
+async def test_a_thousand_connections_keep_no_newcomer_with_the_token_out(tmp_path: Path, many: int) -> None:
+    """They send nothing, half a head, requests for files of the page (and do not read), or a body without end."""
+    kinds = ("", "GET /over", f"{PAGE}\r\n", f"{PAGE}\r\n" * 10, f"{PAGE}content-length: 9999\r\n\r\nxx")
     async with serving(tmp_path, max_connections=100) as (_, connect):
         mine = await connect()
         await mine.send(f"{GET}\r\n")
@@ -234,16 +241,91 @@ async def test_a_thousand_connections_keep_nobody_from_the_answers_that_are_his(
         flood: list[Peer] = []
         for number in range(many):
             flood.append(await connect())
+            await flood[-1].send(kinds[number % len(kinds)])
             if number % 100 == 0:
-                await flood[-1].send("GET /over")
                 await mine.send(f"{GET}\r\n")
                 assert (await mine.answer())[0] == 200
-        refused = flood[-1]
-        assert (await refused.answer())[0] == 503
-        assert await refused.is_closed()
-        for peer in flood:
-            peer.connection.close()
-        assert await until_served(connect)
+        assert await is_served(connect)
+        await flood[-1].send(f"{PAGE}\r\n")
+        assert await flood[0].is_closed()
+        await mine.send(f"{GET}\r\n")
+        assert (await mine.answer())[0] == 200
+
+
+async def test_newcomers_are_served_while_others_keep_connecting(tmp_path: Path, many: int) -> None:
+    """The flood comes at once, and what waits in the listening socket's queue is not served before its turn."""
+    async with serving(tmp_path, max_connections=2) as (_, connect):
+        for _ in range(3):
+            connecting = [asyncio.ensure_future(connect()) for _ in range(many // 3)]
+            assert await until_served(connect)
+            for peer in await asyncio.gather(*connecting):
+                await peer.send(f"{PAGE}\r\n")
+        assert await is_served(connect)
+
+
+def descriptors() -> int:
+    """How many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def test_tls_handshakes_that_do_not_go_on_keep_nobody_out(tmp_path: Path, many: int) -> None:
+    """Nor do they take more descriptors than their share."""
+    server_tls, client_tls = certified(tmp_path)
+    (tmp_path / "log").mkdir()
+    async with serving(tmp_path / "log", max_connections=2, tls=server_tls) as (_, connect):
+        before = descriptors()
+        flood = [await connect() for _ in range(many)]
+        for peer in flood[::2]:
+            await peer.send(b"\x16\x03\x01\x02\x00\x01\x00")  # a client's greeting begins so
+        port = flood[-1].connection.getpeername()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls, server_hostname="localhost")
+        writer.write(f"{GET}\r\n".encode())
+        async with asyncio.timeout(DEADLINE_S):
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        assert await flood[0].is_closed()
+        assert descriptors() - before <= many + 2 * UNAUTHENTICATED
+        writer.close()
+
+
+async def test_a_late_tls_handshake_is_looked_after_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first request has to come in time, although nobody was connected when it began."""
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
+    swept, sweep = asyncio.Event(), server.RestServer._sweep
+
+    def count(self: server.RestServer) -> None:
+        sweep(self)
+        swept.set()
+
+    monkeypatch.setattr(server.RestServer, "_sweep", count)
+    server_tls, client_tls = certified(tmp_path)
+    (tmp_path / "log").mkdir()
+    async with serving(tmp_path / "log", tls=server_tls) as (_, connect):
+        peer = await connect()
+        async with asyncio.timeout(DEADLINE_S):
+            await swept.wait()
+            reader, writer = await asyncio.open_connection(
+                sock=peer.connection, ssl=client_tls, server_hostname="localhost"
+            )
+            assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        writer.close()
+
+
+async def test_a_connection_without_the_token_is_kept_for_a_short_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "UNAUTHENTICATED_KEEP_ALIVE_S", 0.05)
+    async with serving(tmp_path) as (_, connect):
+        peer, mine = await connect(), await connect()
+        await mine.send(f"{GET}\r\n")
+        assert (await mine.answer())[0] == 200
+        await peer.send(f"{PAGE}\r\n")
+        assert (await peer.answer())[0] == 200
+        assert await peer.is_closed()
+        await mine.send(f"{GET}\r\n")
+        assert (await mine.answer())[0] == 200
 
 
 async def test_strangers_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

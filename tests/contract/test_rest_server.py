@@ -20,8 +20,9 @@ from runtime.rest.http_protocol import MAX_HEAD
 from runtime.rest.listening import listen
 from runtime.rest.server import RestServer, tls_context
 from tests.unit.test_rest_app import MAX_CONTENT, TOKEN, Site
+from tests.waiting import PATIENCE_S
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 HEAD = f"host: localhost\r\nauthorization: Bearer {TOKEN.decode()}\r\n"
 
 
@@ -101,9 +102,10 @@ async def serving(
     async def connect() -> Peer:
         connection = socket.socket()
         connection.setblocking(False)
-        peers.append(Peer(connection))
+        peer = Peer(connection)
+        peers.append(peer)
         await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
-        return peers[-1]
+        return peer
 
     try:
         yield site, connect
@@ -245,7 +247,9 @@ async def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
             await peer.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
             assert (await peer.answer())[0] == 200
         third = await connect()
+        await third.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
         assert (await third.answer())[0] == 503
+        assert await third.is_closed()
         await first.send(f"GET /config HTTP/1.1\r\n{HEAD}\r\n")
         assert (await first.answer())[0] == 200
 
@@ -296,21 +300,28 @@ async def test_no_name_leads_out_of_the_logs(tmp_path: Path, target: str) -> Non
         assert b"root:" not in body
 
 
-async def test_https_with_its_own_certificate(tmp_path: Path) -> None:
+def certified(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The two sides of TLS for localhost: the server's and a client's."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
-    certificate, key = tmp_path / "rest.crt", tmp_path / "rest.key"
+    certificate, key = directory / "rest.crt", directory / "rest.key"
     certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
     key.write_bytes(issued.private_key_pem.bytes())
-    key.chmod(0o640)
-    with pytest.raises(PreflightError, match="can be read by others"):
-        tls_context(certificate, key)
     for file in (key, certificate):
         file.chmod(0o600)
     client = ssl.create_default_context()
     authority.configure_trust(client)
+    return tls_context(certificate, key), client
+
+
+async def test_https_with_its_own_certificate(tmp_path: Path) -> None:
+    secured, client = certified(tmp_path)
+    certificate, key = tmp_path / "rest.crt", tmp_path / "rest.key"
+    key.chmod(0o640)
+    with pytest.raises(PreflightError, match="can be read by others"):
+        tls_context(certificate, key)
     (tmp_path / "log").mkdir()
-    async with serving(tmp_path / "log", tls=tls_context(certificate, key)) as (_, connect):
+    async with serving(tmp_path / "log", tls=secured) as (_, connect):
         plain = await connect()
         port = plain.connection.getpeername()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname="localhost")

@@ -32,7 +32,9 @@ from actors.rpc import connection as rpc_connection
 from actors.rpc import security, wire
 from actors.rpc.gateway import FencingToken
 from actors.rpc.security import (
+    GREETING_SIZE,
     HELLO_SIZE,
+    LOCAL,
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
@@ -40,6 +42,8 @@ from actors.rpc.security import (
     VERSION,
     ClientHandshake,
     ServerHandshake,
+    far_end,
+    near_end,
 )
 from actors.rpc.service import RpcConfig, RpcService
 from actors.rpc.tls import TlsConfig
@@ -55,6 +59,7 @@ from tests.contract.rpc_harness import (
     wait_until,
 )
 from tests.fakes.certificates import CertificateAuthority
+from tests.handshakes import serve_handshake
 from tests.logged import logged
 
 FRAME_SIZE = 1 << 20
@@ -154,12 +159,10 @@ class Stage:
         """A server that shakes hands with another secret or for another service, and then says *after*."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            server = ServerHandshake(secret, service)
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                writer.write(server.receive(await reader.readexactly(HELLO_SIZE)))
-                server.receive(await reader.readexactly(MAC_SIZE))
+                records = await serve_handshake(reader, writer, secret, service)
                 await reader.readexactly(10)
-                writer.write(after)
+                writer.write(records.seal(after) if after else b"")
                 await reader.read()
             writer.close()
 
@@ -227,11 +230,12 @@ async def wrong_service(stage: Stage) -> None:
     async with stage.impostor(SECRET, b"", "blob") as port, stage.client() as client:
         with pytest.raises(AuthenticationError, match="server does not hold"):
             await client.gateway(ActorAddress("s", "127.0.0.1", port, PATH), ProbeGateway).echo(b"x")
-    handshake = ClientHandshake(SECRET, "blob")
     with RawPeer(stage.server.port, None) as peer:
+        handshake = ClientHandshake(SECRET, "blob", far_end(peer.sock))
         peer.send(handshake.hello())
         proof = await asyncio.to_thread(peer.sock.recv, PROOF_SIZE, socket.MSG_WAITALL)
-        peer.send(handshake._mac(b"client", handshake.hello()[5:], proof[5:HELLO_SIZE]) + TELL)
+        handshake._server_nonce = proof[5:GREETING_SIZE]
+        peer.send(handshake._mac(b"client") + TELL)
         assert await asyncio.to_thread(peer.is_cut_off)
     await stage.one_refusal("does not hold this cluster's secret")
 
@@ -249,8 +253,10 @@ async def wrong_secret_of_the_server(stage: Stage) -> None:
     received = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server = ServerHandshake(OTHER_SECRET, "rpc", near_end(writer.get_extra_info("socket")))
         received.extend(await reader.readexactly(HELLO_SIZE))
-        writer.write(ServerHandshake(OTHER_SECRET, "rpc").receive(bytes(received)))
+        server.receive(bytes(received[:GREETING_SIZE]))
+        writer.write(server.receive(bytes(received[GREETING_SIZE:])))
         with contextlib.suppress(ConnectionError):
             received.extend(await reader.read())
         writer.close()
@@ -269,11 +275,13 @@ async def unauthenticated_frames(stage: Stage) -> None:
 
 @row("replayed handshake")
 async def replayed_handshake(stage: Stage) -> None:
-    handshake = ClientHandshake(SECRET, "rpc")
     with RawPeer(stage.server.port, None) as peer:
+        handshake = ClientHandshake(SECRET, "rpc", far_end(peer.sock))
         peer.send(handshake.hello())
         answer = handshake.receive(await asyncio.to_thread(peer.sock.recv, PROOF_SIZE, socket.MSG_WAITALL))
-        peer.send(answer + frame(msgpack.packb([wire.ASK, 1, PATH, "echo", [b"x"], None])))
+        peer.send(answer)
+        peer.authenticated(handshake)
+        peer.send_message([wire.ASK, 1, PATH, "echo", [b"x"], None])
         assert await asyncio.to_thread(peer.message) == [wire.REPLY, 1, b"x"]
     with RawPeer(stage.server.port, None) as peer:
         peer.send(handshake.hello() + answer + TELL)
@@ -284,13 +292,13 @@ async def replayed_handshake(stage: Stage) -> None:
 
 @row("reordered handshake")
 async def reordered_handshake(stage: Stage) -> None:
-    await stage.cut_off(os.urandom(MAC_SIZE) + ClientHandshake(SECRET, "rpc").hello(), "does not speak")
+    await stage.cut_off(os.urandom(MAC_SIZE) + ClientHandshake(SECRET, "rpc", LOCAL).hello(), "does not speak")
 
 
 @row("duplicated handshake")
 async def duplicated_handshake(stage: Stage) -> None:
     with RawPeer(stage.server.port, None) as peer:
-        peer.send(ClientHandshake(SECRET, "rpc").hello() * 2)
+        peer.send(ClientHandshake(SECRET, "rpc", far_end(peer.sock)).hello() * 2)
         assert len(await asyncio.to_thread(peer.sock.recv, PROOF_SIZE, socket.MSG_WAITALL)) == PROOF_SIZE
         assert await asyncio.to_thread(peer.is_cut_off)
     await stage.one_refusal("does not hold this cluster's secret")
@@ -311,11 +319,9 @@ async def truncated_frame(stage: Stage) -> None:
     ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        handshake = ServerHandshake(SECRET, "rpc")
-        writer.write(handshake.receive(await reader.readexactly(HELLO_SIZE)))
-        handshake.receive(await reader.readexactly(MAC_SIZE))
+        records = await serve_handshake(reader, writer, SECRET)
         await reader.readexactly(10)
-        writer.write(reply[:-1])
+        writer.write(records.seal(reply[:-1]))
         writer.close()
         ended.set()
 
@@ -496,7 +502,7 @@ async def tls_client_without_a_certificate(stage: Stage) -> None:
                 socket.create_connection(("127.0.0.1", stage.server.port), timeout=DEADLINE_S) as sock,
                 context.wrap_socket(sock) as secure,
             ):
-                secure.sendall(ClientHandshake(SECRET, "rpc").hello())
+                secure.sendall(ClientHandshake(SECRET, "rpc", far_end(secure)).hello())
                 secure.recv(PROOF_SIZE)
 
         with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):

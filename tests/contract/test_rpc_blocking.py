@@ -34,6 +34,8 @@ from tests.contract.rpc_harness import (
     ProbeServer,
     wait_until,
 )
+from tests.handshakes import serve_handshake_on
+from tests.waiting import LONGER_THAN_PATIENCE_S
 
 
 @pytest.fixture(params=["tcp", "uds"])
@@ -235,10 +237,9 @@ def test_an_await_times_out_though_a_thread_reads(client: ActorClient, server: P
         wait_until(lambda: server.probe.waiting == 1, "the reader")
 
         async def hasty() -> None:
-            begin = time.monotonic()
             with pytest.raises(AskTimeout, match=r"never\(\) within 0\.1 s"):
                 await client.gateway(server.address, ProbeGateway, timeout_s=0.1).never()
-            assert time.monotonic() - begin < 5
+            assert not reading.done(), "it did not wait for the reader"
 
         asyncio.run(hasty())
         patient.release()
@@ -246,6 +247,7 @@ def test_an_await_times_out_though_a_thread_reads(client: ActorClient, server: P
 
 
 def test_a_late_result_is_still_read_when_its_time_is_over(client: ActorClient, server: ProbeServer) -> None:
+    assert client.gateway(server.address, ProbeGateway).echo(b"connected").result() == b"connected"
     ask = client.gateway(server.address, ProbeGateway, timeout_s=0.2).add_sync(7)
     wait_until(lambda: server.probe.added == [7], "the ask")
     until = time.monotonic() + 0.3
@@ -450,17 +452,13 @@ class Deaf(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__()
-        from actors.rpc.security import HELLO_SIZE, MAC_SIZE, ServerHandshake
-
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = ActorAddress("s", "127.0.0.1", self._listener.getsockname()[1], "/user/probe")
-        self._handshake, self._hello, self._mac = ServerHandshake(SECRET, "rpc"), HELLO_SIZE, MAC_SIZE
         self._over = threading.Event()
 
     def run(self) -> None:
         peer, _ = self._listener.accept()
-        peer.sendall(self._handshake.receive(peer.recv(self._hello, socket.MSG_WAITALL)))
-        peer.recv(self._mac, socket.MSG_WAITALL)
+        serve_handshake_on(peer, SECRET)
         self._over.wait(DEADLINE_S)
         peer.close()
 
@@ -495,18 +493,19 @@ def test_a_server_that_takes_nothing_makes_senders_wait_and_memory_stays_bounded
 
 
 def test_an_event_loop_is_never_made_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Deaf() as deaf, ActorClient(SECRET, RpcConfig(outbox_size=4 << 20, ask_timeout_s=30)) as client:
+    with (
+        Deaf() as deaf,
+        ActorClient(SECRET, RpcConfig(outbox_size=4 << 20, ask_timeout_s=LONGER_THAN_PATIENCE_S)) as client,
+    ):
         gateway = client.gateway(deaf.address, ProbeGateway)
 
         async def flood() -> None:
-            begin = time.monotonic()
             data = bytes(1 << 20)
             asks = [gateway.echo(data) for _ in range(100)]
             refused = [ask for ask in asks if ask.done()]
             assert len(refused) > 90
             with pytest.raises(RecipientUnreachable, match="takes nothing"):
                 await refused[-1]
-            assert time.monotonic() - begin < 10
 
         asyncio.run(flood())
 

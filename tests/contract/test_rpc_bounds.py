@@ -25,7 +25,6 @@ from actors.process.embedding import EmbeddedLoop
 from actors.rpc import wire
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync
-from actors.rpc.security import HELLO_SIZE, MAC_SIZE, ServerHandshake
 from actors.rpc.service import RpcConfig, RpcService
 from actors.rpc.tls import TlsConfig
 from tests.contract.rpc_harness import (
@@ -40,6 +39,7 @@ from tests.contract.rpc_harness import (
     until,
     wait_until,
 )
+from tests.handshakes import serve_handshake
 from tests.logged import logged
 
 
@@ -94,9 +94,7 @@ async def deaf_server() -> AsyncIterator[ActorAddress]:
     over, ended = asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        handshake = ServerHandshake(SECRET, "rpc")
-        writer.write(handshake.receive(await reader.readexactly(HELLO_SIZE)))
-        handshake.receive(await reader.readexactly(MAC_SIZE))
+        await serve_handshake(reader, writer, SECRET)
         await over.wait()
         writer.transport.abort()
         ended.set()

@@ -18,11 +18,20 @@ import msgpack
 import pytest
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, AuthenticationError, FrameTooLarge, WireError
+from actors.client import ActorClient
+from actors.errors import (
+    ActorError,
+    AskTimeout,
+    AuthenticationError,
+    FrameTooLarge,
+    RecipientUnreachable,
+    WireError,
+)
 from actors.rpc import connection as rpc_connection
 from actors.rpc import wire
 from actors.rpc.gateway import FencingToken
 from actors.rpc.security import (
+    GREETING_SIZE,
     HELLO_SIZE,
     MAC_SIZE,
     MAGIC,
@@ -31,6 +40,8 @@ from actors.rpc.security import (
     VERSION,
     ClientHandshake,
     ServerHandshake,
+    far_end,
+    near_end,
 )
 from actors.rpc.service import RpcConfig, RpcService
 from tests.contract.rpc_harness import (
@@ -44,9 +55,11 @@ from tests.contract.rpc_harness import (
     until,
     wait_until,
 )
+from tests.handshakes import Records, serve_handshake
 from tests.logged import logged
 
 FRAME_SIZE = 1 << 20
+TELL = frame(msgpack.packb([wire.TELL, "/user/probe", "add", [1], None]))
 
 
 @pytest.fixture
@@ -147,7 +160,7 @@ def test_an_impostor_that_answers_all_the_same_is_cut_off(
     server: ProbeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RawPeer(server.port, None) as peer:
-        peer.send(ClientHandshake(OTHER_SECRET, "rpc").hello())
+        peer.send(ClientHandshake(OTHER_SECRET, "rpc", far_end(peer.sock)).hello())
         assert len(peer.sock.recv(PROOF_SIZE, socket.MSG_WAITALL)) == PROOF_SIZE
         tell = frame(msgpack.packb([wire.TELL, "/user/probe", "add", [1], None]))
         peer.send(os.urandom(MAC_SIZE) + tell)
@@ -164,18 +177,18 @@ def test_nothing_is_served_before_the_handshake(server: ProbeServer) -> None:
         peer.send(tell * 10)
         assert peer.is_cut_off()
     with RawPeer(server.port, None) as peer:
-        peer.send(ClientHandshake(SECRET, "rpc").hello() + tell * 10)
+        peer.send(ClientHandshake(SECRET, "rpc", far_end(peer.sock)).hello() + tell * 10)
         assert len(peer.sock.recv(PROOF_SIZE, socket.MSG_WAITALL)) == PROOF_SIZE
         assert peer.is_cut_off()
     assert server.call(lambda: server.probe.added) == []
 
 
 def test_a_recorded_connection_played_back_is_refused(server: ProbeServer) -> None:
-    handshake = ClientHandshake(SECRET, "rpc")
     with RawPeer(server.port, None) as peer:
+        handshake = ClientHandshake(SECRET, "rpc", far_end(peer.sock))
         peer.send(handshake.hello())
         answer = handshake.receive(peer.sock.recv(PROOF_SIZE, socket.MSG_WAITALL))
-        tell = frame(msgpack.packb([wire.TELL, "/user/probe", "add", [1], None]))
+        tell = Records.of_client(handshake, peer.sock).seal(TELL)
         peer.send(answer + tell)
         wait_until(lambda: server.probe.added == [1], "the genuine tell")
     with RawPeer(server.port, None) as peer:
@@ -190,10 +203,11 @@ async def test_a_client_shows_an_impostor_server_nothing_of_its_messages() -> No
     ended = asyncio.Event()
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        handshake = ServerHandshake(OTHER_SECRET, "rpc")
+        handshake = ServerHandshake(OTHER_SECRET, "rpc", near_end(writer.get_extra_info("socket")))
         hello = await reader.readexactly(HELLO_SIZE)
         received.extend(hello)
-        writer.write(handshake.receive(hello))
+        handshake.receive(hello[:GREETING_SIZE])
+        writer.write(handshake.receive(hello[GREETING_SIZE:]))
         with contextlib.suppress(ConnectionError):
             received.extend(await reader.read())
         writer.close()
@@ -207,6 +221,82 @@ async def test_a_client_shows_an_impostor_server_nothing_of_its_messages() -> No
             await gateway.echo(b"confidential")
         await asyncio.wait_for(ended.wait(), DEADLINE_S)
     assert len(received) == HELLO_SIZE
+
+
+@pytest.mark.parametrize("left", ["nothing", "a dead socket"])
+@pytest.mark.parametrize("kind", ["loop", "thread"])
+def test_who_shares_a_socket_directory_is_never_reached_by_tcp(tmp_path: Path, kind: str, left: str) -> None:
+    """Somebody has bound the TCP port that a component left behind with its Unix socket."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken.settimeout(0)
+        port = taken.getsockname()[1]
+        if left == "a dead socket":
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(tmp_path / f"rpc-{port}"))  # bound, not listened to: as after a SIGKILL
+        address = ActorAddress("s", "127.0.0.1", port, "/user/probe")
+
+        def ask(config: RpcConfig) -> None:
+            async def ask_on_a_loop() -> None:
+                service = RpcService(asyncio.get_running_loop(), SECRET, config)
+                try:
+                    await service.gateway(address, ProbeGateway).echo(b"x")
+                finally:
+                    await service.close()
+
+            if kind == "loop":
+                asyncio.run(ask_on_a_loop())
+            else:
+                with ActorClient(SECRET, config) as client:
+                    client.gateway(address, ProbeGateway).echo(b"x").result()
+
+        with pytest.raises(RecipientUnreachable, match="nothing can be reached"):
+            ask(RpcConfig(socket_dir=tmp_path))
+        with pytest.raises(BlockingIOError):
+            taken.accept()
+        with pytest.raises((RecipientUnreachable, AskTimeout)):  # the control: without a directory it is asked
+            ask(RpcConfig(ask_timeout_s=0.3))
+        taken.accept()[0].close()
+
+
+@pytest.mark.parametrize("guard", ["guarded", "unguarded"])
+@pytest.mark.parametrize("kind", ["server", "loop", "thread"])
+def test_a_unix_socket_takes_this_users_processes_alone(
+    tmp_path: Path, kind: str, guard: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other end is another user's, as far as one of the three that may ask for that can see."""
+
+    def refuse(_: socket.socket) -> None:
+        raise AuthenticationError("the other end of the Unix socket is a process of user 4711")
+
+    if guard == "guarded":
+        module = {"server": "listener", "loop": "peer", "thread": "establish"}[kind]
+        monkeypatch.setattr(f"actors.rpc.{module}.check_peer_is_us", refuse)
+    config = RpcConfig(socket_dir=tmp_path, ask_timeout_s=DEADLINE_S)
+
+    async def ask_on_a_loop(address: ActorAddress) -> bytes:
+        service = RpcService(asyncio.get_running_loop(), SECRET, config)
+        try:
+            return await service.gateway(address, ProbeGateway).echo(b"x")
+        finally:
+            await service.close()
+
+    with ProbeServer(tmp_path).closing() as server:
+
+        def ask() -> bytes:
+            if kind == "loop":
+                return asyncio.run(ask_on_a_loop(server.address))
+            with ActorClient(SECRET, config) as client:
+                return client.gateway(server.address, ProbeGateway).echo(b"x").result()
+
+        if guard == "unguarded":
+            assert ask() == b"x"
+        elif kind == "server":
+            with pytest.raises(RecipientUnreachable):
+                ask()
+            assert "refused a local peer: the other end of the Unix socket is a process of user 4711" in caplog.text
+        else:
+            with pytest.raises(AuthenticationError, match="of user 4711"):
+                ask()
 
 
 # ------------------------------------------------------------------ nonsense
@@ -318,15 +408,18 @@ def test_frames_may_come_in_any_pieces(server: ProbeServer) -> None:
 
 
 def test_a_handshake_may_come_byte_by_byte_and_with_the_first_frames(server: ProbeServer) -> None:
-    handshake = ClientHandshake(SECRET, "rpc")
     with RawPeer(server.port, None) as peer:
+        handshake = ClientHandshake(SECRET, "rpc", far_end(peer.sock))
         peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in handshake.hello():
             peer.send(bytes([byte]))
         answer = handshake.receive(peer.sock.recv(PROOF_SIZE, socket.MSG_WAITALL))
+        records = Records.of_client(handshake, peer.sock)
         ask = frame(msgpack.packb([wire.ASK, 1, "/user/probe", "echo", [b"x"], None]))
-        peer.send(answer + ask + ask[:7])
-        peer.send(ask[7:])
+        first, second = records.seal(ask), records.seal(ask)
+        peer.send(answer + first + second[:7])
+        peer.send(second[7:])
+        peer.records = records
         assert [peer.message(), peer.message()] == [[wire.REPLY, 1, b"x"]] * 2
 
 
@@ -396,12 +489,10 @@ async def test_a_client_survives_a_server_that_breaks_the_protocol(name: str, ca
     answer, error_type = MAD_SERVER[name]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        handshake = ServerHandshake(SECRET, "rpc")
-        writer.write(handshake.receive(await reader.readexactly(HELLO_SIZE)))
-        handshake.receive(await reader.readexactly(MAC_SIZE))
+        records = await serve_handshake(reader, writer, SECRET)
         await reader.read(10)
         unasked = frame(msgpack.packb([wire.REPLY, 99, "an answer to nothing"]))
-        writer.write(unasked + answer)
+        writer.write(records.seal(unasked + answer))
         with contextlib.suppress(ConnectionError):
             await reader.read()
         writer.close()

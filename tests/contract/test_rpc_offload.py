@@ -24,6 +24,7 @@ from blob.rpc_offload import BlobOffloader
 from tests.contract.blob_harness import SECRET as BLOB_SECRET
 from tests.contract.blob_harness import Served
 from tests.contract.rpc_harness import SECRET, Probe, ProbeGateway, ProbeServer, wait_until
+from tests.waiting import PATIENCE_S
 
 FRAME = 16 * 1024
 LARGE = b"x" * (4 * FRAME)
@@ -83,7 +84,7 @@ async def pair(
 
 def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await body()
 
     asyncio.run(bounded())
@@ -141,7 +142,7 @@ def test_without_an_offloader_on_both_sides_too_large_is_too_large_and_the_conne
 def test_others_are_served_while_a_large_one_is_under_way_and_its_time_out_counts_from_the_call() -> None:
     async def body() -> None:
         store = Store()
-        config = RpcConfig(frame_size=FRAME, ask_timeout_s=0.3)
+        config = RpcConfig(frame_size=FRAME, ask_timeout_s=3.0)
         async with pair(MemoryOffloader(store), MemoryOffloader(store), config) as probe:
             store.gate.clear()
             large, result = probe.echo(LARGE), probe.zeros(3 * FRAME)
@@ -251,7 +252,7 @@ def test_an_upload_that_its_asker_gave_up_leaves_nothing(tmp_path: Path) -> None
         gate = threading.Event()
 
         def address() -> tuple[str, int]:
-            gate.wait(10)
+            gate.wait(PATIENCE_S)
             return served.server.address
 
         async def body() -> None:
@@ -318,7 +319,7 @@ def test_a_coroutine_awaits_what_is_larger_than_a_frame_and_its_loop_goes_on(tmp
     with threads(tmp_path) as (probe, fetches, _):
         gate = threading.Event()
 
-        fetches.before = lambda: gate.wait(10)
+        fetches.before = lambda: gate.wait(PATIENCE_S)
 
         async def body() -> None:
             large = asyncio.ensure_future(_awaited(probe.zeros(3 * FRAME)))

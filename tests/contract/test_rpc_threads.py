@@ -35,6 +35,7 @@ from tests.contract.rpc_harness import (
     ProbeServer,
     wait_until,
 )
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_results_in_a_plain_thread(probe: ProbeGateway) -> None:
     assert probe.rename(Item("a", 1), "b").result() == Item("b", 2)
     probe.add(1)
     probe.add(2)
-    assert probe.numbers().result(timeout=20) == [1, 2]
+    assert probe.numbers().result(timeout=PATIENCE_S) == [1, 2]
     with pytest.raises(ProbeError, match="why"):
         probe.fail_async("ProbeError", "why").result()
 
@@ -147,10 +148,11 @@ def test_result_is_refused_on_the_loops_own_thread(server: ProbeServer, client: 
 
 
 def test_time_outs_in_a_plain_thread(server: ProbeServer, client: ActorClient) -> None:
+    patient = client.gateway(server.address, ProbeGateway)
+    assert patient.echo(b"connected").result() == b"connected"
     hasty = client.gateway(server.address, ProbeGateway, timeout_s=0.1)
     with pytest.raises(AskTimeout, match=r"never\(\) within 0\.1 s"):
         hasty.never().result()
-    patient = client.gateway(server.address, ProbeGateway)
     ask = patient.meet(3)  # the third is the one above, which still waits at the server
     with pytest.raises(AskTimeout, match=r"no reply within 0\.05 s"):
         ask.result(timeout=0.05)
@@ -161,7 +163,7 @@ def test_time_outs_in_a_plain_thread(server: ProbeServer, client: ActorClient) -
 def test_done_callbacks_of_plain_threads(probe: ProbeGateway) -> None:
     outcome: concurrent.futures.Future[bytes] = concurrent.futures.Future()
     probe.echo(b"x").add_done_callback(lambda done: outcome.set_result(done.result()))
-    assert outcome.result(20) == b"x"
+    assert outcome.result(PATIENCE_S) == b"x"
 
 
 # ------------------------------------------------------------------ the receptionist, and looking up
@@ -268,7 +270,7 @@ def test_close_ends_the_thread_and_what_is_asked(server: ProbeServer) -> None:
     client.close()
     client.close()
     with pytest.raises(RecipientUnreachable, match="closed"):
-        ask.result(timeout=5)
+        ask.result(timeout=PATIENCE_S)
     assert {thread for thread in threading.enumerate() if thread.name.startswith("understudy-client")} <= before
     wait_until(lambda: not server.service.connections, "the end of the connection")
 
@@ -279,7 +281,7 @@ def test_calls_after_close_say_so(server: ProbeServer) -> None:
     assert gateway.echo(b"x").result() == b"x"
     client.close()
     with pytest.raises(RecipientUnreachable, match="closed"):
-        gateway.echo(b"x").result(timeout=5)
+        gateway.echo(b"x").result(timeout=PATIENCE_S)
     gateway.add(1)  # a tell is never an error to its sender
     with pytest.raises(RecipientUnreachable, match="closed"):
         client.find(server.address)

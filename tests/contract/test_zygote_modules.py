@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+from tests.waiting import PATIENCE_S
+
 PROGRAM = """\
 import json, sys
 from runtime.spark.zygote import warm_up
@@ -21,5 +23,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - b
 
 
 def test_a_task_imports_nothing_more_to_open_a_session_and_name_a_column() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert json.loads(done.stdout) == []

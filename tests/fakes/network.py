@@ -14,8 +14,9 @@ import time
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import PATIENCE_S
+
 SUBNET = "10.231.0"
-PATIENCE_S = 20.0
 
 
 def why_not() -> str:

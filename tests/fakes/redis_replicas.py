@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from runtime.ha.redis_binary import find_redis_server
+from tests.waiting import PATIENCE_S
 
 PASSWORD = "redis-s3cret"
 SENTINEL_PASSWORD = "sentinel-s3cret"
@@ -49,7 +50,7 @@ class Server:
                 return
         raise AssertionError(f"it does not start: {(directory / 'log').read_text()}")
 
-    def _answers(self, within: float = 30.0) -> bool:
+    def _answers(self, within: float = PATIENCE_S) -> bool:
         deadline = time.monotonic() + within
         while self._process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
@@ -65,10 +66,16 @@ class Server:
             port=self.port,
             password=self._password,
             decode_responses=True,
-            socket_timeout=10,
+            socket_timeout=PATIENCE_S,
             retry=Retry(NoBackoff(), 0),
         ) as client:
             return client.execute_command(*arguments)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def is_master(self) -> bool:
+        """Whether it is one by now; one that becomes it closes its connections."""
+        with contextlib.suppress(redis.ConnectionError):
+            return bool(self.command("ROLE")[0] == "master")
+        return False
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

@@ -19,9 +19,10 @@ import pytest
 
 from runtime.ha.redis_process import EmbeddedRedis
 from tests.fakes.resp import Exchange, Exchanges
+from tests.waiting import PATIENCE_S
 
 
-async def until(condition: Callable[[], object], within: float = 10.0, what: str = "") -> None:
+async def until(condition: Callable[[], object], within: float = PATIENCE_S, what: str = "") -> None:
     """Return as soon as ``condition()`` is true; fail when it is not within that many seconds."""
     deadline = time.monotonic() + within
     while not condition():

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)

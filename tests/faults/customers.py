@@ -26,7 +26,7 @@ path, seconds = sys.argv[1], float(sys.argv[2])
 began = time.monotonic()
 def note(kind):
     with open(path, "a") as file:
-        file.write(f"{kind} {os.getpid()} {time.monotonic()}\\n")
+        file.write(f"{kind} {os.getpid()} {time.monotonic()} {os.getppid()}\\n")
 note("began")
 while time.monotonic() < began + seconds:
     note("alive")
@@ -104,11 +104,12 @@ def executions(scratch: Path) -> list[Execution]:
     """What the jobs themselves noted."""
     found = []
     for path in scratch.glob("*.run"):
-        notes: dict[str, list[tuple[str, float]]] = {}
+        notes: dict[str, list[tuple[str, float, int]]] = {}
         for line in path.read_text().splitlines():
-            kind, pid, at = line.split()
-            notes.setdefault(pid, []).append((kind, float(at)))
+            kind, pid, at, parent = line.split()
+            notes.setdefault(pid, []).append((kind, float(at), int(parent)))
         found += [
-            Execution(path.stem, lines[0][1], lines[-1][1], ended=lines[-1][0] == "ended") for lines in notes.values()
+            Execution(path.stem, lines[0][1], lines[-1][1], ended=lines[-1][0] == "ended", zygote=lines[0][2])
+            for lines in notes.values()
         ]
     return found

@@ -26,7 +26,10 @@ def _serve(host: str, secret_file: Path, port: int) -> None:
         system.actor_of(Props(Echo).local(), "echo")
         watcher = TestProbe(system)
         _say(str(system.address).removesuffix("/user"))
-        far = await_actor(system, sys.stdin.readline().strip())
+        path = sys.stdin.readline().strip()
+        if not path:
+            return  # its input has ended: it is not told whom to watch
+        far = await_actor(system, path)
         watcher.watch(far)  # both sides have to see that the other is gone
         _say("watching")
         sys.stdin.readline()

@@ -28,12 +28,10 @@ from tests.cluster_harness import Cluster, await_value
 from tests.faults.processes import kill
 from tests.job_files import write_job
 from tests.processes import lives
-from tests.streaming_rows import Source, rows_of, rows_so_far
+from tests.streaming_rows import Source, lost_and_doubled, rows_of, rows_so_far
 
 SHORT = 5
 LONG = 50
-PATIENCE_S = 300.0
-"""Far more than a restart takes, also on a machine that is busy with other things."""
 AHEAD = 5
 """How many files there are before each kill: so many batches."""
 BACKENDS = ("hashmap", "rocksdb")
@@ -97,11 +95,11 @@ def run(directory: Path, kills: int, seed: int, backend: str = BACKENDS[1]) -> R
         backend: that keeps the query's state.
     """
     cluster = Cluster(directory / "c", (*SETTINGS, f"state.backend.type={backend}"))
-    cluster.run("start", timeout=PATIENCE_S)
+    cluster.run("start")
     try:
         return _Run(cluster, directory, Result(seed, backend)).carry_out(kills)
     finally:
-        cluster.run("stop", timeout=PATIENCE_S)
+        cluster.run("stop")
 
 
 class _Run:
@@ -142,7 +140,7 @@ class _Run:
             result.kills[deed] += 1
             outstanding += 1
         self._source.close()
-        await_value(lambda: rows_so_far(self._sink).total() >= self._source.expected.total(), PATIENCE_S)
+        await_value(lambda: rows_so_far(self._sink).total() >= self._source.expected.total())
         result.survived += outstanding
         with self._cluster.client() as client:
             result.attempts = client.job(JobID(self._job_id)).tasks[0].attempts[-1].number + 1
@@ -153,18 +151,19 @@ class _Run:
     def _compare(self) -> None:
         result, expected, found = self._result, self._source.expected, rows_of(self._sink)
         result.rows = expected.total()
-        result.lost, result.doubled = (expected - found).total(), (found - expected).total()
-        if result.lost or result.doubled:
-            result.problems.append(f"lost: {dict(expected - found)}, doubled: {dict(found - expected)}")
+        lost, doubled = lost_and_doubled(expected, found)
+        result.lost, result.doubled = lost.total(), doubled.total()
+        if lost or doubled:
+            result.problems.append(f"lost: {dict(lost)}, doubled: {dict(doubled)}")
         sink, location = self._directory / "undisturbed", self._directory / "undisturbed-live"
         arguments = str(self._source.directory), str(sink), str(location), "100000"
-        self._cluster.run("job", "run", str(self._script), "--", *arguments, timeout=PATIENCE_S)
+        self._cluster.run("job", "run", str(self._script), "--", *arguments)
         if rows_of(sink) != expected:
             result.problems.append("an undisturbed run has another result than what was written says")
 
     def _await_progress(self) -> None:
         """Wait until a batch is committed that was not at the last kill."""
-        await_value(lambda: self._last_commit_ns() > self._commit_ns, PATIENCE_S)
+        await_value(lambda: self._last_commit_ns() > self._commit_ns)
 
     def _last_commit_ns(self) -> int:
         """When the last batch was committed; what was put back from a checkpoint has kept its time."""
@@ -193,14 +192,14 @@ class _Run:
 
     def _kill_everything(self) -> None:
         self._end_all()
-        self._cluster.run("start", timeout=PATIENCE_S)
+        self._cluster.run("start")
 
     def _kill_everything_and_the_location(self) -> None:
-        await_value(self._has_checkpoint, PATIENCE_S)
+        await_value(self._has_checkpoint)
         self._end_all()
         self._commit_ns = self._last_commit_ns()
         shutil.rmtree(self._location, ignore_errors=True)
-        self._cluster.run("start", timeout=PATIENCE_S)
+        self._cluster.run("start")
 
     def _has_checkpoint(self) -> bool:
         try:
@@ -218,9 +217,9 @@ class _Run:
 
 def _kill(find: Callable[[], int | None]) -> None:
     """Kill a process as soon as there is one, and wait until it is no more."""
-    pid = await_value(find, PATIENCE_S)
+    pid = await_value(find)
     kill(pid)  # or it has gone by itself, with one that was killed before it
-    await_value(lambda: not lives(pid), PATIENCE_S)
+    await_value(lambda: not lives(pid))
 
 
 def main() -> int:

@@ -1,8 +1,10 @@
 """Clients, a nemesis, and what both did: ``python -m tests.faults.nemesis [--long] [--seconds N] [--seed N]``.
 
-Three clients submit, watch and cancel jobs while the nemesis kills and stops whatever the cluster is made of, harms
-what passes between it and its Redis, and fills its disks. The history goes to `tests.faults.history.check`. The short
-form takes a minute and a quarter, the long one an hour.
+A cluster has two masters and two TaskExecutors. Three clients submit, watch and cancel jobs and a streaming query
+counts what its source is given, while the nemesis kills and stops every kind of process, cuts the connections between
+them, harms what passes between the cluster and its Redis, and fills its disks. The history goes to
+`tests.faults.history.check`, and the query's sink has to have each row once. The short form ends when each kind of deed
+was done once, the long one after an hour.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import random
 import re
 import shutil
@@ -18,7 +21,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -30,13 +34,18 @@ from runtime.ha.errors import HaError
 from runtime.ha.model import job_master
 from runtime.jobmaster.archived_execution_graph import JobDetails
 from tests.cluster_harness import Cluster
+from tests.faults import streaming
 from tests.faults.customers import JOB, Customer, Recorder, executions
+from tests.faults.cuts import why_not as why_not_cut
 from tests.faults.deeds import PAUSE_S, Nemesis, dangling_handles, handles
 from tests.faults.full_disk import SmallDisk
 from tests.faults.history import Absence, History, LastState, Leadership, Outcome, check
 from tests.faults.redis_front import RedisFront
+from tests.faults.streaming import Companion, StreamingQuery
 
 LEASE_S = 2.0
+MASTERS = 2
+TASK_EXECUTORS = 2
 SETTINGS = (
     f"high-availability.lease={LEASE_S:g}s",
     "heartbeat.interval=200ms",
@@ -46,14 +55,18 @@ SETTINGS = (
     "restart-strategy.fixed-delay.attempts=1000",
     "restart-strategy.fixed-delay.delay=200ms",
     "client.timeout=25s",
+    f"taskmanager.count={TASK_EXECUTORS}",
     "spark.driver.memory=1g",
+    *streaming.SETTINGS,
     "cluster.start-timeout=9min",
     "blob.disk-reserve=0",
     "jobstore.max-capacity=1000000",
     "jobstore.expiration-time=1d",
 )
 CLIENTS = 3
-SHORT_S = 60.0
+SHORT_PAUSE_S = (0.1, 0.5)
+LONGEST_S = 1800.0
+"""How long the short form tries to do each kind of deed: many times what it takes."""
 LONG_S = 3600.0
 CALM_S = 240.0
 START_S = 600.0
@@ -75,8 +88,12 @@ class Result:
     problems: list[str]
     deeds: Counter[str]
     seed: int
-    left_out: list[str]
-    """Faults for which the machine lacks the means, and why."""
+    left_out: dict[str, str]
+    """Why not, by what the names of deeds begin with for which the machine lacks the means."""
+    missing: list[str] = field(default_factory=list)
+    """Kinds of deeds that are possible, and were never done."""
+    told: dict[str, object] = field(default_factory=dict)
+    """What the companion has to say."""
 
     def summary(self) -> dict[str, object]:
         """In numbers."""
@@ -85,6 +102,8 @@ class Result:
             "seed": self.seed,
             "deeds": dict(self.deeds),
             "left out": self.left_out,
+            "never done": self.missing,
+            **self.told,
             "operations": dict(outcomes),
             "jobs": dict(Counter(last.status for last in self.history.last.values())),
             "unknown because": dict(
@@ -100,24 +119,14 @@ class Result:
             "requests of leaders accepted": sum(reign.requests for reign in self.history.reigns),
             "looks": sum(len(looks) for looks in self.history.looks),
             "absences of a JobMaster": len(self.history.absences),
+            "silences of a TaskExecutor": len(self.history.silences),
             "problems": self.problems,
         }
 
 
-class Companion:
-    """What goes on besides, while the nemesis is at work: here nothing."""
-
-    def begin(self, cluster: Cluster) -> None:
-        """The cluster runs, and nothing was harmed yet."""
-
-    def end(self) -> dict[str, LastState]:
-        """The nemesis and the clients have ended; the last states of jobs that the cluster may have forgotten."""
-        return {}
-
-
 def run(
     directory: Path,
-    seconds: float,
+    seconds: float | None,
     seed: int,
     settings: tuple[str, ...] = SETTINGS,
     pause_s: tuple[float, float] = PAUSE_S,
@@ -127,11 +136,11 @@ def run(
 
     Args:
         directory: for the cluster and the jobs.
-        seconds: how long the nemesis is at work.
+        seconds: how long the nemesis is at work; None: until it has done each kind of deed.
         seed: of what it does.
         settings: of the cluster.
         pause_s: the shortest and the longest time between two of its deeds.
-        companion: what goes on besides.
+        companion: what goes on besides; None: a streaming query.
     """
     scratch = directory / "work"
     scratch.mkdir()
@@ -140,8 +149,8 @@ def run(
     cluster = Cluster(directory / "c", (*settings, threshold))
     disks = {name: SmallDisk(cluster.directory / name) for name in DISKS}
     try:
-        cluster.run("start", "--masters=2", timeout=START_S)
-        return _run(cluster, scratch, seconds, seed, disks, pause_s, companion or Companion())
+        cluster.run("start", f"--masters={MASTERS}", timeout=START_S)
+        return _run(cluster, scratch, seconds, seed, disks, pause_s, companion or StreamingQuery(directory))
     finally:
         try:
             cluster.run("stop", check=False, timeout=START_S)
@@ -153,7 +162,7 @@ def run(
 def _run(
     cluster: Cluster,
     scratch: Path,
-    seconds: float,
+    seconds: float | None,
     seed: int,
     disks: dict[str, SmallDisk],
     pause_s: tuple[float, float],
@@ -162,17 +171,20 @@ def _run(
     front = RedisFront(cluster.directory, seed)
     usable = {name: disk for name, disk in disks.items() if not disk.why_not}
     recorder, stop = Recorder(), threading.Event()
-    nemesis = Nemesis(cluster, seed, LEASE_S, front, usable, pause_s)
+    logs, led = cluster.directory / "log", set[Leadership]()
+    no_cuts = why_not_cut(next(iter(cluster.processes())))
+    nemesis = Nemesis(cluster, seed, LEASE_S, front, usable, can_cut=not no_cuts, pause_s=pause_s)
     customers = [Customer(cluster, scratch, recorder, seed + n, stop) for n in range(CLIENTS)]
     try:
         front.begin()
         companion.begin(cluster)
         for customer in customers:
             customer.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        end = time.monotonic() + (LONGEST_S if seconds is None else seconds)
+        while time.monotonic() < end and (seconds is not None or nemesis.turns.missing):
             nemesis.pause()
             nemesis.harm()
+            led |= set(leaderships(logs))  # the logs of a job go when it is forgotten
         stop.set()
         for customer in customers:
             customer.join()
@@ -181,26 +193,31 @@ def _run(
         jobs = {item.job_id for item in recorder.operations}
         last = companion.end() | _calm_down(cluster, jobs)
         problems = nemesis.problems + asyncio.run(_leftovers(cluster, set(last)))
-        led = leaderships(cluster.directory / "log")
+        led |= set(leaderships(logs))
         history = History(
             recorder.operations,
             executions(scratch),
-            led,
+            list(led),
             front.reigns,
-            _certain(nemesis.absences, led),
+            certain(nemesis.absences, led),
             nemesis.looks,
             last,
+            nemesis.silences,
         )
     finally:
         stop.set()
         cluster.run("stop", check=False, timeout=START_S)
         if front.is_alive():
             front.end()
-    problems += check(history)
+    problems += companion.problems + check(history)
     problems += [f"left running: {name} ({pid})" for pid, name in cluster.processes().items()]
     problems += [f"left behind: {path}" for path in map(cluster.directory.joinpath, GONE) if path.exists()]
-    left_out = [f"{name} disk full: {disk.why_not}" for name, disk in disks.items() if name not in usable]
-    return Result(history, problems, nemesis.done, seed, left_out)
+    left_out = {f"{name} disk full": disk.why_not for name, disk in disks.items() if name not in usable}
+    left_out |= {"cut ": no_cuts, "disconnect ": no_cuts} if no_cuts else {}
+    missing = sorted(nemesis.turns.missing)
+    if seconds is None and missing:
+        problems.append(f"not done within {LONGEST_S:g} s: {', '.join(missing)}")
+    return Result(history, problems, nemesis.turns.done, seed, left_out, missing, companion.told)
 
 
 def _calm_down(cluster: Cluster, jobs: set[str]) -> dict[str, LastState]:
@@ -228,7 +245,7 @@ async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
     deadline = time.monotonic() + CALM_S
     while True:
         try:
-            problems = await _leftovers_now(cluster, jobs)
+            problems = await leftovers_now(cluster, jobs)
         except HaError as error:
             problems = [f"what is left behind is not known: {error}"]
         if not problems or time.monotonic() > deadline:
@@ -236,7 +253,8 @@ async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
         await asyncio.sleep(0.5)
 
 
-async def _leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
+async def leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
+    """What is there of jobs that are over, in words."""
     services = open_redis_services(Configuration.read(cluster.directory / "configuration.json"))
     try:
         problems = await dangling_handles(services)
@@ -264,7 +282,7 @@ def leaderships(logs: Path) -> list[Leadership]:
     ]
 
 
-def _certain(absences: list[Absence], led: list[Leadership]) -> list[Absence]:
+def certain(absences: Iterable[Absence], led: Collection[Leadership]) -> list[Absence]:
     """The absences of JobMasters that led, by their logs; each until the next one leads. The others' are left out."""
     offset = time.time() - time.monotonic()
     found = []
@@ -282,13 +300,16 @@ def main() -> int:
     """Run it once, and print the summary as JSON; the exit status is 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.nemesis", description=__doc__)
     parser.add_argument("--long", action="store_true", help=f"for {LONG_S / 60:g} minutes")
-    parser.add_argument("--seconds", type=float, help=f"for so many seconds (default {SHORT_S:g})")
+    parser.add_argument("--seconds", type=float, help="for so many seconds (default: until each kind of deed was done)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--keep", action="store_true", help="keep the cluster's directory, with its logs")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="us-nemesis-"))
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    logging.getLogger("tests.faults").setLevel(logging.INFO)
     sys.stderr.write(f"seed {arguments.seed}, files in {directory}\n")
-    result = run(directory, arguments.seconds or (LONG_S if arguments.long else SHORT_S), arguments.seed)
+    seconds = arguments.seconds or (LONG_S if arguments.long else None)
+    result = run(directory, seconds, arguments.seed, pause_s=SHORT_PAUSE_S if seconds is None else PAUSE_S)
     sys.stdout.write(json.dumps(result.summary(), indent=2) + "\n")
     if result.problems or arguments.keep:
         sys.stderr.write(f"the cluster's files are in {directory}\n")

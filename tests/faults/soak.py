@@ -22,22 +22,17 @@ from pathlib import Path
 from actors.errors import ActorError
 from runtime.client import ClusterClient
 from runtime.gateways.errors import GatewayError
-from runtime.ids import JobID
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import Cluster
 from tests.faults import nemesis
-from tests.faults.exactly_once import PATIENCE_S, STREAM, WINDOW_MINUTES
 from tests.faults.growth import Sample, Verdict, judge
 from tests.faults.history import LastState
 from tests.faults.sampling import take_sample
-from tests.job_files import write_job
-from tests.streaming_rows import Source, rows_of, rows_so_far
+from tests.faults.streaming import StreamingQuery
 
 MINUTES = 60.0
 SAMPLE_S = 5.0
 PAUSE_S = (2.0, 12.0)
 """The nemesis takes its time: what is killed all the time cannot grow."""
-BEHIND = 30
-"""So many files, each a batch, may wait for the stream."""
 SETTINGS = (
     *(item for item in nemesis.SETTINGS if not item.startswith("jobstore.")),
     "jobstore.max-capacity=40",
@@ -45,68 +40,39 @@ SETTINGS = (
     "blob.service.cleanup.interval=30s",
     "blob.service.cleanup.ttl=30s",
     "taskmanager.python.environment-retention=30s",
-    "execution.checkpointing.interval=5s",
-    "execution.checkpointing.num-retained=2",
     "env.log.max-size=1mb",
     "env.log.max=1",
-    "spark.sql.session.timeZone=UTC",
 )
 """Whatever is kept is kept for so short that it is thrown away in the first half of ten minutes already."""
 
 
-class Load(nemesis.Companion):
-    """The streaming job and what feeds it, and whoever takes the samples.
+class Load(StreamingQuery):
+    """The streaming query, and whoever takes the samples.
 
     Args:
-        directory: for the stream's files.
+        directory: for the query's files.
     """
 
     def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
         self.samples: list[Sample] = []
-        self.lost = self.doubled = self.rows = 0
-        self.problems: list[str] = []
-        self._source = Source(directory / "in", WINDOW_MINUTES)
-        self._sink = directory / "out"
-        self._live = directory / "live"
-        self._arguments = str(self._source.directory), str(self._sink), str(self._live), "1"
-        self._script = write_job(directory, STREAM, "stream.py")
         self._last: dict[str, LastState] = {}
-        self._stop = threading.Event()
-        loops = (self._feed, self._watch)
-        self._threads = [threading.Thread(target=loop, name=loop.__name__, daemon=True) for loop in loops]
+        self._enough = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name="watching", daemon=True)
 
     def begin(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._job_id = JobID(cluster.submit(self._script, *self._arguments))
-        for thread in self._threads:
-            thread.start()
+        super().begin(cluster)
+        self._watching.start()
 
     def end(self) -> dict[str, LastState]:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        self._source.close()
-        await_value(lambda: rows_so_far(self._sink).total() >= self._source.expected.total(), PATIENCE_S)
-        await_value(lambda: self._cluster.run("job", "cancel", self._job_id, check=False).returncode == 0, PATIENCE_S)
-        expected, found = self._source.expected, rows_of(self._sink)
-        self.rows = expected.total()
-        self.lost, self.doubled = (expected - found).total(), (found - expected).total()
-        if self.lost or self.doubled:
-            self.problems.append(f"of the stream's {self.rows} rows {self.lost} are lost and {self.doubled} doubled")
+        self._enough.set()
+        self._watching.join()
+        super().end()
         return self._last
-
-    def _feed(self) -> None:
-        """A file in a second, as long as the stream keeps up: what waits for it is no load."""
-        written = 0
-        while not self._stop.wait(1.0):
-            commits = [int(path.name) for path in (self._live / "commits").glob("[0-9]*")]
-            if written - max(commits, default=-1) <= BEHIND:
-                self._source.write(1)
-                written += 1
 
     def _watch(self) -> None:
         began = time.monotonic()
-        while not self._stop.wait(SAMPLE_S):
+        while not self._enough.wait(SAMPLE_S):
             self.samples.append(take_sample(self._cluster, time.monotonic() - began))
             try:
                 with self._cluster.client() as client:
@@ -117,7 +83,7 @@ class Load(nemesis.Companion):
     def _note_ended(self, client: ClusterClient) -> None:
         """How jobs ended that the cluster will have forgotten when the history is checked."""
         for job in client.list_jobs():
-            if job.status.is_globally_terminal and job.job_id not in self._last and job.job_id != self._job_id:
+            if job.status.is_globally_terminal and job.job_id not in self._last and job.job_id != self.job_id:
                 self._last[job.job_id] = nemesis.last_state(client, job)
 
 
@@ -125,7 +91,6 @@ def run(directory: Path, minutes: float, seed: int) -> tuple[nemesis.Result, Loa
     """The soak: what happened, the load's own findings, and what grew."""
     load = Load(directory)
     result = nemesis.run(directory, minutes * 60, seed, SETTINGS, PAUSE_S, load)
-    result.problems += load.problems
     verdicts = judge(load.samples)
     if not verdicts:
         result.problems.append(f"{len(load.samples)} samples are too few to say what grows: let it run for longer")
@@ -137,7 +102,6 @@ def summary(minutes: float, result: nemesis.Result, load: Load, verdicts: list[V
     return {
         "minutes": minutes,
         "samples": len(load.samples),
-        "stream": {"rows": load.rows, "lost": load.lost, "doubled": load.doubled},
         "grows": [str(verdict) for verdict in verdicts if not verdict.holds],
         "verdicts": [verdict.to_dict() for verdict in verdicts],
         **result.summary(),

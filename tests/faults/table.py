@@ -26,11 +26,28 @@ done here, what must hold, and the tests that show it, named from `tests/`. A te
 _TAIL = """\
 ## The nemesis
 
-Some tests do one thing. The nemesis does them all, at random, while clients submit, watch and cancel jobs: it kills
-and stops whatever the cluster is made of, harms what passes between it and its Redis, and fills its disks. What the
-clients were told, what the jobs noted themselves, what Redis accepted and what really ran is one history, which has
-to be free of contradictions (`tests/faults/history.py`): no acknowledged job is lost, no end is taken back, nothing
-runs twice, epochs rise, RUNNING is said only where somebody knows.
+Some tests do one thing. The nemesis does them all, at random, to a cluster of two masters and two TaskExecutors, while
+clients submit, watch and cancel jobs and a streaming query counts what it is given:
+
+- It kills and stops (SIGSTOP, for less and for longer than the lease and `heartbeat.timeout`) every kind of process:
+  Dispatcher, ResourceManager, BlobServer, JobMaster, TaskExecutor, master, Redis, Spark driver, zygote, task process,
+  and Python worker of Spark.
+- It cuts the connections between components: Dispatcher, JobMaster, ResourceManager and one TaskExecutor from each
+  other, and the BlobServer from all. Either nothing passes for a while, or the connections break.
+- It harms what passes between the cluster and its Redis, and fills its disks.
+
+What the clients were told, what the jobs noted themselves, what Redis accepted and what really ran is one history,
+which has to be free of contradictions (`tests/faults/history.py`): no acknowledged job is lost, no end is taken back,
+nothing runs twice, epochs rise, RUNNING is said only where somebody knows. The query's sink has each row once in the
+end.
+
+    python -m tests.faults.nemesis                     # each kind of deed once, in a random order; some minutes
+    python -m tests.faults.nemesis --seed 7            # in the order of that seed
+    python -m tests.faults.nemesis --long              # an hour
+
+Limits: a TaskExecutor that stands still or is cut off does not end its tasks. The JobMaster runs them again on another
+one, so a batch task may run twice until the first TaskExecutor is heard again. A streaming query does not: its
+checkpointLocation has one writer.
 
 ## The soak
 

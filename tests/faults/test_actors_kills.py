@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from actors import ActorSystem, Props, RecipientTerminated, RecipientUnreachable, Terminated
+from actors import ActorSystem, Props, RecipientTerminated, RecipientUnreachable, SystemConfig, Terminated
 from actors.rpc.security import load_or_create_secret
 from actors.testkit import TestProbe
 from tests.integration.actors_kit import (
     DEADLINE_S,
     MODULE,
+    PAUSE_S,
     QUICK,
     Echo,
     Loud,
@@ -30,6 +31,7 @@ from tests.integration.actors_kit import (
     until,
 )
 from tests.processes import lives
+from tests.waiting import LONGER_THAN_PATIENCE_S
 
 
 @pytest.fixture
@@ -41,23 +43,19 @@ def system() -> Iterator[ActorSystem]:
 # ------------------------------------------------------------------ processes of one system
 
 
-def test_a_watcher_is_told_within_milliseconds_of_a_kill(system: ActorSystem) -> None:
-    took = []
-    for number in range(5):
-        victim = system.actor_of(Props(Echo).pinned(), f"victim-{number}")
+def test_a_watcher_is_told_of_a_kill_before_any_heartbeat_is_missed() -> None:
+    deaf = SystemConfig(heartbeat_acceptable_pause_s=LONGER_THAN_PATIENCE_S)
+    with ActorSystem("here", config=deaf) as system:
+        victim = system.actor_of(Props(Echo).pinned(), "victim")
         pid = victim.ask("pid").result()
         probe = TestProbe(system)
         probe.watch(victim)
         probe.send(victim, "in order behind the watch")
-        probe.receive_one()
-        began = time.monotonic()
+        probe.receive_one(DEADLINE_S)
         os.kill(pid, signal.SIGKILL)
-        told = probe.expect_terminated(victim, DEADLINE_S)
-        took.append(time.monotonic() - began)
-        assert told.address_terminated
+        assert probe.expect_terminated(victim, DEADLINE_S).address_terminated
         with pytest.raises(RecipientUnreachable):
             victim.ask("x").result()
-    assert min(took) < 0.05, took
 
 
 def test_a_watcher_in_another_process_is_told_of_a_kill(system: ActorSystem) -> None:
@@ -74,12 +72,10 @@ def test_a_watcher_in_another_process_is_told_of_a_kill(system: ActorSystem) -> 
 def test_who_asks_a_killed_actor_is_told_at_once(system: ActorSystem) -> None:
     victim = system.actor_of(Props(Echo).pinned(), "victim")
     pid = victim.ask("pid").result()
-    ask = victim.ask("forget", 60)
-    began = time.monotonic()
+    ask = victim.ask("forget", LONGER_THAN_PATIENCE_S)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RecipientUnreachable):
         ask.result()
-    assert time.monotonic() - began < 5
 
 
 def test_a_killed_child_is_made_again_in_a_new_process(system: ActorSystem) -> None:
@@ -149,7 +145,7 @@ def test_a_stopped_host_is_found_out_and_killed(system: ActorSystem) -> None:
     os.kill(pid, signal.SIGSTOP)
     messages = probe.receive_n(2, DEADLINE_S)
     assert any(isinstance(message, Terminated) and message.actor == victim for message in messages)
-    assert 0.3 < time.monotonic() - began < 10
+    assert time.monotonic() - began > PAUSE_S / 2
     until(lambda: lives(pid), lambda running: not running, "its end: what is said of it has to be true")
 
 
@@ -163,7 +159,7 @@ def test_an_actor_that_computes_is_not_held_for_dead(system: ActorSystem) -> Non
     busy = system.actor_of(Props(Echo).pinned(), "busy")
     pid = busy.ask("pid").result()
     until(lambda: system.on_loop(lambda: _beats(system)), lambda beats: beats >= 3)
-    assert busy.ask(("compute", 2.5), 20).result() == "computed"
+    assert busy.ask(("compute", 2 * PAUSE_S)).result() == "computed"
     assert busy.ask("pid").result() == pid
 
 

@@ -7,13 +7,9 @@ import shutil
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.flights import expected_tables, written_tables
 from tests.job_files import write_job
-
-PATIENCE_S = 600.0
 
 # The main job with one blocking result, that of its join. Each vertex says that its function has returned, and waits
 # there until it may go on.
@@ -77,7 +73,7 @@ class Interrupted:
             waiting = [name for name, count in self.passed().items() if count and not self._go(name).exists()]
             return waiting[0] if waiting else None
 
-        return str(await_value(look, PATIENCE_S))
+        return str(await_value(look))
 
     def passed(self) -> dict[str, int]:
         """How often each vertex has returned."""
@@ -90,19 +86,19 @@ class Interrupted:
             name = f"jobmaster-{self.job_id}"
             pid = self.cluster.pid_of(name)
             os.kill(pid, signal.SIGKILL)
-            await_value(lambda: self._pid_of(name) not in (0, pid), PATIENCE_S)
-            self.cluster.await_status(self.job_id, "RUNNING", timeout=PATIENCE_S)
+            await_value(lambda: self._pid_of(name) not in (0, pid))
+            self.cluster.await_status(self.job_id, "RUNNING")
             assert self.passed()[vertex] == before, "its task has run on"
             return
         if victim == "everything":
             for pid in self.cluster.processes():
                 os.kill(pid, signal.SIGKILL)
             await_value(lambda: not self.cluster.processes())
-            self.cluster.run("start", timeout=PATIENCE_S)
+            self.cluster.run("start")
         else:
             (task,) = self.cluster.tasks_of(self.job_id)
             os.kill(task if victim == "task" else self.cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
-        await_value(lambda: self.passed()[vertex] == before + 1, PATIENCE_S)
+        await_value(lambda: self.passed()[vertex] == before + 1)
 
     def release(self, vertex: str) -> None:
         """Let it go on."""
@@ -116,7 +112,6 @@ class Interrupted:
         return next((int(item["pid"]) for item in processes if item["name"] == name), 0)
 
 
-@pytest.mark.timeout(1800)  # eleven restarts, one of them of the whole cluster
 def test_a_job_that_is_killed_at_every_vertex_boundary_comes_to_the_same(own_cluster: Cluster, tmp_path: Path) -> None:
     settings = ("restart-strategy.fixed-delay.attempts=100", "restart-strategy.fixed-delay.delay=0s")
     cluster = Cluster(own_cluster.directory, (*settings, "high-availability.lease=1s"))
@@ -134,7 +129,7 @@ def test_a_job_that_is_killed_at_every_vertex_boundary_comes_to_the_same(own_clu
         job.kill(victim, vertex)
         job.release(vertex)
     assert vertex == "report"
-    done = cluster.await_status(job.job_id, "FINISHED", timeout=PATIENCE_S)
+    done = cluster.await_status(job.job_id, "FINISHED")
     assert written_tables(tmp_path / "out") == expected_tables(tmp_path)
     assert set(job.passed()) == {item["name"] for item in done["vertices"]}, "there was a boundary at every vertex"
     joining, reporting = done["tasks"]
@@ -172,11 +167,11 @@ def pipeline(argv):
 def test_a_result_that_is_gone_is_made_again(cluster: Cluster, tmp_path: Path) -> None:
     gate, first, second = (tmp_path / name for name in ("gate", "gate.first", "gate.second"))
     job_id = cluster.submit(write_job(tmp_path, REREAD), str(gate))
-    await_value(lambda: second.exists() and second.read_text(), PATIENCE_S)
+    await_value(lambda: second.exists() and second.read_text())
     shutil.rmtree(cluster.directory / "jobs" / job_id / "results")
     (task,) = cluster.tasks_of(job_id)
     os.kill(task, signal.SIGKILL)
-    await_value(lambda: second.read_text() == "xx", PATIENCE_S)
+    await_value(lambda: second.read_text() == "xx")
     assert first.read_text() == "xx"
     gate.touch()
     job = cluster.await_status(job_id, "FINISHED")

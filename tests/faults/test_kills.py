@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from conf.configuration import Configuration
 from runtime.environment.context import open_redis_services
 from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
 from tests.faults.deeds import handles
-from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, write_job
+from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, WAITING, write_job
 
 
 def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
@@ -76,21 +77,22 @@ def test_a_killed_job_master_is_replaced_and_its_task_runs_on(cluster: Cluster, 
     job_id = waiting.job_id
     before = cluster.job(job_id)["tasks"][0]["attempts"]
     os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
-    seen = []
+    seen = set()
 
     def look() -> bool:
-        seen.append(cluster.json("job", "list")[0]["status"])
-        return seen[-1] == "RUNNING" and "RECONCILING" in seen
+        seen.add(cluster.json("job", "list")[0]["status"])
+        job = cluster.job(job_id)
+        return job["status"] == "RUNNING" and "RECONCILING" in job["timestamps"]  # as its new JobMaster has recorded
 
     await_value(look)
-    assert set(seen) <= {"RUNNING", "RECONCILING"}, "nobody says anything else of it"
+    assert seen <= {"RUNNING", "RECONCILING"}, "nobody says anything else of it"
     (attempt,) = cluster.job(job_id)["tasks"][0]["attempts"]
     assert attempt["attempt_id"] == before[0]["attempt_id"]
     waiting.release()
     job = cluster.await_status(job_id, "FINISHED")
     assert (job["restarts"], waiting.starts) == (0, 1)
     await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
-    await_value(lambda: not asyncio.run(_handles_of(cluster, job_id)), 10)
+    await_value(lambda: not asyncio.run(_handles_of(cluster, job_id)))
     assert not [path for path in paths_below(cluster.directory / "ha") if path.name.startswith(f"{job_id}@")]
 
 
@@ -126,6 +128,36 @@ def test_a_cancellation_that_was_promised_survives_its_job_master(cluster: Clust
     os.kill(pid, signal.SIGKILL)
     gate.touch()
     cluster.await_status(job_id, "CANCELED")
+    assert cluster.tasks_of(job_id) == [], "CANCELED is said when nothing of it runs"
+    assert_nothing_is_held(cluster)
+
+
+def assert_nothing_is_held(cluster: Cluster) -> None:
+    """No slot leaks, and no JobMaster stays of a job that is over."""
+    await_value(lambda: cluster.json("status")["overview"]["free_slots"] == 2)
+    await_value(lambda: not [view for view in cluster._processes() if view.name.startswith("jobmaster-")])
+
+
+def test_a_job_that_is_cancelled_while_its_slot_is_asked_for_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """The TaskExecutor hears of the slot when the job is over: it offers it to a JobMaster that has gone."""
+    worker, gate = cluster.pid_of("tm:taskmanager-0"), tmp_path / "launched"
+    file = write_job(tmp_path, WAITING, "launched.py")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        job_id = cluster.submit(file, str(gate))
+        await_value(lambda: cluster.job(job_id)["tasks"][0]["attempts"])
+        job_master = cluster.pid_of(f"jobmaster-{job_id}")
+        cluster.run("job", "cancel", "--no-wait", job_id)
+        with contextlib.suppress(ProcessLookupError):  # it may be done already
+            os.kill(job_master, signal.SIGKILL)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    cluster.await_status(job_id, "CANCELED")
+    assert_nothing_is_held(cluster)
+    assert cluster.tasks_of(job_id) == []
+    assert not Path(f"{gate}.began").exists(), "its code never ran"
+    assert cluster.pid_of("tm:taskmanager-0") == worker
+    assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL, "after.py"))).stdout == "sum 499500\n"
 
 
 def test_a_job_master_and_its_task_executor_killed_at_once_start_the_task_again(
@@ -140,6 +172,8 @@ def test_a_job_master_and_its_task_executor_killed_at_once_start_the_task_again(
     job = cluster.await_status(waiting.job_id, "FINISHED")
     assert job["restarts"] == 1
     assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "task-executor-lost"
+    assert cluster.tasks_of(waiting.job_id) == []
+    assert_nothing_is_held(cluster)
 
 
 def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(

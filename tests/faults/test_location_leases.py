@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.taskexecutor.location_leases import lock_holder, read_holder
+from runtime.checkpoint.lease import lock_holder, read_holder
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import write_job
 from tests.processes import lives
@@ -24,8 +24,6 @@ rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
 writer = rows.writeStream.queryName("rows").format("noop").option("checkpointLocation", sys.argv[1])
 writer.trigger(processingTime="200 milliseconds").start().awaitTermination()
 """
-
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ def commits(location: Path) -> int:
 def test_a_driver_that_was_cut_off_is_ended_before_its_successor_writes(pair: Cluster, tmp_path: Path) -> None:
     location, lease = tmp_path / "live", tmp_path / ".live.lease"
     job_id = pair.submit(write_job(tmp_path, STREAM), str(location))
-    await_value(lambda: commits(location) >= 0, timeout=120)
+    await_value(lambda: commits(location) >= 0)
     first = attempt(pair, job_id)
     registrations = [row["registration"] for row in pair.json("status")["task_managers"]]
     (worker,) = [row for row in registrations if row["resource_id"] == first["task_executor"]]
@@ -64,11 +62,11 @@ def test_a_driver_that_was_cut_off_is_ended_before_its_successor_writes(pair: Cl
     try:
         for pid in cut_off:
             os.kill(pid, signal.SIGSTOP)
-        await_value(lambda: attempt(pair, job_id)["number"] > first["number"], timeout=120)
-        await_value(lambda: lock_holder(lease) not in (None, worker["spark_pid"]), timeout=120)
+        await_value(lambda: attempt(pair, job_id)["number"] > first["number"])
+        await_value(lambda: lock_holder(lease) not in (None, worker["spark_pid"]))
         assert not lives(worker["spark_pid"])
         before = commits(location)
-        await_value(lambda: commits(location) > before, timeout=120)
+        await_value(lambda: commits(location) > before)
     finally:
         for pid in cut_off:
             if lives(pid):

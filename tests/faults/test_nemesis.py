@@ -9,17 +9,46 @@ import pytest
 
 from tests.faults import nemesis
 from tests.faults.full_disk import SmallDisk
+from tests.faults.processes import KINDS, PAIRS
+from tests.seeds import printed_seed
+
+OF_REDIS = ("slow", "cut off briefly", "cut off", "connections dropped", "connections reset", "mute", "replies lost")
+POSSIBLE = {
+    *(f"{what} {kind}" for kind in KINDS for what in ("kill", "stop")),
+    *(f"stop {kind} briefly" for kind in KINDS),
+    *(f"{what} {kind} from {other}" for kind, other in PAIRS for what in ("cut", "disconnect")),
+    *(f"redis {what}" for what in OF_REDIS),
+    *(f"{name} disk full" for name in nemesis.DISKS),
+}
 
 
-@pytest.mark.timeout(2400)
+ORDER = 12
+
+
+@pytest.mark.timeout(3600)
 def test_what_clients_were_told_stays_true_whatever_is_harmed(tmp_path: Path) -> None:
-    result = nemesis.run(tmp_path, nemesis.SHORT_S, seed=5)
+    """Every kind of deed, in one order."""
+    _stays_true(tmp_path, ORDER)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_and_whatever_the_order(tmp_path: Path) -> None:
+    """Every kind of deed, in an order that is another one in each run."""
+    _stays_true(tmp_path, printed_seed())
+
+
+def _stays_true(directory: Path, seed: int) -> None:
+    result = nemesis.run(directory, None, seed, pause_s=nemesis.SHORT_PAUSE_S)
     summary = json.dumps(result.summary(), indent=2)
     assert not result.problems, summary
-    assert sum(result.deeds.values()) >= 5, summary
+    left_out = {name for name in POSSIBLE for start in result.left_out if name.startswith(start)}
+    assert set(result.deeds) == POSSIBLE - left_out, summary
+    assert all(result.left_out.values()), "each is left out for a reason"
     assert len(result.history.last) >= 5, summary
     assert result.history.reigns, summary
     assert result.history.leaderships, summary
+    assert result.told["rows of the stream"], summary
 
 
 def test_a_disk_can_be_filled(tmp_path: Path) -> None:

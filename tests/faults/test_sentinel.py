@@ -38,7 +38,7 @@ def test_the_replica_takes_over_while_a_job_runs(
     waiting = WaitingJob.start(cluster, tmp_path)
     attempts = [attempt["attempt_id"] for attempt in cluster.job(waiting.job_id)["tasks"][0]["attempts"]]
     first.kill()
-    await_value(lambda: replica.command("ROLE")[0] == "master")
+    await_value(replica.is_master)
     await_value(lambda: {"dispatcher", "resourcemanager"} <= set(cluster.leaders()))
     cluster.await_status(waiting.job_id, "RUNNING")
     waiting.release()

@@ -16,6 +16,7 @@ from actors.process.thespian_base import die_with_parent
 TARGETS = ("decoder", "handshake", "serializer", "blob")
 _INSTRUMENTED = (
     "actors.rpc.wire",
+    "actors.rpc.records",
     "actors.rpc.security",
     "actors.rpc.codec",
     "actors.serialization",

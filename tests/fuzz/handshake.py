@@ -10,11 +10,13 @@ from unittest import mock
 from actors.errors import AuthenticationError, WireError
 from actors.rpc import security
 from actors.rpc.security import (
+    GREETING_SIZE,
     HELLO_SIZE,
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
     REFUSAL,
+    TARGET_SIZE,
     VERSION,
     ClientHandshake,
     ServerHandshake,
@@ -25,10 +27,13 @@ SECRET, OTHER_SECRET = b"0123456789abcdef0123456789abcdef", b"fedcba9876543210fe
 PREAMBLE = MAGIC + bytes([VERSION])
 
 
+TARGET = bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 1]) + (4711).to_bytes(2)
+
+
 def expected_mac(secret: bytes, role: bytes, service: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
     """The proof, from the protocol's description rather than from its code."""
     key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-auth").digest()
-    text = b"|".join((role, service, client_nonce.hex().encode(), server_nonce.hex().encode()))
+    text = b"|".join((role, service, *(part.hex().encode() for part in (client_nonce, server_nonce, TARGET))))
     return hmac.new(key, text, hashlib.sha256).digest()
 
 
@@ -48,10 +53,11 @@ def _nonces() -> Callable[[int], bytes]:
 class Recording:
     """One whole handshake, as somebody on the way might have kept it."""
 
-    def __init__(self, secret: bytes = SECRET, service: str = "rpc") -> None:
-        client, server = ClientHandshake(secret, service), ServerHandshake(secret, service)
+    def __init__(self, secret: bytes = SECRET, service: str = "rpc", target: bytes = TARGET) -> None:
+        client, server = ClientHandshake(secret, service, target), ServerHandshake(secret, service, target)
         self.hello = client.hello()
-        self.proof = server.receive(self.hello)
+        server.receive(self.hello[:GREETING_SIZE])
+        self.proof = server.receive(self.hello[GREETING_SIZE:])
         self.answer = client.receive(self.proof)
 
 
@@ -97,7 +103,7 @@ class _Connection:
         self.failed = True
         assert len(text) < 300
         assert not self._machine.done
-        for size in (0, MAC_SIZE, HELLO_SIZE, PROOF_SIZE):
+        for size in (0, MAC_SIZE, TARGET_SIZE, GREETING_SIZE, HELLO_SIZE, PROOF_SIZE):
             try:
                 self._machine.receive(bytes(size))
             except WireError:
@@ -117,25 +123,36 @@ def check(data: bytes) -> None:
 
 def _check_server(source: ByteSource) -> None:
     old, other, blob = Recording(), Recording(OTHER_SECRET), Recording(service="blob")
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
+    elsewhere = Recording(target=TARGET[:-1] + b"\0")
+    client, server = ClientHandshake(SECRET, "rpc", TARGET), ServerHandshake(SECRET, "rpc", TARGET)
     connection = _Connection(server)
-    hellos = (client.hello(), old.hello, other.hello, blob.hello, old.proof[:HELLO_SIZE], source.take(8), PREAMBLE)
+    hellos = (
+        client.hello(),
+        old.hello,
+        other.hello,
+        blob.hello,
+        elsewhere.hello,
+        old.proof[:HELLO_SIZE],
+        source.take(8),
+        PREAMBLE,
+    )
     connection.feed(source.pieces(_spoilt(source, source.choose(hellos))))
     answers = [old.answer, other.answer, blob.answer, old.proof[-MAC_SIZE:], source.take(MAC_SIZE), client.hello()]
     if connection.answered:  # what answers the server's nonce can be made only now
-        nonces = connection.received[5:HELLO_SIZE], connection.answered[5:HELLO_SIZE]
+        nonces = connection.received[5:GREETING_SIZE], connection.answered[5:GREETING_SIZE]
         answers = [
             expected_mac(SECRET, b"client", b"rpc", *nonces),
             *answers,
-            connection.answered[HELLO_SIZE:],
+            connection.answered[GREETING_SIZE:],
             expected_mac(OTHER_SECRET, b"client", b"rpc", *nonces),
             expected_mac(SECRET, b"client", b"blob", *nonces),
         ]
     connection.feed(source.pieces(_spoilt(source, source.choose(answers)) + source.take(16)))
 
     hello, answer = connection.received[:HELLO_SIZE], connection.received[HELLO_SIZE : HELLO_SIZE + MAC_SIZE]
-    if hello[:5] == PREAMBLE and len(hello) == HELLO_SIZE:
-        nonces = hello[5:], connection.answered[5:HELLO_SIZE]
+    greeted = len(hello) >= GREETING_SIZE and hello[:5] == PREAMBLE
+    if greeted and hello[GREETING_SIZE:] == TARGET:
+        nonces = hello[5:GREETING_SIZE], connection.answered[5:GREETING_SIZE]
         proof = PREAMBLE + nonces[1] + expected_mac(SECRET, b"server", b"rpc", *nonces)
         assert connection.answered == proof
         genuine = expected_mac(SECRET, b"client", b"rpc", *nonces)
@@ -144,26 +161,30 @@ def _check_server(source: ByteSource) -> None:
         assert server.refusal == b""
     else:
         assert not server.done
-        assert connection.answered == b"", "nothing is shown to who does not speak the protocol"
-        of_another_version = len(hello) == HELLO_SIZE and hello[:4] == MAGIC
-        assert server.refusal == (REFUSAL if of_another_version else b"")
+        assert connection.answered == b"", "nothing is shown to who does not speak the protocol, or has not dialled us"
+        of_another_version = len(hello) >= GREETING_SIZE and hello[:4] == MAGIC and not greeted
+        of_another_target = greeted and len(hello) == HELLO_SIZE
+        assert server.refusal == (REFUSAL if of_another_version or of_another_target else b"")
 
 
 def _check_client(source: ByteSource) -> None:
     old = Recording()
-    client = ClientHandshake(SECRET, "rpc")
+    client = ClientHandshake(SECRET, "rpc", TARGET)
     connection = _Connection(client)
     hello = client.hello()
-    proofs = [
-        ServerHandshake(secret, service).receive(hello)
-        for secret, service in ((SECRET, "rpc"), (OTHER_SECRET, "rpc"), (SECRET, "blob"))
-    ]
+    proofs = []
+    for secret, service in ((SECRET, "rpc"), (OTHER_SECRET, "rpc"), (SECRET, "blob")):
+        server = ServerHandshake(secret, service, TARGET)
+        server.receive(hello[:GREETING_SIZE])
+        proofs.append(server.receive(hello[GREETING_SIZE:]))
     choices = (*proofs, old.proof, hello + bytes(MAC_SIZE), REFUSAL, source.take(PROOF_SIZE))
     connection.feed(source.pieces(_spoilt(source, source.choose(choices)) + source.take(16)))
     genuine = proofs[0]
     assert client.done == (connection.received[:PROOF_SIZE] == genuine), "an impostor was believed, or the server not"
     if client.done:
-        assert connection.answered == expected_mac(SECRET, b"client", b"rpc", hello[5:], genuine[5:HELLO_SIZE])
+        assert connection.answered == expected_mac(
+            SECRET, b"client", b"rpc", hello[5:GREETING_SIZE], genuine[5:GREETING_SIZE]
+        )
     else:
         assert connection.answered == b"", "nothing is shown to who has not proved itself"
 

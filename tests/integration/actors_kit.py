@@ -33,11 +33,19 @@ from actors import (
 )
 from actors.supervision import Directive, SupervisorStrategy
 from tests.processes import lives
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.integration.actors_kit"
-DEADLINE_S = 20.0
-QUICK = SystemConfig(heartbeat_interval_s=0.1, heartbeat_threshold=8.0, heartbeat_acceptable_pause_s=0.5)
+DEADLINE_S = PATIENCE_S
+PAUSE_S = 3.0
+"""How long a process may stand still before it is held for dead, in seconds: long enough for a busy machine."""
+QUICK = SystemConfig(
+    heartbeat_interval_s=0.1,
+    heartbeat_threshold=8.0,
+    heartbeat_acceptable_pause_s=PAUSE_S,
+    ask_timeout_s=PATIENCE_S,
+)
 
 T = TypeVar("T")
 

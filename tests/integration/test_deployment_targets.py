@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import WAITING, write_job
+from tests.waiting import PATIENCE_S
 
-FAST = ("high-availability.lease=1s", "heartbeat.interval=200ms", "heartbeat.timeout=2s")
+FAST = ("high-availability.lease=3s", "heartbeat.interval=1s", "heartbeat.timeout=10s")
 
 FAILS_LATER = """\
 import sys, time
@@ -75,15 +76,15 @@ def test_a_per_job_cluster_outlives_its_master_but_not_its_job(tmp_path: Path) -
     job = write_job(tmp_path, FAILS_LATER)
     client = run_in_background(cluster, "--target=per-job", "--masters=2", str(job), "--", str(gate))
     try:
-        await_value(lambda: Path(f"{gate}.began").exists() or client.poll() is not None, 180)
+        await_value(lambda: Path(f"{gate}.began").exists() or client.poll() is not None)
         assert client.poll() is None, client.communicate()
         (known,) = cluster.json("job", "list")
         os.kill(cluster.pid_of("master"), signal.SIGKILL)
-        await_value(lambda: cluster.leaders().get("dispatcher") == "dispatcher-1", 120)
+        await_value(lambda: cluster.leaders().get("dispatcher") == "dispatcher-1")
         refused = cluster.run("job", "run", "--target=session", str(write_job(tmp_path, "", "other.py")), check=False)
         assert "is of job" in refused.stderr, refused
         gate.touch()
-        output, errors = client.communicate(timeout=180)
+        output, errors = client.communicate(timeout=PATIENCE_S)
         assert_nothing_is_left(cluster)
     finally:
         client.kill()
@@ -97,14 +98,14 @@ def test_a_per_job_cluster_goes_on_without_its_client_and_ends_by_itself(tmp_pat
     cluster, gate = Cluster(tmp_path / "c"), tmp_path / "gate"
     client = run_in_background(cluster, "--target=per-job", str(write_job(tmp_path, WAITING)), "--", str(gate))
     try:
-        await_value(lambda: Path(f"{gate}.began").exists() or client.poll() is not None, 180)
+        await_value(lambda: Path(f"{gate}.began").exists() or client.poll() is not None)
         assert client.poll() is None, client.communicate()
         client.kill()
         client.communicate()
         (job,) = cluster.json("job", "list")
         assert job["status"] == "RUNNING"
         gate.touch()
-        await_value(lambda: not cluster.processes(), 180)
+        await_value(lambda: not cluster.processes())
         assert_nothing_is_left(cluster)
     finally:
         client.kill()
@@ -118,19 +119,19 @@ def test_an_application_outlives_its_master_and_its_main_and_runs_no_job_twice(t
     said = lambda what: path.read_text() if (path := tmp_path / what).exists() else ""  # noqa: E731
     client = run_in_background(cluster, "--target=application", "--masters=2", str(program), "--", str(tmp_path))
     try:
-        await_value(lambda: said("second") or client.poll() is not None, 180)
+        await_value(lambda: said("second") or client.poll() is not None)
         assert client.poll() is None, client.communicate()
         before = {job["job_id"]: job["status"] for job in cluster.json("job", "list")}
         assert sorted(before.values()) == ["FINISHED", "RUNNING"]
         application = cluster.pid_of("application")
         os.kill(cluster.pid_of("master"), signal.SIGKILL)
-        await_value(lambda: cluster.leaders().get("dispatcher") == "dispatcher-1", 120)
+        await_value(lambda: cluster.leaders().get("dispatcher") == "dispatcher-1")
         await_value(lambda: "application" in {view["name"] for view in cluster.json("status")["cluster"]["processes"]})
         assert cluster.pid_of("application") == application
         os.kill(application, signal.SIGKILL)
-        await_value(lambda: said("main") == "xx", 120)
+        await_value(lambda: said("main") == "xx")
         (tmp_path / "gate").touch()
-        output, errors = client.communicate(timeout=180)
+        output, errors = client.communicate(timeout=PATIENCE_S)
         assert_nothing_is_left(cluster)
     finally:
         client.kill()

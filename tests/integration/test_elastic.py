@@ -45,10 +45,10 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
 
     gate = tmp_path / "gate"
     job = WaitingJob(cluster.submit(write_job(tmp_path, WAITING), str(gate)), gate)
-    await_value(lambda: job.starts == 1, 200)  # a worker comes first
+    await_value(lambda: job.starts == 1)  # a worker comes first
     first = worker_of(cluster)
     kill_worker(first)
-    await_value(lambda: job.starts == 2, 200)
+    await_value(lambda: job.starts == 2)
     second = worker_of(cluster)
     assert second not in (0, first)
 
@@ -61,12 +61,12 @@ def test_workers_come_with_the_first_job_are_replaced_adopted_and_go(
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     standby = f"resourcemanager{'' if leading else '-1'}"
-    await_value(lambda: cluster.leaders().get("resourcemanager") == standby, 120)
+    await_value(lambda: cluster.leaders().get("resourcemanager") == standby)
     await_value(lambda: worker_of(cluster) == second)
     job.release()
     cluster.await_status(job.job_id, "FINISHED")
     assert job.starts == 2, "the job went on in the worker that was adopted"
     cluster.await_status(waiting, "FINISHED")
 
-    await_value(lambda: worker_of(cluster) == 0 and not lives(second), 120)
+    await_value(lambda: worker_of(cluster) == 0 and not lives(second))
     assert cluster.json("status")["task_managers"] == []

@@ -15,6 +15,7 @@ from runtime.checkpoint.savepoint import read_savepoint, verify_savepoint
 from runtime.spark.process import start_time
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.standalone_spark import SPARK_HOME, spark_environment, standalone_spark
+from tests.waiting import PATIENCE_S
 
 PROGRAM = """\
 import sys
@@ -51,7 +52,7 @@ def test_spark_submit_to_a_standalone_cluster(standalone: str, environment: dict
         [*command, str(ROOT / "examples" / "embedded.py"), "--directory", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE_S,
         env=environment,
         check=False,
     )
@@ -88,14 +89,14 @@ def test_a_killed_task_executor_is_replaced_and_a_killed_program_leaves_nothing(
         _, root, job_id, jvm = program.stdout.readline().split()
         cluster = Cluster(Path(root))
         completed = lambda: cluster.job(job_id)["checkpoints"]["counts"]["completed"]  # noqa: E731
-        await_value(completed, 120)
+        await_value(completed)
         os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
 
         def attached_again() -> bool:
             attempt = cluster.job(job_id)["tasks"][0]["attempts"][-1]
             return bool(attempt["number"] > 0 and attempt["state"] == "RUNNING" and attempt["queries"])
 
-        await_value(attached_again, 120)
+        await_value(attached_again)
         program.stdin.write("\n")
         program.stdin.flush()
         _, savepoint, is_active = program.stdout.readline().split()
@@ -105,7 +106,7 @@ def test_a_killed_task_executor_is_replaced_and_a_killed_program_leaves_nothing(
     finally:
         program.kill()
         program.wait()
-    await_value(lambda: not any(start_time(pid) for pid in processes) and not _left(tmp_path), 120)
+    await_value(lambda: not any(start_time(pid) for pid in processes) and not _left(tmp_path))
 
 
 def _left(directory: Path) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
+from runtime.checkpoint.files import path_of
 from runtime.checkpoint.savepoint import read_savepoint
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.flink_package import FlinkClient
@@ -23,14 +22,13 @@ writer = counts.writeStream.queryName("counts").format("noop").outputMode("updat
 writer.trigger(processingTime="200 milliseconds").start().awaitTermination()
 """
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def path_in(text: str) -> Path:
     """Where the client says that the savepoint is."""
     found = re.search(r"^Savepoint completed\. Path: (\S+)$", text, re.MULTILINE)
     assert found, text
-    return Path(found.group(1))
+    assert found.group(1).startswith("file:/")
+    return path_of(found.group(1))
 
 
 def has_written_a_batch(rest: RestClient, job_id: str) -> bool:
@@ -58,7 +56,7 @@ def test_flinks_client_lists_saves_stops_and_cancels(cluster: Cluster, tmp_path:
     assert detached
     polled = f"/v1/jobs/{job_id}/savepoints/{detached.group(1)}"
     await_value(lambda: rest.get(polled)["status"]["id"] == "COMPLETED")
-    assert Path(rest.get(polled)["operation"]["location"]).is_dir()
+    assert path_of(rest.get(polled)["operation"]["location"]).is_dir()
     number = re.search(r"Checkpoint (\d+) for job", flink.good("checkpoint", job_id))
     assert number
     assert rest.get(f"/jobs/{job_id}/checkpoints/details/{number.group(1)}")["status"] == "COMPLETED"
@@ -75,8 +73,21 @@ def test_flinks_client_lists_saves_stops_and_cancels(cluster: Cluster, tmp_path:
         return f"{job_id} : job (FINISHED)" in told and f"{waiting.job_id} : job (CANCELED)" in told
 
     await_value(all_are_over)
-    for savepoint in (stopped, Path(rest.get(polled)["operation"]["location"])):
+    for savepoint in (stopped, path_of(rest.get(polled)["operation"]["location"])):
         assert "disposed." in flink.good("savepoint", "-d", str(savepoint))
+
+
+def test_flinks_client_cancels_with_a_savepoint(cluster: Cluster, tmp_path: Path) -> None:
+    rest = RestClient.of(cluster)
+    flink = FlinkClient(tmp_path, rest)
+    job_id = cluster.submit(write_job(tmp_path, STREAM))
+    cluster.await_status(job_id, "RUNNING")
+    await_value(lambda: has_written_a_batch(rest, job_id))
+    said = flink.good("cancel", "-s", str(tmp_path / "savepoints"), job_id)
+    found = re.search(r"Savepoint stored in (\S+)\.$", said, re.MULTILINE)
+    assert found, said
+    assert read_savepoint(path_of(found.group(1))).job.id == job_id
+    assert cluster.job(job_id)["status"] == "CANCELED"
 
 
 def test_flinks_client_shows_why_not(cluster: Cluster, tmp_path: Path) -> None:
@@ -84,6 +95,11 @@ def test_flinks_client_shows_why_not(cluster: Cluster, tmp_path: Path) -> None:
     flink = FlinkClient(tmp_path, rest)
     (tmp_path / "stranger").mkdir()
     assert "show the token" in FlinkClient(tmp_path / "stranger", RestClient(rest.url, "")).bad("cancel", "0" * 32)
-    assert f"no job {'0' * 32} is running or remembered" in flink.bad("cancel", "0" * 32)
+    assert "Job could not be found" in flink.bad("cancel", "0" * 32)
+    for command in (("stop",), ("savepoint",), ("checkpoint",)):
+        assert f"Could not find Flink job ({'0' * 32})" in flink.bad(*command, "0" * 32)
+    over = cluster.submit(write_job(tmp_path, "print(1)\n"))
+    cluster.await_status(over, "FINISHED")
+    assert "already reached another terminal state (FINISHED)" in flink.bad("cancel", over)
     missing = tmp_path / "nothing"
     assert f"there is no savepoint {missing}" in flink.bad("savepoint", "-d", str(missing))

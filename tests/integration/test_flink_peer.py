@@ -11,8 +11,6 @@ import pytest
 from tests.bench import flink
 from tests.flink_package import flink_dist
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_it_runs_the_job_by_its_client_and_by_rest_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flink_dist()

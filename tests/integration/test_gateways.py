@@ -17,6 +17,7 @@ from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.jobmaster.execution_state import JobStatus
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import FAILING, TRIVIAL, write_job
+from tests.waiting import PATIENCE_S
 
 WORKER = ResourceID("taskmanager-0")
 
@@ -40,7 +41,7 @@ def test_the_dispatcher_tells_of_jobs_until_their_end_and_after_it(cluster: Clus
         assert (details[job_id].status, details[failing].status) == (JobStatus.RUNNING, JobStatus.FAILED)
         result = dispatcher.request_job_result(job_id)
         waiting.release()
-        finished = result.result(60.0) or client.result(job_id)
+        finished = result.result(PATIENCE_S) or client.result(job_id)
         assert finished.status is ApplicationStatus.SUCCEEDED
         assert finished.net_runtime_ms > 0
         assert finished.failure is None
@@ -60,6 +61,7 @@ def test_a_task_executor_is_looked_into_while_a_task_runs(cluster: Cluster, tmp_
                 (found := manager.request_task_manager_info(WORKER).result())
                 and found.metrics is not None
                 and found.metrics.tasks == 1
+                and found.metrics.jvm
                 and found.slots.allocated == 1
                 and found
             )
@@ -67,16 +69,18 @@ def test_a_task_executor_is_looked_into_while_a_task_runs(cluster: Cluster, tmp_
         assert info.registration.resource_id == WORKER
         assert info.slots.registered == len(info.allocations) == 2
         assert [status.job_id for status in info.allocations if status.allocation_id] == [waiting.job_id]
+        used, committed, most = (info.metrics.jvm[f"Memory.Heap.{part}"] for part in ("Used", "Committed", "Max"))
+        assert 0 < used <= committed <= most <= info.registration.memory_bytes
         assert min(info.metrics.memory_bytes, info.metrics.spark_memory_bytes, info.metrics.open_files) > 0
         with pytest.raises(UnknownTaskExecutorError):
             manager.request_task_manager_info(ResourceID("nobody")).result()
 
-        log = manager.request_task_manager_file_upload(WORKER, "taskexecutor").result(60.0)
+        log = manager.request_task_manager_file_upload(WORKER, "taskexecutor").result(PATIENCE_S)
         blob = client.lookup("dispatcher", DispatcherGateway).get_blob_server().result()
         with BlobClient((blob.host, blob.port), secret) as blobs:
             assert b"registered at the ResourceManager" in blobs.get_bytes(BlobKey.parse(log.blob_key))
         with pytest.raises(NoSuchLogError):
-            manager.request_task_manager_file_upload(WORKER, "../../secret").result(60.0)
+            manager.request_task_manager_file_upload(WORKER, "../../secret").result(PATIENCE_S)
 
         own = client.thread_dump(WORKER)
         assert own.pid == info.registration.pid

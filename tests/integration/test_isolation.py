@@ -84,7 +84,7 @@ print("survived", spark.range(3).count())
 def test_what_a_job_breaks_is_its_own(cluster: Cluster, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     neighbour = cluster.submit(write_job(tmp_path, NEIGHBOUR, "neighbour.py"), str(gate))
-    await_value(Path(f"{gate}.began").exists, 120)
+    await_value(Path(f"{gate}.began").exists)
     registration = cluster.json("status")["task_managers"][0]["registration"]
     cluster.run("job", "run", str(write_job(tmp_path, RUDE, "rude.py")))
     crashing = cluster.submit(write_job(tmp_path, CRASHING, "crashing.py"), str(tmp_path / "starts"))
@@ -162,7 +162,7 @@ def test_a_task_over_its_limit_fails_and_says_why(
 def test_a_task_that_ignores_its_cancellation_is_ended_by_force(limited: Cluster, tmp_path: Path) -> None:
     gate = tmp_path / "never"
     job_id = limited.submit(write_job(tmp_path, STUBBORN), str(gate))
-    await_value(Path(f"{gate}.began").exists, 120)
+    await_value(Path(f"{gate}.began").exists)
     (task,) = limited.tasks_of(job_id)
     limited.run("job", "cancel", job_id)
     assert not Path(f"/proc/{task}").exists()
@@ -174,7 +174,7 @@ def test_what_cannot_be_ended_in_spark_ends_with_its_driver(limited: Cluster, tm
     began = tmp_path / "began"
     spark = await_value(lambda: limited.json("status")["task_managers"])[0]["registration"]["spark_pid"]
     job_id = limited.submit(write_job(tmp_path, ENDLESS_IN_THE_JVM), str(began))
-    await_value(began.exists, 120)
+    await_value(began.exists)
     limited.run("job", "cancel", job_id)
     assert limited.job(job_id)["status"] == "CANCELED"
     assert not lives(spark), "nothing of it runs any more"
@@ -195,12 +195,12 @@ def test_pysparks_own_streaming_word_count_is_seen_and_ends_with_its_job(limited
             queries = limited.job(job_id)["tasks"][0]["attempts"][-1]["queries"]
             return queries[0] if queries and queries[0]["batch"] is not None else None
 
-        query = await_value(batch, 120)
+        query = await_value(batch)
         assert len(query["id"]) == len(query["run_id"]) == 36
         page = limited.run("job", "info", job_id).stdout
         assert query["id"] in page
         assert query["run_id"] in page
-        await_value(lambda: "question|    1" in limited.run("job", "logs", job_id).stdout, 120)
+        await_value(lambda: "question|    1" in limited.run("job", "logs", job_id).stdout)
         limited.run("job", "cancel", job_id)
         assert limited.job(job_id)["status"] == "CANCELED"
         connections[0].settimeout(0)  # that is: now, for the query has ended with its job
@@ -252,7 +252,7 @@ def test_of_a_cancelled_job_no_python_worker_runs_on(cluster: Cluster, tmp_path:
     held = tmp_path / "held"
     held.touch()
     job_id = cluster.submit(write_job(tmp_path, text), str(held))
-    await_value(held.read_text, 120)
+    await_value(held.read_text)
     assert holders(held)
     cluster.run("job", "cancel", job_id)
     assert cluster.job(job_id)["status"] == "CANCELED"

@@ -126,15 +126,15 @@ def test_a_cancelled_job_does_not_wait_for_its_installation(cluster: Cluster, tm
     source.mkdir()
     began = tmp_path / "began"
     (source / "setup.py").write_text(
-        f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\ntime.sleep(600)\n"
+        f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\ntime.sleep(6000)\n"
         "from setuptools import setup\nsetup(name='slow', version='1.0')\n"
     )
     archive = tmp_path / "slow-1.0.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         packed.write(source / "setup.py", "slow-1.0/setup.py")
     job_id = cluster.submit(write_job(tmp_path, "print('never')\n"), options=("--package", str(archive)))
-    await_value(lambda: began.exists() or None, timeout=120)
-    cluster.run("job", "cancel", job_id, timeout=30)
+    await_value(lambda: began.exists() or None)
+    cluster.run("job", "cancel", job_id)
     cluster.await_status(job_id, "CANCELED")
 
 
@@ -189,7 +189,7 @@ def test_a_script_with_jars_has_a_spark_driver_of_its_own(cluster: Cluster, tmp_
     gates = [str(tmp_path / "first"), str(tmp_path / "second")]
     with_jar = cluster.submit(script, *gates, options=("--jar", str(jar(tmp_path, "connector-1.jar"))))
     without = cluster.submit(script, *gates[::-1])
-    await_value(Path(gates[0]).exists, timeout=120)
+    await_value(Path(gates[0]).exists)
     drivers = [pid for pid, name in cluster.processes().items() if name == "java"]
     assert len(drivers) >= 2
     assert "version None 5" in output_of(cluster, without)

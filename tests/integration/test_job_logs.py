@@ -17,6 +17,7 @@ from runtime.job_logs import logs_owner
 from tests.cluster_harness import Cluster, await_value, paths_below
 from tests.job_files import FAILING, write_job
 from tests.rest_client import RestClient
+from tests.waiting import PATIENCE_S
 
 # Says that it runs, in its log and in a file; waits for the gate; and what it says then is the last of its log.
 TALKING = """\
@@ -109,8 +110,9 @@ def test_the_logs_of_an_attempt_that_was_lost_with_its_task_executor_are_kept(
     os.kill(cluster.pid_of("tm:taskmanager-0"), signal.SIGKILL)
     await_value(lambda: _starts(gate) == 2)
     gate.touch()
-    job = cluster.await_status(job_id, "FINISHED")
-    assert _kept(job) == [["stdout", "stderr"], WHOLE], "what a lost TaskExecutor logged itself was not the attempt's"
+    cluster.await_status(job_id, "FINISHED")
+    # The JobMaster fetches them when the job is over; what a lost TaskExecutor logged itself was not the attempt's.
+    await_value(lambda: _kept(cluster.job(job_id)) == [["stdout", "stderr"], WHOLE])
     _forget_files(cluster, job_id)
     assert cluster.run("job", "logs", job_id).stdout == "start 1\nstart 2\nthe end\n"
 
@@ -139,7 +141,7 @@ def test_a_running_job_is_followed_into_its_next_attempt(cluster: Cluster, tmp_p
         os.kill(_task_of(cluster, job_id), signal.SIGKILL)
         assert process.stdout.readline() == "start 2\n"
         gate.touch()
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=PATIENCE_S)
     assert output == "the end\n"
     assert process.returncode == 0, errors
     assert errors.count("a remark\n") == 2
@@ -159,18 +161,18 @@ def test_following_ends_as_the_job_does(cluster: Cluster, tmp_path: Path) -> Non
     assert f"job {job_id} starts" in own
     served = cluster.json("job", "logs", "--task-executors", job_id)
     assert [log["name"] for log in served if "resource_id" in log] == ["taskexecutor", "spark"]
-    interrupted = subprocess.Popen(
-        cluster.command("job", "logs", "-f", _begin(cluster, tmp_path)[0]), stdout=subprocess.PIPE, text=True
-    )
+    job_id, gate = _begin(cluster, tmp_path)
+    interrupted = subprocess.Popen(cluster.command("job", "logs", "-f", job_id), stdout=subprocess.PIPE, text=True)
     assert interrupted.stdout is not None
     assert interrupted.stdout.readline() == "start 1\n"
     interrupted.send_signal(signal.SIGINT)
-    assert interrupted.wait(60) == 130
-    (tmp_path / "gate").touch()
+    assert interrupted.wait(PATIENCE_S) == 130
+    gate.touch()
+    cluster.await_status(job_id, "FINISHED")
 
 
 def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster("job.logs.max-size=4kb", "jobstore.expiration-time=20s")
+    cluster = make_cluster("job.logs.max-size=4kb", "jobstore.expiration-time=45s")
     job_id = cluster.submit(write_job(tmp_path, LONG))
     job = cluster.await_status(job_id, "FINISHED")
     whole = "".join(f"line {number}\n" for number in range(3000))
@@ -187,7 +189,7 @@ def test_a_long_log_is_kept_in_part_and_goes_with_its_job(make_cluster: Callable
 
     owner = logs_owner(JobID(job_id))
     assert blobs(owner)
-    await_value(lambda: not [path for path in blobs(owner) if "/incoming/" not in str(path)], timeout=90)
+    await_value(lambda: not [path for path in blobs(owner) if "/incoming/" not in str(path)])
     gone = cluster.run("job", "logs", job_id, check=False)
     assert gone.returncode == 1
     assert "no job" in gone.stderr

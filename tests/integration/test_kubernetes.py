@@ -19,6 +19,7 @@ from runtime.kubernetes.pod import CONTAINER
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import TRIVIAL, write_job
 from tests.kubernetes_server import NAMESPACE, KubernetesServer
+from tests.waiting import PATIENCE_S
 
 
 class Kubelet:
@@ -38,7 +39,7 @@ class Kubelet:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            process.wait(60)
+            process.wait(PATIENCE_S)
 
     def _run(self) -> None:
         server = self._server
@@ -60,7 +61,8 @@ class Kubelet:
 
     def _start(self, pod: dict[str, Any]) -> subprocess.Popen[bytes]:
         [container] = [item for item in pod["spec"]["containers"] if item["name"] == CONTAINER]
-        own = {"POD_NAME": pod["metadata"]["name"], "POD_IP": "127.0.0.1"}
+        # An address of its own, as a pod has: what shares an address shares a directory of Unix sockets.
+        own = {"POD_NAME": pod["metadata"]["name"], "POD_IP": "127.0.0.2"}
         assert {item["name"] for item in container["env"]} == set(own)
         python, *arguments = container["command"]
         assert python == "python"
@@ -100,10 +102,10 @@ def test_a_job_runs_in_a_pod_that_comes_for_it_and_goes_after_it(
         server, {**os.environ, "UNDERSTUDY_CONF_DIR": str(mounted), "UNDERSTUDY_SECRETS_DIR": str(mounted)}
     )
     try:
-        assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL)), timeout=280).stdout == "sum 499500\n"
+        assert cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL))).stdout == "sum 499500\n"
         [name] = kubelet.processes
-        await_value(lambda: not server.pods, 120)
-        assert kubelet.processes[name].wait(60) == 0, "it ended in good order"
+        await_value(lambda: not server.pods)
+        assert kubelet.processes[name].wait(PATIENCE_S) == 0, "it ended in good order"
     finally:
         server.close()
         kubelet.stop()

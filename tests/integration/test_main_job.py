@@ -14,6 +14,7 @@ import pytest
 from tests.cluster_harness import ROOT, Cluster
 from tests.flights import Row, expected_tables, written_tables
 from tests.no_java import path_without_java
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,9 @@ def test_the_demo_on_a_machine_without_java(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": tools}
     settings = ["-D", "jobmanager.rpc.port=0", "-D", "rest.port=0", "-D", f"cluster.runtime-dir={tmp_path / 'demo'}"]
     command = [sys.executable, "-m", "runtime.cluster", "demo", "--out", str(tmp_path / "out"), *settings]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=240, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "336,776 flights" in done.stdout
     assert Cluster(tmp_path / "demo").processes() == {}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from actors.process.thespian_base import become_subreaper
 from runtime.cluster.orphans import collect_orphans, ended_children
+from tests.waiting import PATIENCE_S
 
 LEAVING = "import subprocess; print(subprocess.Popen(['cat'], stdin=0, stdout=subprocess.DEVNULL).pid)"
 
@@ -30,7 +31,7 @@ def inherit() -> None:
 async def collected(process: Path) -> None:
     """Collect until it is gone, as a zombie, too."""
     collecting = asyncio.create_task(collect_orphans(0.05))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while process.exists():  # noqa: ASYNC110  # /proc tells nobody of a change
             await asyncio.sleep(0.01)
     collecting.cancel()
@@ -38,4 +39,4 @@ async def collected(process: Path) -> None:
 
 def test_an_orphan_that_has_ended_does_not_stay_as_a_zombie() -> None:
     program = "from tests.integration.test_orphans import inherit; inherit()"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

@@ -14,6 +14,7 @@ from runtime.spark.java import find_java
 from runtime.spark.launcher import launcher_home
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import write_job
+from tests.waiting import PATIENCE_S
 
 PAGE = ROOT / "docs" / "pipelines.md"
 
@@ -116,7 +117,7 @@ def test_the_pages_example_runs_on_a_cluster_and_without_one(cluster: Cluster, t
     environment = {**os.environ, "JAVA_HOME": java, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_spending.py")]
     tested = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert "2 passed" in tested.stdout, tested.stdout + tested.stderr
     assert cluster.run("job", "run", str(file), "--", "--orders", "100").stdout == "dk 2 18\nfr 3 29\n"
@@ -154,7 +155,7 @@ def test_what_is_lost_is_made_again_from_as_far_back_as_necessary(cluster: Clust
         return {name: Path(f"{gate}.{name}").stat().st_size for name in ("first", "second", "third")}
 
     job_id = cluster.submit(write_job(tmp_path, LOSSES, "losses.py"), str(gate))
-    await_value(Path(f"{gate}.third").exists, 120)
+    await_value(Path(f"{gate}.third").exists)
     results = cluster.directory / "jobs" / job_id / "results"
     tasks = {task["name"]: task for task in cluster.job(job_id)["tasks"]}
     announced = {name: task["attempts"][-1]["partitions"] for name, task in tasks.items()}
@@ -167,7 +168,7 @@ def test_what_is_lost_is_made_again_from_as_far_back_as_necessary(cluster: Clust
     for file in files:
         file.unlink()
     gate.touch()
-    job = cluster.await_status(job_id, "FINISHED", timeout=180)
+    job = cluster.await_status(job_id, "FINISHED")
     assert "total 9900" in cluster.run("job", "logs", job_id).stdout
     assert began() == {"first": 3, "second": 2, "third": 2}
     assert [failure["kind"] for failure in job["failure_history"]] == ["user-code", "result-lost"]

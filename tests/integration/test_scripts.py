@@ -79,7 +79,8 @@ print("started", query.isActive)
 
 
 def test_a_script_is_told_what_is_not_as_in_a_program_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
-    job_id = cluster.submit(write_job(tmp_path, LEAVES_A_QUERY))
+    shared = ("-D", "task.spark-driver=shared")  # its text names a file system's settings
+    job_id = cluster.submit(write_job(tmp_path, LEAVES_A_QUERY), options=shared)
     cluster.await_status(job_id, "FINISHED")
     logs = cluster.run("job", "logs", job_id)
     assert "started True\nbye\n" in logs.stdout

@@ -20,16 +20,21 @@ import grpc
 import psutil
 import pytest
 
+from runtime.job_logs import TASK_LOGS
 from tests.cluster_harness import Cluster, await_value, paths_below
 from tests.integration.test_actor_system import DEADLINE_S, Bomb
 from tests.integration.test_actors_ports import as_nobody
 from tests.job_files import write_job
 from tests.rest_client import RestClient
 
-# Uses whatever opens a port: Python workers, accumulators, broadcasts, the JVM's calls into the script.
+# Uses whatever opens a port: Python workers, accumulators, broadcasts, the JVM's calls into the script. Its module is
+# compiled where its environment is.
 JOB = """\
 import sys
 from pyspark.sql import SparkSession, functions as F
+
+sys.dont_write_bytecode = False
+import helper
 
 spark = SparkSession.builder.getOrCreate()
 count = spark.sparkContext.accumulator(0)
@@ -54,8 +59,10 @@ def batches(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The job runs; the file that grows by a line with each of its batches."""
     directory = tmp_path_factory.mktemp("attacked")
     path = directory / "batches"
-    job_id = cluster.submit(write_job(directory, JOB), str(path))
-    await_value(lambda: path.exists() and path.read_text(), 240)
+    module = directory / "helper.py"
+    module.write_text("begun = True\n")
+    job_id = cluster.submit(write_job(directory, JOB), str(path), options=("--py-files", str(module)))
+    await_value(lambda: path.exists() and path.read_text())
     yield path
     cluster.run("job", "cancel", job_id)
 
@@ -185,15 +192,28 @@ def test_no_secret_is_on_a_command_line_or_in_a_log(cluster: Cluster, batches: P
 
 SPARKS = ("spark", "jobs", "checkpoints", "savepoints")
 """Directories in which Spark writes, by the user's umask: data of jobs, below directories of mode 0700."""
+ATTEMPTS = ("attempt.json", *TASK_LOGS, "files")
+"""Names that the runtime writes into the working directory of a task; the job's code writes the others."""
+
+
+def is_by_a_job(*parts: str) -> bool:
+    """Whether Spark or a job's Python wrote a path of a cluster's directory, given by its *parts*."""
+    in_working_directory = len(parts) > 4 and parts[1] == "tasks"
+    compiled = parts[1:2] == ("environments",) and "__pycache__" in parts
+    return bool(set(SPARKS) & set(parts[:-1])) or compiled or (in_working_directory and parts[4] not in ATTEMPTS)
 
 
 def test_what_the_runtime_writes_is_its_users_alone(cluster: Cluster, batches: Path) -> None:
     assert stat.S_IMODE(cluster.directory.stat().st_mode) == 0o700
+    seen = set()
     for path in paths_below(cluster.directory):
-        if not set(SPARKS) & set(path.relative_to(cluster.directory).parts[:-1]):
+        if not is_by_a_job(*path.relative_to(cluster.directory).parts):
             with suppress(FileNotFoundError):
                 mode = path.lstat().st_mode
                 assert stat.S_ISLNK(mode) or not mode & 0o077, f"{path}: {mode:o}"
+                seen.add(path.name)
+    assert seen >= {"secret", "configuration.json", "helper.py", *ATTEMPTS}
+    assert list(cluster.directory.glob("tm-*/environments/*/files/*/__pycache__")), "and jobs write beside it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from runtime.checkpoint.compatibility import Fit, check_query
 from runtime.checkpoint.errors import SnapshotLostError
-from runtime.checkpoint.files import list_names
+from runtime.checkpoint.files import list_files, list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.model import QueryLocation
@@ -35,10 +36,13 @@ from runtime.checkpoint.snapshot import describe_query, inspect_location, restor
 from runtime.checkpoint.state_schema import schema_fields
 from runtime.spark import DriverOptions, SparkDriver
 from runtime.spark.state_reader import read_state
+from tests.damage import DAMAGES, Damage, damaged_files, found_in_live, found_in_snapshot
+from tests.seeds import printed_seed
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEADLINE = 120.0
+DEADLINE = PATIENCE_S
 """Seconds to wait for a condition."""
 
 FILES = 6
@@ -212,6 +216,53 @@ def _rolled_back(spark: SparkSession, undisturbed: Rows, tmp_path: Path, provide
     open_windows = {(row.key["k"], row.value["count"]) for row in state.collect()}
     assert open_windows
     assert verify_savepoint(tmp_path / "taken along") == []
+
+
+def _is_passed_over(name: str, kind: str, needed: frozenset[str]) -> bool:
+    """Whether this damage of a live location does no harm, as far as is known of Spark; a sample of it is tried."""
+    path, own = Path(name), Path(name).name
+    if own.startswith(".") and own.endswith(".crc"):
+        of = str(path.with_name(own[1:-4]))
+        return of not in needed or kind in ("removed", "emptied", "truncated")  # Hadoop passes over one without header
+    if path.parts[0] == "commits":
+        return name not in needed or kind == "removed"
+    return name not in needed
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_damage_of_any_file_is_found_or_spark_goes_on_all_the_same(
+    spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: str
+) -> None:
+    await asyncio.to_thread(_damaged, spark, undisturbed, tmp_path, provider)
+
+
+def _damaged(spark: SparkSession, undisturbed: Rows, tmp_path: Path, provider: str) -> None:
+    stream = Stream(spark, tmp_path / "live", tmp_path / "in", provider)
+    stream.feed(*range(FILES - 1))
+    stream.run()
+    taken = take_snapshot(stream.query, tmp_path / "chk")
+    needed = frozenset(name.removeprefix("checkpoint/") for name in list_files(Path(taken.path)))
+    harmless: list[Damage] = []
+    for damage in damaged_files(stream.location, DAMAGES):
+        if not found_in_live(stream.query, taken):
+            assert _is_passed_over(damage.path, damage.kind, needed), f"{damage} was not found"
+            harmless.append(damage)
+    copied = shutil.copytree(taken.path, tmp_path / "copy")
+    missed = [damage.path for damage in damaged_files(copied, DAMAGES) if not found_in_snapshot(taken, copied)]
+    assert set(missed) == {"snapshot.json"}, "which no restore reads"
+    savepoint = write_savepoint(tmp_path / "savepoints", SavepointJob("ab" * 16, "counts"), [taken])
+    assert not [damage for damage in damaged_files(Path(savepoint.path), DAMAGES) if not verify_savepoint(damage.root)]
+
+    # What is passed over, Spark passes over as well: a sample of it.
+    stream.feed(FILES - 1)
+    shutil.copytree(stream.root, tmp_path / "kept")
+    for one in random.Random(printed_seed()).sample(harmless, 3):
+        shutil.rmtree(stream.root)
+        shutil.copytree(tmp_path / "kept", stream.root)
+        for damage in damaged_files(stream.location, (one.kind,), only=one.path):
+            stream.run()
+            assert stream.rows() == undisturbed, damage
+            break
 
 
 class Total(StatefulProcessor):

@@ -93,7 +93,7 @@ def test_jobs_on_a_standalone_cluster(spark: tuple[str, Path], tmp_path: Path) -
 
 def _survives_its_driver(job: WaitingJob, cluster: Cluster, driver: int) -> None:
     os.kill(driver, signal.SIGKILL)
-    await_value(lambda: job.starts == 2, 120)
+    await_value(lambda: job.starts == 2)
     job.release()
     cluster.await_status(job.job_id, "FINISHED")
     assert "rows 8" in cluster.run("job", "logs", job.job_id).stdout
@@ -158,9 +158,9 @@ def test_jobs_at_an_endpoint_that_is_there_already(tmp_path: Path) -> None:
                 assert refusal in refused.stderr
             began = tmp_path / "began"
             job_id = cluster.submit(files["stuck"], str(began))
-            await_value(began.exists, 120)
+            await_value(began.exists)
             kill()
-            failed = await_value(lambda: _failed(cluster, job_id), 120)  # noqa: B023
+            failed = await_value(lambda: _failed(cluster, job_id))  # noqa: B023
             assert f"Spark Connect endpoint {url}" in failed["failure"]["message"]
         seen = [path for path in (tmp_path / "c" / "log").rglob("*") if path.is_file() and token in path.read_text()]
         assert seen == []

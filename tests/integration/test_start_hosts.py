@@ -33,7 +33,6 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], di
     return {(each["host"], each["role"]): each for each in json.loads(done.stdout)["hosts"]}
 
 
-@pytest.mark.timeout(900)
 def test_roles_are_started_and_stopped_over_ssh_and_the_absent_host_is_named(tmp_path: Path) -> None:
     program = find_sshd()
     if program is None:

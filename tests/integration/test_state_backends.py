@@ -87,8 +87,6 @@ OPERATORS = ("aggregation", "deduplication", "join", "pandas", "batches")
 QUERIES = (*(f"{operator}-{store}" for operator in OPERATORS for store in STORES), "total", "rate")
 END = ("2030-01-01T00:00:00", "end")
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.fixture(scope="module")
 def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -153,13 +151,13 @@ def test_all_operators_go_on_from_a_checkpoint_over_all_stores(backends: Cluster
     def latest() -> int:
         return int((cluster.job(job_id)["checkpoints"]["latest_completed"] or {"id": 0})["id"])
 
-    await_value(lambda: all(committed(query) >= 0 for query in QUERIES), timeout=300)
+    await_value(lambda: all(committed(query) >= 0 for query in QUERIES))
     before = latest()
-    await_value(lambda: latest() > before + 1, timeout=120)  # the next may have been begun earlier
+    await_value(lambda: latest() > before + 1)  # the next may have been begun earlier
     source.write(2)
     (manager,) = cluster.json("status")["task_managers"]
     os.kill(manager["registration"]["spark_pid"], signal.SIGKILL)
-    await_value(lambda: cluster.job(job_id)["status"] == "FAILED", timeout=120)
+    await_value(lambda: cluster.job(job_id)["status"] == "FAILED")
     kept = open_checkpoint(find_state(job_id, cluster.directory / "checkpoints"))
     assert sorted(query.name for query in kept.queries) == sorted(QUERIES)
     assert all(query.batch_id >= 0 for query in kept.queries)
@@ -167,7 +165,7 @@ def test_all_operators_go_on_from_a_checkpoint_over_all_stores(backends: Cluster
     shutil.rmtree(out / "live")
     source.write(1)
     again = cluster.submit(script, str(source.directory), str(out), options=("--from", job_id))
-    await_value(lambda: all(committed(query.name) > query.batch_id for query in kept.queries), timeout=300)
+    await_value(lambda: all(committed(query.name) > query.batch_id for query in kept.queries))
     source.close()
     minutes = source.expected
 
@@ -178,7 +176,7 @@ def test_all_operators_go_on_from_a_checkpoint_over_all_stores(backends: Cluster
             return False  # a log was compacted, or a file was half written, while it was read
 
     try:
-        await_value(is_right, timeout=300)
+        await_value(is_right)
     except AssertionError:
         assert differences(out, minutes) == []
         raise

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runtime.checkpoint.lease import lock_holder
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import JobVertexNotFoundError
 from runtime.ids import JobID, JobVertexID
 from runtime.jobmaster.streaming_query import BackPressureLevel
-from runtime.taskexecutor.location_leases import lock_holder
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import write_job
 from tests.rest_client import RestClient
@@ -110,7 +111,48 @@ writer = rows.writeStream.queryName("located").format("noop").option("checkpoint
 writer.trigger(processingTime="200 milliseconds").start().awaitTermination()
 """
 
-pytestmark = pytest.mark.timeout(600)
+# Raises on the row that says so; a query that fails before is the code's own business.
+POISONED = """\
+import sys
+from pyspark.sql import SparkSession
+
+def work(batch, number):
+    if batch.where("value = 'poison'").count():
+        raise ValueError("this row is poison")
+
+def fail(batch, number):
+    raise ValueError("this query is of no use")
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("text").load(sys.argv[1])
+query = rows.writeStream.queryName("poisoned").foreachBatch(work).option("checkpointLocation", sys.argv[2]).start()
+if sys.argv[3] == "before":
+    try:
+        rows.writeStream.queryName("useless").foreachBatch(fail).start().awaitTermination()
+    except Exception as error:
+        print("seen to")
+query.awaitTermination()
+"""
+
+# Ends by itself; and one that is ended by nobody's will, the first time.
+ENDED = """\
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("text").load(sys.argv[1])
+writer = rows.writeStream.queryName("ended").format("noop").option("checkpointLocation", sys.argv[2])
+again = Path(sys.argv[2], "again")
+if again.exists():
+    writer.trigger(availableNow=True).start().awaitTermination()
+else:
+    query = writer.start()
+    query.processAllAvailable()
+    again.touch()
+    query._jsq.stop()  # as another session in the driver might
+    query.awaitTermination()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +160,13 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that restarts at once."""
     yield from started(
         tmp_path_factory.mktemp("q"),
+        "taskmanager.numberOfTaskSlots=3",
         "restart-strategy.type=fixed-delay",
         "restart-strategy.fixed-delay.attempts=20",
         "restart-strategy.fixed-delay.delay=0s",
         "task.cancellation.timeout=10s",  # what hangs in its batch is ended by force
         "task.streaming.failure-grace=2s",
-        "task.streaming.no-progress-timeout=20s",
+        "task.streaming.no-progress-timeout=40s",
     )
 
 
@@ -144,7 +187,7 @@ def await_query(
             found.append(query)
         return bool(found)
 
-    await_value(holds, timeout=120)
+    await_value(holds)
     return found[-1]
 
 
@@ -196,7 +239,7 @@ def test_rows_are_counted_on_spark_connect_too(streaming: Cluster, tmp_path: Pat
         (
             "hang",
             "runtime",
-            "streaming query troubled has made no progress for 20 s (task.streaming.",
+            "streaming query troubled has made no progress for 40 s (task.streaming.",
         ),
     ],
 )
@@ -210,7 +253,7 @@ def test_a_query_in_trouble_that_nobody_waits_for_fails_its_task_which_is_restar
         history = streaming.job(job_id)["failure_history"]
         return [failure for failure in history if failure["message"].startswith(text)]
 
-    await_value(failures, timeout=120)
+    await_value(failures)
     mended.touch()
     failure = failures()[0]
     assert failure["kind"] == kind
@@ -247,3 +290,89 @@ def test_a_location_has_one_writer(streaming: Cluster, tmp_path: Path) -> None:
     assert lock_holder(tmp_path / ".live.lease") is not None
     streaming.run("job", "cancel", successor)
     streaming.await_status(successor, "CANCELED")
+
+
+def test_a_copy_that_is_begun_beside_its_original_ends_nothing(streaming: Cluster, tmp_path: Path) -> None:
+    script, place = write_job(tmp_path, LOCATED), tmp_path / "live"
+    original = streaming.submit(script, str(place))
+    own_id = await_query(streaming, original, "located", lambda query: query["batch"] is not None)["id"]
+    savepoint = streaming.run("job", "savepoint", original, str(tmp_path / "savepoints")).stdout.strip()
+
+    # Its savepoint, elsewhere, while it runs: the copy is another query.
+    copy = streaming.submit(script, str(tmp_path / "copy"), options=("--from", savepoint))
+    copied = await_query(streaming, copy, "located", lambda query: query["batch"] is not None)
+    assert copied["id"] != own_id
+    assert streaming.job(original)["status"] == "RUNNING"
+    batch = await_query(streaming, original, "located", lambda query: query["batch"] is not None)["batch"]
+    await_query(streaming, original, "located", lambda query: query["id"] == own_id and query["batch"] > batch)
+
+    # The same id where it is insisted upon, and files that were copied by hand: refused, also where the script lets
+    # Spark stop what runs.
+    shutil.copytree(place, tmp_path / "by hand")
+    obliging = LOCATED.replace(
+        "getOrCreate()", 'config("spark.sql.streaming.stopActiveRunOnRestart", True).getOrCreate()'
+    )
+    insists = ("--from", savepoint, "--same-query-id")
+    for job, location, options in (
+        (script, "same id", insists),
+        (write_job(tmp_path, obliging, "obliging.py"), "by hand", ()),
+    ):
+        options = (*options, "-D", "restart-strategy.type=none")
+        refused = streaming.run("job", "run", *options, str(job), "--", str(tmp_path / location), check=False)
+        assert refused.returncode == 1
+        assert f"a query with its id ({own_id}) runs in this Spark driver already" in refused.stderr, refused.stderr
+    for job_id, query_id in ((original, own_id), (copy, copied["id"])):
+        await_query(streaming, job_id, "located", lambda query: query["id"] == query_id)  # noqa: B023
+        ended = [failure for failure in streaming.job(job_id)["failure_history"] if "stopped" in failure["message"]]
+        assert ended == []
+    streaming.run("job", "cancel", copy)
+
+    # Elsewhere, after it has ended: the same query goes on there.
+    stopped = streaming.run("job", "stop", "--savepoint", str(tmp_path / "savepoints"), original).stdout.strip()
+    moved = streaming.submit(script, str(tmp_path / "moved"), options=("--from", stopped))
+    await_query(streaming, moved, "located", lambda query: query["id"] == own_id)
+    streaming.run("job", "cancel", moved)
+
+
+@pytest.mark.parametrize(
+    ("when", "query", "cause"),
+    [("now", "poisoned", "this row is poison"), ("before", "useless", "this query is of no use")],
+)
+def test_a_drain_in_which_a_query_has_failed_has_failed(
+    streaming: Cluster, tmp_path: Path, when: str, query: str, cause: str
+) -> None:
+    source, savepoints = tmp_path / "in", tmp_path / "savepoints"
+    source.mkdir()
+    (source / "0.txt").write_text("a row\n")
+    options = ("-D", "restart-strategy.type=none")
+    arguments = str(source), str(tmp_path / "live"), when
+    job_id = streaming.submit(write_job(tmp_path, POISONED), *arguments, options=options)
+    await_query(streaming, job_id, "poisoned", lambda query: query["batch"] is not None)
+    if when == "now":
+        (tmp_path / "1.txt").write_text("poison\n")
+        (tmp_path / "1.txt").rename(source / "1.txt")
+    else:
+        await_value(lambda: "seen to" in streaming.run("job", "logs", job_id).stdout)
+    stopped = streaming.run("job", "stop", "--savepoint", str(savepoints), "--drain", job_id, check=False)
+    assert stopped.returncode == 1, stopped
+    assert stopped.stdout == "", "there is no savepoint"
+    assert cause in stopped.stderr, stopped.stderr
+    by_itself = "job has failed: ", f"job {job_id} is FAILED already"  # before the drain began
+    assert query in stopped.stderr or (when == "now" and any(map(stopped.stderr.__contains__, by_itself)))
+    assert not savepoints.exists() or list(savepoints.iterdir()) == []
+    failed = streaming.await_status(job_id, "FAILED")
+    assert failed["failure"]["kind"] == "user-code"
+    again = streaming.run("job", "stop", "--savepoint", str(savepoints), job_id, check=False)
+    assert (again.returncode, "is FAILED already" in again.stderr) == (1, True)
+
+
+def test_a_query_that_nobodys_will_has_ended_is_lost_and_what_is_finished_keeps_its_figures(
+    streaming: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("a row\n")
+    job_id = streaming.submit(write_job(tmp_path, ENDED), str(tmp_path / "in"), str(tmp_path / "live"))
+    job = streaming.await_status(job_id, "FINISHED")
+    lost = [failure for failure in job["failure_history"] if failure["message"].startswith("streaming query ended has")]
+    assert [failure["kind"] for failure in lost] == ["runtime"]
+    assert [query["name"] for query in job["tasks"][0]["attempts"][-1]["queries"]] == ["ended"]

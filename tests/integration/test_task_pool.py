@@ -123,6 +123,6 @@ def test_jobs_that_share_a_spark_driver_run_in_fair_pools_of_their_own(cluster: 
         cluster.submit(write_job(tmp_path, pipeline, "pipeline.py")),
     ]
     for job in jobs:
-        cluster.await_status(job, "FINISHED", timeout=280)
+        cluster.await_status(job, "FINISHED")
     pools = [await_value(path.read_text) for path in (own, other)]
     assert sorted(pools) == ["job-0", "job-1"]

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_harness import ROOT, Cluster
+from tests.waiting import PATIENCE_S
 
 TUTORIALS = ROOT / "docs" / "tutorials"
 ON_ONE_CLUSTER = ("first-job", "from-spark-submit-and-livy", "from-flink", "streaming-savepoints", "operating")
@@ -25,7 +26,7 @@ ON_ONE_CLUSTER = ("first-job", "from-spark-submit-and-livy", "from-flink", "stre
 SHORT = ("first-job", "from-flink")
 """Of these, what is run when no long forms are asked for."""
 ON_THEIR_OWN = ("high-availability", "embedding", "security")
-TIMEOUT_S = 240.0
+TIMEOUT_S = PATIENCE_S
 
 _BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -103,7 +104,9 @@ class Reader:
 
     def leave(self) -> None:
         """End what may be left when a block has failed."""
-        subprocess.run(["understudy", "stop"], env=self._environment, capture_output=True, timeout=120, check=False)
+        subprocess.run(
+            ["understudy", "stop"], env=self._environment, capture_output=True, timeout=PATIENCE_S, check=False
+        )
         assert self.cluster.processes() == {}
 
 
@@ -134,7 +137,6 @@ def test_shown_output() -> None:
     assert not matches("a\n", "a\nb\n")
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "tutorials", [pytest.param(SHORT, id="short"), pytest.param(ON_ONE_CLUSTER, id="all", marks=pytest.mark.slow)]
 )
@@ -144,7 +146,6 @@ def test_tutorials_on_one_cluster(tutorials: tuple[str, ...], reader: Reader) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tutorial", ON_THEIR_OWN)
 def test_tutorial_with_a_cluster_of_its_own(tutorial: str, reader: Reader) -> None:
     reader.read(tutorial)

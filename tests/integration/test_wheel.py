@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_harness import ROOT, Cluster
+from tests.waiting import PATIENCE_S
 
 PACKAGES = ("conf", "actors", "blob", "runtime")
 METADATA = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
@@ -85,7 +86,6 @@ def test_every_python_takes_its_code(wheel: Path, python: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("python", interpreters())
 def test_the_demo_runs_on_every_python(wheel: Path, python: str, tmp_path: Path) -> None:
     """Installed with what it needs by pip in a fresh environment, and run in an empty directory."""
@@ -133,7 +133,7 @@ def test_a_job_runs_far_from_the_checkout(installed: Path, tmp_path: Path) -> No
 
     def run(*command: str) -> str:
         done = subprocess.run(
-            command, cwd=empty, env=environment, capture_output=True, text=True, timeout=180, check=False
+            command, cwd=empty, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}\n{cluster.logs()}"
         return done.stdout

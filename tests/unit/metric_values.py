@@ -5,6 +5,39 @@ from __future__ import annotations
 from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
 from runtime.metrics.metric import Histogram
 
+JVM: dict[str, int | float] = {
+    "ClassLoader.ClassesLoaded": 11_000,
+    "ClassLoader.ClassesUnloaded": 2,
+    "CPU.Load": 0.25,
+    "FileDescriptor.Max": 1024,
+    "FileDescriptor.Open": 200,
+    "GarbageCollector.All.Count": 15,
+    "GarbageCollector.All.Time": 320,
+    "GarbageCollector.All.TimeMsPerSecond": 1.5,
+    "GarbageCollector.G1_Old_Generation.Count": 1,
+    "GarbageCollector.G1_Old_Generation.Time": 20,
+    "GarbageCollector.G1_Old_Generation.TimeMsPerSecond": 0.5,
+    "GarbageCollector.G1_Young_Generation.Count": 14,
+    "GarbageCollector.G1_Young_Generation.Time": 300,
+    "GarbageCollector.G1_Young_Generation.TimeMsPerSecond": 1.0,
+    "Memory.Direct.Count": 5,
+    "Memory.Direct.MemoryUsed": 24_577,
+    "Memory.Direct.TotalCapacity": 24_576,
+    "Memory.Heap.Committed": 20,
+    "Memory.Heap.Max": 30,
+    "Memory.Heap.Used": 10,
+    "Memory.Mapped.Count": 0,
+    "Memory.Mapped.MemoryUsed": 0,
+    "Memory.Mapped.TotalCapacity": 0,
+    "Memory.Metaspace.Committed": 9,
+    "Memory.Metaspace.Max": -1,
+    "Memory.Metaspace.Used": 8,
+    "Memory.NonHeap.Committed": 50,
+    "Memory.NonHeap.Max": -1,
+    "Memory.NonHeap.Used": 40,
+    "Threads.Count": 46,
+}
+"""What a Spark driver says of itself."""
 TIMES = Histogram()
 for _time in range(1, 101):
     TIMES.update(_time)

@@ -7,8 +7,9 @@ import logging
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
@@ -18,9 +19,9 @@ from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.driver import DriverError, OnTerminated, ResourceManagerDriver
+from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.resourcemanager.slot_manager import SlotManager, SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.worker_allocator import AllocationLimits
-from runtime.taskexecutor import resource_manager_connection
 from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 
@@ -75,16 +76,18 @@ class Driver(ResourceManagerDriver):
 class Books:
     """A manager with its book of slots, and the registrations that it ended."""
 
-    def __init__(self, driver: Driver | None, **limits: Any) -> None:
+    def __init__(self, driver: Driver | None, retry_interval_s: float = 3600.0, **limits: Any) -> None:
         self.slots = SlotManager(100.0)
         self.ended: list[InstanceID] = []
+        self.leads = True
         self.manager = ActiveResourceManager(
             cast(RpcEndpoint, Endpoint()),
             driver,
-            AllocationLimits(slots_per_worker=1, retry_interval_s=0.01, **limits),
+            AllocationLimits(slots_per_worker=1, retry_interval_s=retry_interval_s, **limits),
             self.slots,
             lambda instance_id, reason: self.ended.append(instance_id),
             lambda instructions: None,
+            lambda: self.leads,
         )
 
     async def begun(self) -> ActiveResourceManager:
@@ -128,17 +131,56 @@ async def test_a_request_starts_a_worker_once_and_says_what_keeps_it() -> None:
     await manager.stop()
 
 
-async def test_what_the_driver_refuses_is_tried_again_and_told() -> None:
+async def test_a_worker_is_coming_until_its_slots_are_known() -> None:
+    """It registers, and tells its slots in a second call: nobody else is started between the two."""
     driver = Driver()
-    driver.errors = [DriverError("the API server is away"), DriverError("the quota is exceeded")]
-    books = Books(driver, max_failures=0)
+    books = Books(driver, max_slots=1)
+    manager = await books.begun()
+    books.slots.register_slot_request(REQUEST, 0.0)
+    manager.decide()
+    instance = Mock(resource_id=NAME, registration=Mock(pid=1, slots=1, address="address"))
+    endpoint: Any = SimpleNamespace(
+        log=Endpoint.log,
+        _workers=manager,
+        _worker_heartbeats=None,
+        _instances=Mock(get=lambda instance_id: instance),
+        _slots=books.slots,
+        _carry_out=lambda instructions: None,
+    )
+    await settled()
+    ResourceManager.new_instance_available(endpoint, instance)
+    manager.decide()
+    await settled()
+    assert driver.asked == ["initialize", "request"], "there may be one"
+    assert books.reason().endswith("1 worker(s) are being started; no node")
+    ResourceManager.send_slot_report(endpoint, INSTANCE, SlotReport((SlotStatus(SlotID(NAME, 0)),)))
+    manager.decide()
+    await settled()
+    assert driver.asked == ["initialize", "request"]
+    assert [worker.resource_id for worker in books.slots.registered_workers(0.0)] == [NAME]
+    assert not books.slots.waiting
+    await manager.stop()
+
+
+async def test_a_driver_that_cannot_begin_is_asked_again_and_says_why() -> None:
+    driver = Driver()
+    driver.errors = [DriverError("the API server is away")] * 1000
+    books = Books(driver, retry_interval_s=0.01)
     manager = await books.begun()
     books.slots.register_slot_request(REQUEST, 0.0)
     manager.decide()
     assert "the API server is away" in books.reason()
     while driver.asked.count("initialize") < 2:  # noqa: ASYNC110  # it is asked again after the retry interval
         await asyncio.sleep(0.005)
-    await settled()
+    await manager.stop()
+
+
+async def test_what_the_driver_refuses_is_told() -> None:
+    driver = Driver()
+    books = Books(driver, max_failures=0)
+    manager = await books.begun()
+    driver.errors = [DriverError("the quota is exceeded")]
+    books.slots.register_slot_request(REQUEST, 0.0)
     manager.decide()
     await settled()
     manager.decide()
@@ -173,9 +215,8 @@ async def test_without_a_driver_nothing_is_done_and_nothing_said() -> None:
 
 
 async def test_a_worker_that_was_started_on_demand_ends_when_no_resource_manager_is_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(resource_manager_connection, "LOOK_S", 0.1)
     ha = create_autospec(HighAvailabilityServices, instance=True)
     endpoint: Any = create_autospec(RpcEndpoint, instance=True)
     endpoint.service, endpoint.log = None, logging.getLogger("test")

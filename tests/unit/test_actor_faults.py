@@ -290,11 +290,11 @@ def test_an_escalation_that_is_resumed_resumes_all(system: DeterministicSystem, 
     assert boss.ask("children").result() == [kid.name for kid in kids]
 
 
-def test_exits_are_escalated_to_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    """What is no Exception goes up to the guardian, and ends the system."""
+def test_what_is_no_exception_is_escalated_to_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """It goes up to the guardian, and ends the system."""
     system = DeterministicSystem()
     probe = TestProbe(system)
-    system.actor_of(Props(Stage, probe.ref)).tell(SystemExit("enough"))
+    system.actor_of(Props(Stage, probe.ref)).tell(BaseException("enough"))
     system.run_until_idle()
     assert system.when_terminated.done()
     assert "is terminated" in caplog.text

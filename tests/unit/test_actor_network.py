@@ -214,17 +214,24 @@ def test_supervision_from_afar(system: DeterministicSystem, probe: TestProbe) ->
     assert probe.receive_n(2) == [("child", "started"), ("decides", "ValueError")]
 
 
-def test_an_unregistered_error_is_known_by_name(system: DeterministicSystem, probe: TestProbe) -> None:
+def test_an_error_that_cannot_be_rebuilt_is_known_by_name(
+    system: DeterministicSystem, probe: TestProbe, caplog: pytest.LogCaptureFixture
+) -> None:
     boss = system.actor_of(Props(Boss, probe.ref, "STOP").local())
     child = boss.ask(Order(f"{__name__}:Odd")).result()
     with pytest.raises(RemoteError, match="OddError"):
         child.ask("x").result()
     probe.expect_msg(("decides", "RemoteError"))
+    assert f"{boss.path}: the decider was given a RemoteError in place of {__name__}:OddError" in caplog.text
     assert boss.ask("children").result() == []
 
 
 class OddError(Exception):
-    """Nobody has registered it."""
+    """It cannot be rebuilt: it holds what does not travel."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.held = object()
 
 
 class Odd(Actor):

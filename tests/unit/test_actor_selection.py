@@ -118,9 +118,9 @@ def test_wildcards_are_those_of_file_names(pattern: str, name: str) -> None:
 
 
 def test_hostile_wildcards_take_no_time() -> None:
-    begin = time.monotonic()
+    begin = time.thread_time()
     assert not matches("*a" * 200 + "b", "a" * 2000)
-    assert time.monotonic() - begin < 5
+    assert time.thread_time() - begin < 5, "of the processor's time, whatever else it does"
 
 
 # ---------------------------------------------------------------------------------------------- steps

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.errors import ActorInitializationError, ActorKilled, ActorProcessDied, DeathPactError, SerializationError
-from actors.serialization import Serializer
+from actors.errors import (
+    ActorError,
+    ActorInitializationError,
+    ActorKilled,
+    ActorProcessDied,
+    DeathPactError,
+    RemoteError,
+    SerializationError,
+)
+from actors.serialization import Serializer, name_of, remote_error
 from actors.supervision import (
     AllForOneStrategy,
     Backoff,
@@ -46,7 +54,7 @@ def nonsense(error: BaseException) -> Any:
         (ValueError(), Directive.RESTART),
         (Exception(), Directive.RESTART),
         (MemoryError(), Directive.RESTART),
-        (SystemExit(), Directive.ESCALATE),
+        (SystemExit(), Directive.STOP),
         (BaseException(), Directive.ESCALATE),
     ],
 )
@@ -56,9 +64,72 @@ def test_the_default(error: BaseException, directive: Directive) -> None:
     assert AllForOneStrategy().decide(error) is directive
 
 
+class OddKilled(ActorKilled):
+    pass
+
+
+class OddExit(SystemExit):
+    pass
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "directive"),
+    [
+        (OddKilled(), Directive.STOP),
+        (ValueError(), Directive.RESTART),
+        (OddExit(), Directive.STOP),
+        (Odd(), Directive.ESCALATE),
+    ],
+)
+def test_the_default_for_what_arrives_as_a_remote_error(error: BaseException, directive: Directive) -> None:
+    assert default_decider(remote_error(error)) is directive
+
+
+@pytest.mark.parametrize(
+    ("rules", "directive"),
+    [
+        ({OddKilled: Directive.RESUME, ActorKilled: Directive.STOP, Exception: Directive.RESTART}, Directive.RESUME),
+        ({ActorKilled: Directive.STOP, RemoteError: Directive.RESTART}, Directive.STOP),
+        ({RemoteError: Directive.RESTART, Exception: Directive.STOP}, Directive.RESTART),
+        ({Exception: Directive.STOP}, Directive.STOP),
+        ({ValueError: Directive.STOP}, Directive.ESCALATE),
+        ({f"{__name__}:OddKilled": Directive.STOP}, Directive.STOP),
+    ],
+)
+def test_rules_match_a_remote_error_by_the_names_of_its_classes(rules: Any, directive: Directive) -> None:
+    strategy = OneForOneStrategy(rules)
+    assert strategy.decide(remote_error(OddKilled())) is directive
+    assert strategy.unmatched(remote_error(OddKilled())) is None
+
+
+def test_a_rule_for_a_class_of_the_same_name_elsewhere_is_told() -> None:
+    error = RemoteError("x.OddExit", "m", "", ("script:OddExit", "builtins:SystemExit", "builtins:BaseException"))
+    strategy = OneForOneStrategy({OddExit: Directive.STOP, ActorError: Directive.RESTART})
+    assert strategy.decide(error) is Directive.RESTART
+    told = strategy.unmatched(error)
+    assert told is not None
+    assert f"the rule for {name_of(OddExit)} does not apply to script:OddExit" in told
+    assert "import the class from the same module" in told
+
+
+def test_a_decider_that_is_given_a_remote_error_is_told() -> None:
+    told = OneForOneStrategy(by_text).unmatched(remote_error(OddKilled("stop")))
+    assert told is not None
+    assert name_of(OddKilled) in told
+    assert "mapping" in told
+    assert OneForOneStrategy(by_text).unmatched(OddKilled("stop")) is None
+    for own in (OneForOneStrategy(), stopping_strategy(), OneForOneStrategy(escalating_decider)):
+        assert own.unmatched(remote_error(OddKilled("stop"))) is None
+
+
 def test_stopping() -> None:
     assert stopping_strategy().decide(ValueError()) is Directive.STOP
-    assert stopping_strategy().decide(SystemExit()) is Directive.ESCALATE
+    assert stopping_strategy().decide(SystemExit()) is Directive.STOP
+    assert stopping_strategy().decide(BaseException()) is Directive.ESCALATE
     assert not stopping_strategy().all_for_one
     assert escalating_decider(ValueError()) is Directive.ESCALATE
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors.actor import Actor
-from actors.errors import MailboxFull
+from actors.errors import AskTimeout, MailboxFull, RecipientTerminated
 from actors.mailbox import BoundedMailbox, ControlAwareMailbox, PriorityMailbox
 from actors.messages import (
     ControlMessage,
@@ -24,6 +24,7 @@ from actors.messages import (
 from actors.props import Props
 from actors.ref import ActorRef
 from actors.serialization import message
+from actors.system_config import SystemConfig
 from actors.testkit import DeterministicSystem, TestProbe
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="")
@@ -350,3 +351,75 @@ def test_many_actors_and_no_growth(system: DeterministicSystem) -> None:
             assert stopping.result() is True
     assert set(system.node.cells) == {"/user", "/system"}
     assert system.node.promises.all() == []
+
+
+class Becomes(Actor):
+    """Takes a behaviour that is a generator function."""
+
+    def receive(self, message: Any) -> None:
+        self.context.become(self.steps)
+
+    def steps(self, message: Any) -> Any:
+        yield message
+
+
+class BadHook(Actor):
+    def receive(self, message: Any) -> None:
+        self.reply("lives")
+
+    def pre_start(self) -> Any:
+        return (step for step in ())
+
+
+def test_a_behaviour_that_is_a_generator_fails() -> None:
+    with DeterministicSystem() as system:
+        actor = system.actor_of(Props(Becomes))
+        actor.tell("become")
+        with pytest.raises(TypeError, match="returned a generator, of which no line has run"):
+            actor.ask("x").result()
+
+
+def test_a_hook_that_returns_a_generator_fails() -> None:
+    with DeterministicSystem() as system, pytest.raises(RecipientTerminated):
+        system.actor_of(Props(BadHook)).ask("x").result()
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+def test_an_ask_needs_time(timeout_s: float) -> None:
+    with DeterministicSystem() as system:
+        actor = system.actor_of(Props(BadHook))
+        for wait in (lambda: actor.ask("x", timeout_s), lambda: system.graceful_stop(actor, timeout_s)):
+            with pytest.raises(ValueError, match="positive number of seconds"):
+                wait()
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan")])
+def test_the_default_time_of_asks_is_positive(timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="ask_timeout_s has to be positive"):
+        SystemConfig(ask_timeout_s=timeout_s)
+
+
+class Asks(Actor):
+    """Asks another, who is silent, and answers with the error."""
+
+    async def receive(self, message: Any) -> None:
+        try:
+            await message.ask("x", 0.1)
+        except AskTimeout as error:
+            self.reply(str(error))
+
+
+class Mute(Actor):
+    def receive(self, message: Any) -> None:
+        pass
+
+
+def test_a_timeout_names_who_has_asked() -> None:
+    with DeterministicSystem() as system:
+        mute, asks = system.actor_of(Props(Mute), "mute"), system.actor_of(Props(Asks), "asks")
+        assert (
+            asks.ask(mute).result()
+            == "/user/mute did not answer a message of type str in 0.1 s; /user/asks has sent it"
+        )
+        with pytest.raises(AskTimeout, match=r"in 0.1 s$"):
+            mute.ask("x", 0.1).result()

@@ -24,6 +24,7 @@ from actors.rpc.gateway import (
 )
 from actors.rpc.service import RpcConfig, RpcService
 from actors.rpc.tables import method_table, proxy_type
+from tests.waiting import PATIENCE_S
 
 SECRET = b"0123456789abcdef"
 ADDRESS = ActorAddress("s", "127.0.0.1", 1, "/user/a")
@@ -192,7 +193,7 @@ async def test_an_ask_made_on_the_loop_is_awaited_and_never_blocks() -> None:
 async def test_an_ask_of_another_thread_must_not_block_the_loop_that_would_answer_it() -> None:
     ask: Ask[int] = Ask(concurrent.futures.Future(), asyncio.get_running_loop(), 1.0)
     with pytest.raises(RuntimeError, match="await it instead"):
-        ask.result(timeout=5)
+        ask.result(timeout=PATIENCE_S)
 
 
 def test_an_ask_of_a_plain_thread_blocks_until_the_reply() -> None:
@@ -233,7 +234,7 @@ async def test_done_callbacks_get_the_outcome() -> None:
     seen: asyncio.Future[int] = loop.create_future()
     Ask(future, loop, 1.0).add_done_callback(lambda done: seen.set_result(done.result()))
     future.set_result(7)
-    assert await asyncio.wait_for(seen, 5) == 7
+    assert await asyncio.wait_for(seen, PATIENCE_S) == 7
 
 
 # ------------------------------------------------------------------ endpoints
@@ -321,10 +322,10 @@ async def test_failures_with_no_caller_reach_on_error() -> None:
         raise KeyError("in a timer")
 
     endpoint.spawn(fail(), "the work")
-    what, error = await asyncio.wait_for(endpoint.errors.get(), 5)
+    what, error = await asyncio.wait_for(endpoint.errors.get(), PATIENCE_S)
     assert (what, str(error)) == ("the work", "in a task")
     endpoint.schedule_run_async(0.0, fail_now)
-    what, error = await asyncio.wait_for(endpoint.errors.get(), 5)
+    what, error = await asyncio.wait_for(endpoint.errors.get(), PATIENCE_S)
     assert what.endswith("fail_now")
     assert isinstance(error, KeyError)
     await service.close()
@@ -339,7 +340,7 @@ async def test_call_async_brings_a_result_back_from_the_main_thread() -> None:
         raise KeyError("no")
 
     assert await endpoint.call_async(threading.get_ident) == threading.get_ident()
-    from_a_thread = await endpoint.run_blocking(lambda: endpoint.call_async(threading.get_ident).result(5))
+    from_a_thread = await endpoint.run_blocking(lambda: endpoint.call_async(threading.get_ident).result(PATIENCE_S))
     assert from_a_thread == threading.get_ident()
     with pytest.raises(KeyError):
         await endpoint.call_async(fail)
@@ -405,7 +406,7 @@ async def test_main_thread_is_asserted_and_reached_from_others() -> None:
         ran.set_result(threading.get_ident())
 
     await endpoint.run_blocking(endpoint.run_async, on_main_thread)
-    assert await asyncio.wait_for(ran, 5) == threading.get_ident()
+    assert await asyncio.wait_for(ran, PATIENCE_S) == threading.get_ident()
     await service.close()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hmac
 import multiprocessing
 import os
 import socket
@@ -8,6 +9,7 @@ import threading
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from actors.errors import ActorError, AuthenticationError, ProtocolVersionMismatch, WireError
 from actors.rpc.security import (
-    HELLO_SIZE,
+    GREETING_SIZE,
+    LOCAL,
     MAC_SIZE,
     MAGIC,
     PROOF_SIZE,
@@ -24,23 +27,37 @@ from actors.rpc.security import (
     ClientHandshake,
     ServerHandshake,
     authenticate_client_socket,
+    check_peer_is_us,
+    far_end,
     load_or_create_secret,
     load_secret,
+    near_end,
 )
+from tests.waiting import PATIENCE_S
 
 SECRET = b"0123456789abcdef0123456789abcdef"
+TARGET = bytes(10) + b"\xff\xff\x7f\0\0\1\x12\x34"
 OTHER_SECRET = b"fedcba9876543210fedcba9876543210"
 
 
-def shake_hands(client: ClientHandshake, server: ServerHandshake) -> None:
-    proof = server.receive(client.hello())
-    server.receive(client.receive(proof))
+def client_of(secret: bytes = SECRET, service: str = "rpc", target: bytes = TARGET) -> ClientHandshake:
+    return ClientHandshake(secret, service, target)
+
+
+def server_of(secret: bytes = SECRET, service: str = "rpc", target: bytes = TARGET) -> ServerHandshake:
+    return ServerHandshake(secret, service, target)
+
+
+def prove(server: ServerHandshake, hello: bytes) -> bytes:
+    """The proof of a server that is greeted so."""
+    assert server.receive(hello[:GREETING_SIZE]) == b""
+    return server.receive(hello[GREETING_SIZE:])
 
 
 def test_both_sides_with_the_secret_are_done_and_not_before() -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
-    assert (client.expects, server.expects) == (PROOF_SIZE, HELLO_SIZE)
-    proof = server.receive(client.hello())
+    client, server = client_of(), server_of()
+    assert (client.expects, server.expects) == (PROOF_SIZE, GREETING_SIZE)
+    proof = prove(server, client.hello())
     assert len(proof) == client.expects
     assert not server.done
     assert server.expects == MAC_SIZE
@@ -54,78 +71,173 @@ def test_both_sides_with_the_secret_are_done_and_not_before() -> None:
 
 
 def test_the_client_finds_out_a_server_without_the_secret() -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(OTHER_SECRET, "rpc")
+    client, server = client_of(), server_of(OTHER_SECRET)
     with pytest.raises(AuthenticationError, match="server does not hold"):
-        client.receive(server.receive(client.hello()))
+        client.receive(prove(server, client.hello()))
     assert not client.done
 
 
 def test_the_server_finds_out_a_client_without_the_secret_that_does_not_check() -> None:
-    server = ServerHandshake(SECRET, "rpc")
-    hello = ClientHandshake(OTHER_SECRET, "rpc").hello()
-    proof = server.receive(hello)
+    server = server_of()
+    hello = client_of(OTHER_SECRET).hello()
+    proof = prove(server, hello)
     # The best that an impostor can do: a well-formed answer under a secret of its own.
-    impostor = ServerHandshake(OTHER_SECRET, "rpc")
-    wrong = impostor._mac(b"client", hello[5:], proof[5:HELLO_SIZE])
+    impostor = server_of(OTHER_SECRET)
+    impostor._client_nonce, impostor._server_nonce = hello[5:GREETING_SIZE], proof[5:GREETING_SIZE]
+    wrong = impostor._mac(b"client")
     with pytest.raises(AuthenticationError, match="peer does not hold"):
         server.receive(wrong)
     assert not server.done
 
 
 def test_a_handshake_for_another_service_is_none() -> None:
-    client, server = ClientHandshake(SECRET, "blob"), ServerHandshake(SECRET, "rpc")
-    proof = server.receive(client.hello())
+    client, server = client_of(service="blob"), server_of()
+    proof = prove(server, client.hello())
     with pytest.raises(AuthenticationError):
         client.receive(proof)
-    answer = client._mac(b"client", client.hello()[5:], proof[5:HELLO_SIZE])
+    client._server_nonce = proof[5:GREETING_SIZE]
+    answer = client._mac(b"client")
     with pytest.raises(AuthenticationError):
         server.receive(answer)
     assert not server.done
 
 
 def test_a_recorded_client_is_refused_by_the_next_connection() -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
+    client, server = client_of(), server_of()
     hello = client.hello()
-    answer = client.receive(server.receive(hello))
+    answer = client.receive(prove(server, hello))
     server.receive(answer)
     assert server.done
 
-    again = ServerHandshake(SECRET, "rpc")
-    again.receive(hello)
+    again = server_of()
+    prove(again, hello)
     with pytest.raises(AuthenticationError):
         again.receive(answer)
     assert not again.done
 
 
 def test_a_recorded_server_is_refused_by_the_next_client() -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
-    proof = server.receive(client.hello())
+    client, server = client_of(), server_of()
+    proof = prove(server, client.hello())
     client.receive(proof)
     with pytest.raises(AuthenticationError):
-        ClientHandshake(SECRET, "rpc").receive(proof)
+        client_of().receive(proof)
 
 
 def test_the_servers_own_proof_reflected_is_no_answer() -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
-    proof = server.receive(client.hello())
+    client, server = client_of(), server_of()
+    proof = prove(server, client.hello())
     with pytest.raises(AuthenticationError):
-        server.receive(proof[HELLO_SIZE:])
+        server.receive(proof[GREETING_SIZE:])
+
+
+# ------------------------------------------------------------------ what was dialled
+
+ELSEWHERE = TARGET[:-1] + b"\0"
+
+
+def test_a_server_refuses_who_has_dialled_another_port_and_proves_nothing_to_him() -> None:
+    client, server = client_of(target=ELSEWHERE), server_of()
+    with pytest.raises(AuthenticationError, match=r"has dialled 127\.0\.0\.1:4608, and this is 127\.0\.0\.1:4660"):
+        prove(server, client.hello())
+    assert not server.done
+    with pytest.raises(AuthenticationError, match=r"not at 127\.0\.0\.1:4608, which was dialled.*dial its own address"):
+        client.receive(server.refusal)
+
+
+def test_a_handshake_that_is_passed_on_with_the_port_changed_is_believed_by_neither_side() -> None:
+    client, server = client_of(target=ELSEWHERE), server_of()
+    proof = prove(server, client.hello()[:GREETING_SIZE] + TARGET)  # as the relay would have it
+    with pytest.raises(AuthenticationError, match="server does not hold"):
+        client.receive(proof)
+    trusting = client_of(target=ELSEWHERE)  # a client that would answer whatever the proof
+    trusting._client_nonce, trusting._server_nonce = client._client_nonce, server._server_nonce
+    with pytest.raises(AuthenticationError, match="peer does not hold"):
+        server.receive(trusting._mac(b"client"))
+
+
+def test_both_ends_of_a_connection_see_the_same_target(tmp_path: Path) -> None:
+    hosts = ["127.0.0.1", "127.0.0.2", *(["::1"] if _has_ipv6() else [])]
+    targets = set()
+    for host in hosts:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        bound = {"127.0.0.1": "127.0.0.1", "127.0.0.2": "0.0.0.0", "::1": "::"}[host]  # also where all are bound
+        with (
+            socket.create_server((bound, 0), family=family) as listener,
+            socket.create_connection((host, listener.getsockname()[1]), timeout=10) as client,
+        ):
+            accepted, _ = listener.accept()
+            with accepted:
+                assert far_end(client) == near_end(accepted) != near_end(client)
+                targets.add(far_end(client))
+    assert len(targets) == len(hosts)
+    near, far = socket.socketpair()
+    with near, far:
+        assert far_end(near) == near_end(far) == LOCAL
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_server_of_an_address_of_both_families_knows_ipv4_by_its_own_name() -> None:
+    if not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with (
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener,
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=10) as client,
+    ):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert far_end(client) == near_end(accepted)
+
+
+def test_the_tags_are_those_of_both_ends_and_of_this_connection_alone() -> None:
+    seen = set()
+    for target in (TARGET, TARGET, ELSEWHERE):
+        client, server = client_of(target=target), server_of(target=target)
+        server.receive(client.receive(prove(server, client.hello())))
+        of_client, of_server = client.tags(), server.tags()
+        for direction in (0, 1):
+            tag = of_client[direction].next(b"x")
+            assert of_server[direction].fits(b"x", tag)
+            seen.add(tag)
+    assert len(seen) == 6
+
+
+def test_a_process_of_another_user_at_the_other_end_of_a_unix_socket_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        check_peer_is_us(near)
+        user = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        with pytest.raises(AuthenticationError, match=f"of user {user}, and this one's user is {user + 1}"):
+            check_peer_is_us(near)
+
+
+# ------------------------------------------------------------------ versions, and other protocols
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_another_version_is_named_on_both_sides(side: str) -> None:
-    handshake = (ServerHandshake if side == "server" else ClientHandshake)(SECRET, "rpc")
+    handshake = server_of() if side == "server" else client_of()
     first = (MAGIC + bytes([VERSION + 1])).ljust(handshake.expects, b"\0")
     with pytest.raises(ProtocolVersionMismatch, match=f"version {VERSION + 1}, this side speaks {VERSION}: install"):
         handshake.receive(first)
 
 
 def test_a_server_of_another_version_names_it_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
+    client, server = client_of(), server_of()
     hello = bytearray(client.hello())
     hello[4] = VERSION + 1  # the client's is the newer one
     with pytest.raises(ProtocolVersionMismatch):
-        server.receive(bytes(hello))
+        server.receive(bytes(hello[:GREETING_SIZE]))
     assert len(server.refusal) == PROOF_SIZE
     monkeypatch.setattr("actors.rpc.security.VERSION", VERSION + 1)
     with pytest.raises(ProtocolVersionMismatch, match=f"version {VERSION}, this side speaks {VERSION + 1}: install"):
@@ -134,13 +246,13 @@ def test_a_server_of_another_version_names_it_to_the_client(monkeypatch: pytest.
 
 
 def test_only_another_version_is_told_anything() -> None:
-    for first in (bytes(HELLO_SIZE), b"GET / HTTP/1.1\r\n".ljust(HELLO_SIZE)):
-        server = ServerHandshake(SECRET, "rpc")
+    for first in (bytes(GREETING_SIZE), b"GET / HTTP/1.1\r\n".ljust(GREETING_SIZE)):
+        server = server_of()
         with pytest.raises(WireError):
             server.receive(first)
         assert server.refusal == b""
-    server = ServerHandshake(SECRET, "rpc")
-    server.receive(ClientHandshake(OTHER_SECRET, "rpc").hello())
+    server = server_of()
+    prove(server, client_of(OTHER_SECRET).hello())
     with pytest.raises(AuthenticationError):
         server.receive(bytes(MAC_SIZE))
     assert server.refusal == b""
@@ -148,18 +260,18 @@ def test_only_another_version_is_told_anything() -> None:
 
 def test_a_refusal_of_the_same_version_is_no_proof() -> None:
     with pytest.raises(AuthenticationError):
-        ClientHandshake(SECRET, "rpc").receive(REFUSAL)
+        client_of().receive(REFUSAL)
 
 
-@pytest.mark.parametrize("size", [0, 1, HELLO_SIZE - 1, HELLO_SIZE + 1])
+@pytest.mark.parametrize("size", [0, 1, GREETING_SIZE - 1, GREETING_SIZE + 1])
 def test_a_step_takes_exactly_what_it_expects(size: int) -> None:
-    with pytest.raises(WireError, match=f"of {size} bytes, where {HELLO_SIZE} are due"):
-        ServerHandshake(SECRET, "rpc").receive(MAGIC.ljust(size, b"\1")[:size])
+    with pytest.raises(WireError, match=f"of {size} bytes, where {GREETING_SIZE} are due"):
+        server_of().receive(MAGIC.ljust(size, b"\1")[:size])
 
 
 def test_a_handshake_has_one_try() -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
-    answer = client.receive(server.receive(client.hello()))
+    client, server = client_of(), server_of()
+    answer = client.receive(prove(server, client.hello()))
     with pytest.raises(AuthenticationError):
         server.receive(bytes(MAC_SIZE))
     with pytest.raises(WireError, match="over"):
@@ -174,19 +286,20 @@ def test_a_handshake_has_one_try() -> None:
 )
 def test_another_protocol_is_a_wire_error(start: bytes) -> None:
     with pytest.raises(WireError, match="does not speak"):
-        ServerHandshake(SECRET, "rpc").receive(start.ljust(HELLO_SIZE, b"\0")[:HELLO_SIZE])
+        server_of().receive(start.ljust(GREETING_SIZE, b"\0")[:GREETING_SIZE])
     with pytest.raises(WireError, match="does not speak"):
-        ClientHandshake(SECRET, "rpc").receive(start.ljust(PROOF_SIZE, b"\0")[:PROOF_SIZE])
+        client_of().receive(start.ljust(PROOF_SIZE, b"\0")[:PROOF_SIZE])
 
 
 @given(
-    hello=st.binary(min_size=HELLO_SIZE, max_size=HELLO_SIZE), answer=st.binary(min_size=MAC_SIZE, max_size=MAC_SIZE)
+    hello=st.binary(min_size=GREETING_SIZE, max_size=GREETING_SIZE),
+    answer=st.binary(min_size=MAC_SIZE, max_size=MAC_SIZE),
 )
 def test_no_random_bytes_pass_the_server(hello: bytes, answer: bytes) -> None:
-    server = ServerHandshake(SECRET, "rpc")
+    server = server_of()
     with pytest.raises(WireError):
-        ServerHandshake(SECRET, "rpc").receive(hello)
-    server.receive(MAGIC + bytes([VERSION]) + hello[5:])
+        server_of().receive(hello)
+    prove(server, MAGIC + bytes([VERSION]) + hello[5:] + TARGET)
     with pytest.raises(AuthenticationError):
         server.receive(answer)
     assert not server.done
@@ -195,7 +308,7 @@ def test_no_random_bytes_pass_the_server(hello: bytes, answer: bytes) -> None:
 @given(proof=st.binary(min_size=PROOF_SIZE, max_size=PROOF_SIZE))
 def test_no_random_bytes_pass_the_client(proof: bytes) -> None:
     for first in (proof, MAGIC + bytes([VERSION]) + proof[5:]):
-        client = ClientHandshake(SECRET, "rpc")
+        client = client_of()
         with pytest.raises(ActorError):
             client.receive(first)
         assert not client.done
@@ -203,8 +316,8 @@ def test_no_random_bytes_pass_the_client(proof: bytes) -> None:
 
 @given(position=st.integers(0, PROOF_SIZE - 1), flip=st.integers(1, 255))
 def test_every_byte_of_the_proof_counts(position: int, flip: int) -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
-    proof = bytearray(server.receive(client.hello()))
+    client, server = client_of(), server_of()
+    proof = bytearray(prove(server, client.hello()))
     proof[position] ^= flip
     with pytest.raises(ActorError):
         client.receive(bytes(proof))
@@ -212,8 +325,8 @@ def test_every_byte_of_the_proof_counts(position: int, flip: int) -> None:
 
 @given(position=st.integers(0, MAC_SIZE - 1), flip=st.integers(1, 255))
 def test_every_byte_of_the_answer_counts(position: int, flip: int) -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
-    answer = bytearray(client.receive(server.receive(client.hello())))
+    client, server = client_of(), server_of()
+    answer = bytearray(client.receive(prove(server, client.hello())))
     answer[position] ^= flip
     with pytest.raises(AuthenticationError):
         server.receive(bytes(answer))
@@ -221,9 +334,9 @@ def test_every_byte_of_the_answer_counts(position: int, flip: int) -> None:
 
 
 def test_the_secret_is_in_nothing_that_travels() -> None:
-    client, server = ClientHandshake(SECRET, "rpc"), ServerHandshake(SECRET, "rpc")
+    client, server = client_of(), server_of()
     hello = client.hello()
-    proof = server.receive(hello)
+    proof = prove(server, hello)
     travelled = hello + proof + client.receive(proof)
     assert SECRET not in travelled
     assert client._key not in travelled
@@ -235,7 +348,7 @@ def test_the_secret_is_in_nothing_that_travels() -> None:
 def _serve_once(listener: socket.socket, secret: bytes, chunk: int, results: list[bool]) -> None:
     connection, _ = listener.accept()
     with connection:
-        server = ServerHandshake(secret, "blob")
+        server = ServerHandshake(secret, "blob", near_end(connection))
         received = b""
         while not server.done:
             data = connection.recv(server.expects - len(received))
@@ -255,14 +368,14 @@ def test_a_blocking_socket_is_authenticated_however_the_bytes_arrive(chunk: int)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_serve_once, args=(listener, SECRET, chunk, results))
         thread.start()
-        with socket.create_connection(listener.getsockname(), timeout=10) as sock:
+        with socket.create_connection(listener.getsockname(), timeout=PATIENCE_S) as sock:
             authenticate_client_socket(sock, SECRET, "blob")
-            thread.join(10)
+            thread.join(PATIENCE_S)
     assert results == [True]
 
 
 def test_a_server_that_hangs_up_midway_is_an_authentication_error() -> None:
-    client, server = socket.socketpair()
+    client, server = socket.socketpair()  # Unix sockets, which have no address to be dialled
     with client:
         client.settimeout(10)
         server.sendall(MAGIC)
@@ -272,6 +385,26 @@ def test_a_server_that_hangs_up_midway_is_an_authentication_error() -> None:
 
 
 # ------------------------------------------------------------------ the secret file
+
+
+def test_proofs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = mock.Mock(side_effect=hmac.compare_digest)
+    monkeypatch.setattr(hmac, "compare_digest", compared)
+    client, server = client_of(), server_of()
+    proof = prove(server, client.hello())
+    answer = client.receive(proof)
+    server.receive(answer)
+    assert [call.args[0] for call in compared.call_args_list] == [proof[GREETING_SIZE:], answer]
+
+
+def test_the_secret_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = mock.Mock()
+    steps.fsync.side_effect = os.fsync
+    steps.link.side_effect = os.link
+    monkeypatch.setattr(os, "fsync", steps.fsync)
+    monkeypatch.setattr(os, "link", steps.link)
+    load_or_create_secret(tmp_path / "secret")
+    assert [name for name, _, _ in steps.method_calls] == ["fsync", "link"]
 
 
 def test_the_secret_is_made_once_with_mode_0600(tmp_path: Path) -> None:
@@ -366,7 +499,7 @@ def test_a_secret_that_cannot_be_made_is_said_with_the_remedy(tmp_path: Path) ->
 
 
 def _make_secret(path: Path, barrier: Barrier, results: Connection) -> None:
-    barrier.wait(60)
+    barrier.wait(PATIENCE_S)
     try:
         results.send_bytes(load_or_create_secret(path))
     except Exception as error:
@@ -384,7 +517,7 @@ def test_processes_that_make_the_file_in_the_same_moment_all_get_the_same_secret
         for process in processes:
             process.start()
         for process in processes:
-            process.join(60)
+            process.join(PATIENCE_S)
         results = {receiver.recv_bytes() for _ in range(parties) if receiver.poll(10)}
         assert results == {path.read_bytes().strip()}
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import hmac
 import multiprocessing
 import os
 import pickle
@@ -8,16 +10,19 @@ import socket
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from actors.process.thespian_base import (
     MAXIMUM_MESSAGE,
     TAG_SIZE,
+    Receipts,
+    TaggedPickle,
     _BoundedReceiveBuffer,
-    _TaggedPickle,
     drop_inherited_sockets,
 )
+from tests.waiting import PATIENCE_S
 
 
 class Bomb:
@@ -30,11 +35,15 @@ class Bomb:
         return (Path.touch, (self.path,))
 
 
-@pytest.mark.parametrize("prefix", [b"", bytes(TAG_SIZE)], ids=["no tag", "a tag of zeros"])
+PORT, OTHER_PORT = 4711, 4712
+NAME = (1_000, b"m" * 16)
+
+
+@pytest.mark.parametrize("prefix", [b"", bytes(TAG_SIZE), bytes(TAG_SIZE + 24)], ids=["nothing", "a tag", "all"])
 def test_a_pickle_without_the_tag_is_not_executed(tmp_path: Path, prefix: bytes) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "executed"))
     with pytest.raises(ValueError, match="without this system's tag"):
-        _TaggedPickle().loads(prefix + bomb)
+        TaggedPickle().loads(prefix + bomb, PORT)
     assert not (tmp_path / "executed").exists()
 
 
@@ -44,32 +53,93 @@ def test_the_bomb_of_these_tests_is_one(tmp_path: Path) -> None:
 
 
 def test_a_recording_of_another_run_is_not_executed(tmp_path: Path) -> None:
-    recorded = _TaggedPickle(os.urandom(32)).dumps(Bomb(tmp_path / "executed"))
+    recorded = TaggedPickle(os.urandom(32)).dumps(Bomb(tmp_path / "executed"), PORT, NAME)
     with pytest.raises(ValueError, match="without this system's tag"):
-        _TaggedPickle().loads(recorded)
+        TaggedPickle().loads(recorded, PORT)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_message_for_another_port_is_not_executed(tmp_path: Path) -> None:
+    redirected = TaggedPickle().dumps(Bomb(tmp_path / "executed"), PORT, NAME)
+    with pytest.raises(ValueError, match="without this system's tag"):
+        TaggedPickle().loads(redirected, OTHER_PORT)
+    assert not (tmp_path / "executed").exists()
+    TaggedPickle().loads(redirected, PORT)
+    assert (tmp_path / "executed").exists()
 
 
 def test_what_is_forked_from_here_understands_this_process() -> None:
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sender.send_bytes(_TaggedPickle().dumps("from the child")))
+    process = context.Process(target=lambda: sender.send_bytes(TaggedPickle().dumps("from the child", PORT, NAME)))
     process.start()
-    process.join(30)
-    assert _TaggedPickle().loads(receiver.recv_bytes()) == "from the child"
+    process.join(PATIENCE_S)
+    assert TaggedPickle().loads(receiver.recv_bytes(), PORT) == "from the child"
 
 
 def test_every_byte_of_a_tagged_message_counts() -> None:
-    tagged = _TaggedPickle()
-    data = tagged.dumps({"a": 1})
-    assert tagged.loads(data) == {"a": 1}
+    tagged = TaggedPickle()
+    data = tagged.dumps({"a": 1}, PORT, NAME)
+    assert tagged.loads(data, PORT) == {"a": 1}
+    assert tagged.name(data, PORT) == NAME
     for position in range(len(data)):
         changed = bytearray(data)
         changed[position] ^= 1
         with pytest.raises(ValueError, match="without this system's tag"):
-            tagged.loads(bytes(changed))
+            tagged.loads(bytes(changed), PORT)
     with pytest.raises(ValueError, match="without this system's tag"):
-        tagged.loads(b"")
+        tagged.loads(b"", PORT)
+
+
+def test_an_acknowledgement_is_of_one_message_and_of_one_kind() -> None:
+    tagged = TaggedPickle()
+    one, other = (tagged.dumps("x", port, NAME) for port in (PORT, OTHER_PORT))
+    words = {tagged.ack(kind, message) for kind in ("ACK", "ACK+DATAERR") for message in (one, other)}
+    assert len(words) == 4
+    assert TaggedPickle(os.urandom(32)).ack("ACK", one) not in words
+
+
+# ------------------------------------------------------------------ recorded messages
+
+
+def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = mock.Mock(side_effect=hmac.compare_digest)
+    monkeypatch.setattr(hmac, "compare_digest", compared)
+    pickler = TaggedPickle()
+    message = pickler.dumps("said", PORT, NAME)
+    assert pickler.loads(message, PORT) == "said"
+    compared.assert_called_once_with(message[:TAG_SIZE], message[:TAG_SIZE])
+
+
+def test_a_message_is_taken_once() -> None:
+    receipts = Receipts(since=100)
+    for name in ((101, b"a"), (101, b"b"), (200, b"a"), (150, b"a")):  # makers' messages may overtake each other
+        assert not receipts.is_taken(name)
+        receipts.take(name)
+        assert receipts.is_taken(name)
+        with pytest.raises(ValueError, match="recorded and sent again"):
+            receipts.take(name)
+
+
+@pytest.mark.parametrize("made_at", [1, 99, 100])
+def test_a_message_to_an_earlier_process_of_the_port_is_not_taken(made_at: int) -> None:
+    with pytest.raises(ValueError, match="recorded and sent again"):
+        Receipts(since=100).take((made_at, b"a"))
+
+
+def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_not_taken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Receipts, "REMEMBERED", 3)
+    receipts = Receipts(since=0)
+    for made_at in (5, 1, 4, 2, 6, 7):
+        with contextlib.suppress(ValueError):
+            receipts.take((made_at, b"a"))
+        assert len(receipts._taken) == len(receipts._oldest) <= 3
+    for made_at in range(1, 8):
+        with pytest.raises(ValueError, match="recorded and sent again"):
+            receipts.take((made_at, b"a"))
+    receipts.take((8, b"a"))
 
 
 def test_a_bounded_buffer_takes_messages_up_to_the_maximum() -> None:
@@ -146,7 +216,7 @@ def test_a_forked_process_lets_go_of_its_parents_stream_sockets_and_of_nothing_e
         own = [thing.fileno() for thing in (listening, connected, unix, left, epoll, datagrams, file)]
         process = context.Process(target=_drop_and_tell, args=(sender, own))
         process.start()
-        process.join(30)
+        process.join(PATIENCE_S)
         targets, fresh_is_a_socket = receiver.recv()
         assert targets[:5] == [os.devnull] * 5
         assert targets[5].startswith("socket:"), "syslog is spoken to by datagrams"

@@ -158,6 +158,20 @@ def test_after_an_error_nothing_is_taken_any_more(first: bytes, split: bool) -> 
         list(decoder.feed(good))
 
 
+def test_announced_lengths_take_no_memory() -> None:
+    """Lists in lists, each of which announces a million elements that never come."""
+    body = (b"\xdd" + (1_000_000).to_bytes(4, "big")) * 1000 + b"\0" * 1_000_000
+    decoder = FrameDecoder(len(body))
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError):
+            list(decoder.feed(len(body).to_bytes(4, "big") + body))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000_000  # it would be 90 MB, and gigabytes with former releases of msgpack
+
+
 def test_what_is_wrong_is_never_shown_at_length() -> None:
     deep: Any = []
     for _ in range(900):

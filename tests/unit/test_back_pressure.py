@@ -22,7 +22,7 @@ from runtime.jobmaster.streaming_query import (
 from runtime.spark import StreamingQueryInfo
 from runtime.taskexecutor.back_pressure import WINDOW, BackPressureMonitor
 from runtime.taskexecutor.query_progress import query_progress, source_lag
-from runtime.taskexecutor.query_watch import QueryReports
+from runtime.taskexecutor.query_watch import KEPT, QueryReports, SeenQueries
 
 OK, LOW, HIGH = BackPressureLevel
 INTERVAL = 1000
@@ -232,3 +232,22 @@ def test_a_progress_that_cannot_be_read_hides_no_query() -> None:
 def test_what_is_told_travels() -> None:
     (query,) = QueryReports().report([info("a", 1)])
     assert from_plain(to_plain(query), StreamingQuery) == query
+
+
+def test_the_last_figures_of_all_queries_of_an_attempt_are_kept() -> None:
+    seen = SeenQueries()
+    seen.add([StreamingQuery("q", "r", "counts", 4, INTERVAL), StreamingQuery("other", "r2", "", 1)])
+    seen.add([])  # none is active any more
+    last = {"id": "q", "run_id": "r", "name": "counts", "json": json.dumps(PROGRESS)}
+    seen.add_reports([last, {**last, "id": "short", "run_id": "r3", "name": "short"}, {**last, "json": "none"}])
+    progress = query_progress(json.dumps(PROGRESS))
+    assert seen.all == (
+        StreamingQuery("q", "r", "counts", 7, INTERVAL, progress),
+        StreamingQuery("other", "r2", "", 1),
+        StreamingQuery("short", "r3", "short", 7, None, progress),
+    )
+    seen.add([StreamingQuery("q", "r4", "counts", 8)])  # started again
+    assert [query.run_id for query in seen.all] == ["r4", "r2", "r3"]
+    seen.add(StreamingQuery(str(number), "r", "", 0) for number in range(KEPT))
+    assert len(seen.all) == KEPT
+    assert seen.all[0].id == "0"

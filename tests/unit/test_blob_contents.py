@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from blob.errors import BlobNotFound
 from blob.file_store import FileSystemBlobStore
 from blob.key import KEY_TYPES, BlobKey, BlobType
 from blob.limits import StorageBudget
+from blob.locks import KeyedLocks
 from blob.storage import BlobDirectory
 from blob.store import BlobStore, VoidBlobStore
 from blob.uploads import UploadName
+from tests.waiting import PATIENCE_S
 
 AGE = 100.0
 JOBS = [character * 32 for character in "abc"]
@@ -161,18 +164,18 @@ def test_a_job_is_not_deleted_in_the_middle_of_a_put(tmp_path: Path, clock: Cloc
     class SlowStore(FileSystemBlobStore):
         def put(self, local: Path, job_id: str, key: BlobKey) -> bool:
             copying.set()
-            assert go_on.wait(10)
+            assert go_on.wait(PATIENCE_S)
             return super().put(local, job_id, key)
 
     store = SlowStore(tmp_path / "store")
     contents = Contents(tmp_path / "blob", store, clock)
     with ThreadPoolExecutor(2) as pool:
         put = pool.submit(contents.put, b"x", DEAD)
-        assert copying.wait(10)
+        assert copying.wait(PATIENCE_S)
         deletion = pool.submit(contents.delete_job, DEAD)
         go_on.set()
-        put.result(10)
-        assert deletion.result(10)
+        put.result(PATIENCE_S)
+        assert deletion.result(PATIENCE_S)
     # Without the lock the copy could have come into the store after the job had been deleted there.
     assert (store.jobs(), contents.total_bytes) == (set(), 0)
     contents.close()
@@ -232,3 +235,53 @@ def is_whole(contents: Contents, job_id: str, blobs: dict[str, list[BlobKey]]) -
     except BlobNotFound:
         blobs[job_id].clear()
     return bool(blobs[job_id])
+
+
+def test_a_blob_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = Contents(tmp_path / "blobs", VoidBlobStore(), Clock())
+    contents.put(b"the first one makes the directory of its job", LIVE)
+    steps: list[str] = []
+
+    def synced(descriptor: int) -> None:
+        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name.partition('-')[0]}")
+
+    replace = Path.replace
+
+    def replaced(path: Path, target: Path) -> None:
+        steps.append("rename")
+        replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    contents.put(b"x", LIVE)
+    assert steps == ["sync temp", "rename", f"sync job_{LIVE}"]
+    contents.close()
+
+
+def test_an_upload_that_comes_to_nothing_leaves_nothing(tmp_path: Path) -> None:
+    contents = Contents(tmp_path / "blobs", VoidBlobStore(), Clock())
+    with contents.begin(UploadName(BlobType.PERMANENT, LIVE, os.urandom(16), 5)) as upload:
+        os.write(upload.descriptor, b"half")
+        assert (contents.total_bytes, upload.temporary.exists()) == (5, True)
+    assert (contents.total_bytes, upload.temporary.exists()) == (0, False)
+    contents.close()
+
+
+def test_what_is_used_when_the_sweep_comes_to_it_is_spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    contents = Contents(tmp_path / "blobs", VoidBlobStore(), clock)
+    key = contents.put(b"x", DEAD)
+    clock.now = AGE
+    exclusive = KeyedLocks.exclusive
+
+    def used_first(locks: KeyedLocks[str | None], job_id: str) -> AbstractContextManager[None]:
+        contents.use_job(job_id)
+        return exclusive(locks, job_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyedLocks, "exclusive", used_first)
+        assert contents.sweep([]) == []
+    assert contents.get(DEAD, key) == b"x"
+    clock.now += AGE
+    assert contents.sweep([]) == [DEAD]
+    contents.close()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from blob.errors import NoSpaceLeft, QuotaExceeded
 from blob.limits import ExpiryTable, StorageBudget
 from blob.single_flight import SingleFlight
+from tests.waiting import PATIENCE_S
 
 JOB = "a" * 32
 
@@ -91,7 +92,7 @@ def test_one_flight_for_all_who_ask() -> None:
     def work() -> object:
         calls.append(1)
         started.set()
-        finish.wait(10)
+        finish.wait(PATIENCE_S)
         return object()
 
     def ask() -> None:
@@ -99,14 +100,14 @@ def test_one_flight_for_all_who_ask() -> None:
 
     threads = [threading.Thread(target=ask)]
     threads[0].start()
-    started.wait(10)
+    started.wait(PATIENCE_S)
     threads += [threading.Thread(target=ask) for _ in range(7)]
     for thread in threads[1:]:
         thread.start()
     assert flights.run("another key", lambda: "at once") == "at once"
     finish.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     # A thread that came late may have flown on its own, after the first had landed; never two at a time.
     assert len(results) == 8
     assert len(set(map(id, results))) == len(calls)

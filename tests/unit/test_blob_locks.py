@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from blob.locks import KeyedLocks
+from tests.waiting import PATIENCE_S
 
 
 def test_readers_share_and_writers_do_not() -> None:
@@ -12,7 +13,7 @@ def test_readers_share_and_writers_do_not() -> None:
 
     def read(_: int) -> None:
         with locks.shared("a"):
-            together.wait(10)
+            together.wait(PATIENCE_S)
 
     inside, count = 0, 0
 
@@ -50,8 +51,8 @@ def test_a_writer_waits_for_readers_and_goes_before_later_ones() -> None:
         reader.start()
         with locks.exclusive("b"):
             order.append("another key")
-    writer.join(10)
-    reader.join(10)
+    writer.join(PATIENCE_S)
+    reader.join(PATIENCE_S)
     assert order == ["another key", "writer", "reader"]
     assert len(locks) == 0
 

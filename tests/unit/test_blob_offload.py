@@ -11,6 +11,7 @@ from cattrs.preconf.msgpack import make_converter
 from blob.errors import BlobConnectionError, BlobNotFound, InvalidBlobKey
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, Key, MaybeOffloaded, MessageOffload, Offloaded, offload_if_larger, resolve, take
+from tests.waiting import PATIENCE_S
 
 JOB = "b" * 32
 
@@ -175,7 +176,7 @@ def test_threads_that_deliver_the_same_content_at_once() -> None:
 
     def deliver(_: int) -> bool:
         with offload.delivery(b"123456") as message:
-            together.wait(10)
+            together.wait(PATIENCE_S)
             return resolve(message, blobs) == b"123456"
 
     with ThreadPoolExecutor(8) as pool:

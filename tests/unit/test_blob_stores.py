@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from blob.errors import BlobStoreError
+from blob.errors import BlobServerError, BlobStoreError
 from blob.file_store import FileSystemBlobStore
 from blob.fsspec_store import FsspecBlobStore, shown_url
 from blob.key import PermanentBlobKey
+from blob.storage import BlobDirectory
 from blob.store import VoidBlobStore
 from blob.stores import create_blob_store
 
@@ -106,3 +108,40 @@ def test_a_store_that_cannot_be_used_says_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(BlobStoreError, match="check that the storage is reachable"):
             use()
+
+
+def test_a_copy_is_on_the_disk_before_it_is_a_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    def synced(descriptor: int) -> None:
+        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name.partition('-')[0]}")
+
+    replace = Path.replace
+
+    def replaced(path: Path, target: Path) -> None:
+        steps.append("rename")
+        replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    local = tmp_path / "local"
+    local.write_bytes(b"x")
+    assert FileSystemBlobStore(tmp_path / "store").put(local, JOB, PermanentBlobKey.create(bytes(32), bytes(16)))
+    assert steps == ["sync temp", "rename", f"sync job_{JOB}"]
+
+
+def test_the_directories_of_blobs_are_private_also_where_they_were_there_before(tmp_path: Path) -> None:
+    for directory in (tmp_path / "blobs", tmp_path / "blobs" / "incoming"):
+        directory.mkdir()
+        directory.chmod(0o755)
+    BlobDirectory(tmp_path / "blobs", exclusive=True).close()
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("blobs", "blobs/incoming")] == [0o700, 0o700]
+
+
+def test_a_directory_is_of_one_server(tmp_path: Path) -> None:
+    first = BlobDirectory(tmp_path / "blobs", exclusive=True)
+    for exclusive in (True, False):
+        with pytest.raises(BlobServerError, match="is in use by a blob server"):
+            BlobDirectory(tmp_path / "blobs", exclusive=exclusive)
+    first.close()
+    BlobDirectory(tmp_path / "blobs", exclusive=True).close()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from runtime.checkpoint.client import CheckpointClient
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import CheckpointCoordinator
 from runtime.checkpoint.instructions import (
@@ -25,13 +29,14 @@ from runtime.checkpoint.messages import (
     CheckpointTrigger,
     DeclineCheckpoint,
     OperationState,
+    OperationStatus,
     SnapshotType,
 )
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.statistics import HISTORY, CheckpointStatsStatus
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
-from runtime.jobmaster.execution_state import Instant
+from runtime.jobmaster.execution_state import Instant, JobStatus
 
 JOB = JobID("0" * 32)
 
@@ -247,6 +252,29 @@ def test_the_same_wish_twice_is_one_and_a_job_is_stopped_once() -> None:
     assert len(of_type(driver.advance(), TriggerTasks)) == 1, "the job was not stopped: it is checkpointed again"
 
 
+def test_who_asks_for_the_same_stop_once_more_hears_what_becomes_of_the_first() -> None:
+    driver = Driver()
+    first, _ = driver.trigger(SnapshotType.SAVEPOINT_TERMINATE)
+    again = wish(SnapshotType.SAVEPOINT_TERMINATE)
+    begun = driver.coordinator.trigger(again, at(1))
+    assert (begun.trigger_id, begun.state) == (again.trigger_id, OperationState.IN_PROGRESS)
+    others = (wish(SnapshotType.SAVEPOINT_SUSPEND), replace(again, trigger_id=TriggerID.random(), target="/elsewhere"))
+    for other in others:
+        assert driver.coordinator.trigger(other, at(1)).state is OperationState.FAILED, "it is not what is asked for"
+    driver.advance()
+    driver.acknowledge(1, 1)
+    driver.advance()
+    stopped = driver.coordinator.operation(first.trigger_id)
+    assert stopped is not None
+    assert stopped.state is OperationState.COMPLETED
+    later = replace(again, trigger_id=TriggerID.random(), target="")
+    for joined in (driver.coordinator.operation(again.trigger_id), driver.coordinator.trigger(later, at(2))):
+        assert joined is not None
+        assert (joined.state, joined.path) == (OperationState.COMPLETED, stopped.path)
+    remembered = {status.trigger_id: status.path for status in driver.coordinator.statistics(at(3)).operations}
+    assert {remembered[known] for known in (first.trigger_id, again.trigger_id, later.trigger_id)} == {stopped.path}
+
+
 def test_a_job_without_streaming_queries_has_nothing_to_keep_and_names_must_be_unique() -> None:
     driver = Driver(tolerable_failures=0)
     wanted, _ = driver.trigger()
@@ -414,3 +442,38 @@ class Checkpoints(RuleBasedStateMachine):
 
 Checkpoints.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestCheckpoints = Checkpoints.TestCase
+
+
+def test_a_stop_is_drained_when_all_of_its_tasks_are() -> None:
+    driver = Driver()
+    driver.running = ready(1, 2)
+    stop, _ = driver.trigger(SnapshotType.SAVEPOINT_TERMINATE)
+    for number, drained in ((1, False), (2, True)):
+        queries = (snapshot(1, number),)
+        ack = AcknowledgeCheckpoint(1, task(number).attempt_id, stop, queries, (f"of {number}",), 0, drained)
+        _, steps = driver.coordinator.acknowledged(ack, at(1))
+        driver.carry_out(steps)
+    status = driver.coordinator.operation(stop.trigger_id)
+    assert status is not None
+    assert (status.state, status.drained, status.notes) == (OperationState.COMPLETED, False, ("of 1", "of 2"))
+
+
+@pytest.mark.parametrize(
+    ("status", "job", "told"),
+    [
+        (OperationStatus(TriggerID("a" * 32), OperationState.COMPLETED, path="/s"), JobStatus.FINISHED, ""),
+        (OperationStatus(TriggerID("a" * 32), OperationState.COMPLETED, path="/s"), JobStatus.FAILED, "/s is whole"),
+        (OperationStatus(TriggerID("a" * 32), OperationState.FAILED, error="query q has failed"), None, "query q has"),
+        (
+            OperationStatus(TriggerID("a" * 32), OperationState.COMPLETED, None, "/s", "", ("q had more",), False),
+            JobStatus.FINISHED,
+            "the job is not drained: q had more; its savepoint: /s",
+        ),
+    ],
+)
+def test_a_stop_has_succeeded_when_all_that_was_asked_for_is_done(
+    status: OperationStatus, job: JobStatus | None, told: str
+) -> None:
+    failure = CheckpointClient.stop_failure(status, job)
+    assert told in failure
+    assert bool(failure) is bool(told)

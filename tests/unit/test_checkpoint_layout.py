@@ -8,16 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.checkpoint.files import list_files
-from runtime.checkpoint.layout import BatchFiles, abandoned_sink_files, files_of_batch, last_commit, sink_files
+from runtime.checkpoint.files import list_files, list_sizes
+from runtime.checkpoint.layout import (
+    BatchFiles,
+    abandoned_sink_files,
+    files_of_batch,
+    files_of_restart,
+    last_commit,
+    sink_files,
+)
 from runtime.checkpoint.metadata_log import IncompleteError, chain, read_offsets, source_chain
-from tests.streaming_files import PROVIDERS, StreamingFiles, start
+from runtime.checkpoint.state_layout import files_of_version
+from tests.streaming_files import PROVIDERS, StreamingFiles, start, write
 
 JOIN = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 
 
 def choose(location: Path, batch_id: int) -> BatchFiles:
-    return files_of_batch(list_files(location), batch_id, lambda path: (location / path).read_bytes())
+    return files_of_batch(list_sizes(location), batch_id, lambda path: (location / path).read_bytes())
 
 
 def copy(location: Path, files: tuple[str, ...], target: Path) -> None:
@@ -139,7 +147,7 @@ def test_a_version_that_another_run_wrote_is_not_taken_for_the_committed_one(tmp
     files.run(3)
     [version] = files.location.glob("state/0/0/3_*.changelog")
     version.rename(version.with_name("3_00000000-0000-0000-0000-000000000000.changelog"))
-    with pytest.raises(IncompleteError, match=r"state/0/0: version 3 with an id that was committed is missing"):
+    with pytest.raises(IncompleteError, match=r"state/0/0: version 3 lacks the changes of 3"):
         choose(files.location, 2)
 
 
@@ -208,3 +216,87 @@ def test_offsets_of_sources_by_name_are_not_taken_for_those_by_place() -> None:
     for content in (b"", b"v1", b"v1\n[]\n", b"v1\n{", b"\xff"):
         with pytest.raises(IncompleteError):
             read_offsets(content)
+
+
+def restart(files: StreamingFiles) -> BatchFiles:
+    """What Spark reads of the live files as they are."""
+    sink_log = [path.name for path in (files.sink / "_spark_metadata").iterdir()]
+    location = files.location
+    return files_of_restart(list_sizes(location), sink_log, lambda path: (location / path).read_bytes())
+
+
+def test_changes_alone_are_no_state_of_a_store_with_column_families() -> None:
+    """As of a transformWithState: its families are in the whole files only."""
+    files = {"1.changelog": 5, "2.changelog": 5}
+    assert files_of_version(files, 2, lambda path: b"") == ["1.changelog", "2.changelog"]
+    with pytest.raises(IncompleteError, match="version 2 has no whole file to begin with"):
+        files_of_version(files, 2, lambda path: b"", needs_whole=True)
+
+
+def test_a_restart_reads_a_batch_that_was_planned_too(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path)
+    files.run(2)
+    assert "offsets/2" not in restart(files).files
+    files.plan()
+    assert {"offsets/2", "sources/0/2"} <= set(restart(files).files)
+    (files.location / "sources" / "0" / "2").unlink()
+    with pytest.raises(IncompleteError, match="entries 2 of the log are missing"):
+        restart(files)
+
+
+def test_a_batch_that_the_sink_has_and_nobody_has_planned_would_lose_rows(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path)
+    files.run(3)
+    files.delete(files.location / "commits" / "2")
+    assert restart(files).batch_id == 1, "it is done again, with the same input"
+    files.delete(files.location / "offsets" / "2")
+    with pytest.raises(IncompleteError, match="offsets/2 is missing, a batch that the file sink has in its log"):
+        restart(files)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint/commits/3",
+        "checkpoint/offsets/3",
+        "checkpoint/sources/0/3",
+        "checkpoint/state/0/0/_metadata/schema",
+        "checkpoint/state/0/_metadata/v2/3",
+        "out dir/_spark_metadata/3",
+    ],
+)
+def test_checksums_that_are_in_the_way_of_what_spark_writes_next_are_found(tmp_path: Path, name: str) -> None:
+    files = StreamingFiles(tmp_path)
+    files.run(3)
+    write(tmp_path / name, "as Spark has written it")
+    (tmp_path / name).unlink()
+    with pytest.raises(IncompleteError, match=f"{Path(name).name} is missing, though its checksums are there"):
+        restart(files)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint/commits/0",  # purged: it is not written again
+        "checkpoint/commits/.3.0a1b.tmp",  # a name that is used once
+        "checkpoint/state/0/0/4.delta",  # overwritten
+        "checkpoint/sources/1/initial",  # another source's own
+        "checkpoint/of somebody else/file",
+        "out dir/_spark_metadata/0",
+    ],
+)
+def test_other_checksums_that_are_left_over_do_no_harm(tmp_path: Path, name: str) -> None:
+    files = StreamingFiles(tmp_path)
+    files.run(3)
+    write(tmp_path / name, "as it was written")
+    (tmp_path / name).unlink()
+    assert restart(files).batch_id == 2
+
+
+def test_spark_begins_with_the_newest_whole_file_and_a_snapshot_with_any(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path, "changelog", partitions=1)
+    files.run(5, whole=[1, 3])
+    next(iter((files.location / "state" / "0" / "0" / "SSTs").glob("000004*.sst"))).unlink()
+    assert "state/0/0/2.zip" in choose(files.location, 4).files
+    with pytest.raises(IncompleteError, match=r"state/0/0: SSTs/000004.* is missing, which 4.zip names"):
+        restart(files)

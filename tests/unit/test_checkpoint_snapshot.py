@@ -26,7 +26,7 @@ from runtime.checkpoint.snapshot import (
     restore_snapshot,
     take_snapshot,
 )
-from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start
+from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start, write
 
 JOIN = ("left-keyToNumValues", "right-keyToNumValues")
 
@@ -56,7 +56,7 @@ def test_a_snapshot_is_links_to_what_its_batch_needs(files: StreamingFiles) -> N
     assert snapshot.offsets == ['{"logOffset":4}', '{"x":4}']
     assert inodes(Path(snapshot.path) / "checkpoint") <= inodes(files.location)
     assert inodes(Path(snapshot.path) / "sink") <= inodes(files.sink / "_spark_metadata")
-    kept = [name for name in list_files(Path(snapshot.path)) if name != "snapshot.json"]
+    kept = [name for name in list_files(Path(snapshot.path)) if name not in ("snapshot.json", "files.json")]
     assert snapshot.files == len(kept)
     assert snapshot.bytes == snapshot.new_bytes == sum((Path(snapshot.path) / name).stat().st_size for name in kept)
     assert stat.S_IMODE(Path(snapshot.path).stat().st_mode) == 0o700
@@ -74,7 +74,7 @@ def test_the_offsets_of_kafka_go_back_with_a_query(files: StreamingFiles, tmp_pa
     offsets = files.location / "offsets" / "2"
     head = "\n".join(offsets.read_text().splitlines()[:2])
     of_kafka = ['{"clicks":{"0":120,"1":98},"orders":{"0":7}}', '{"refunds":{"0":3}}']
-    offsets.write_text("\n".join([head, *of_kafka]))
+    write(offsets, "\n".join([head, *of_kafka]))
     snapshot = take(files, "1")
     assert snapshot.offsets == of_kafka
     files.run(2)
@@ -129,6 +129,15 @@ def test_where_there_are_no_links_each_file_is_copied_once(
     files.run(1)
     third = take(files, "3", first)  # which is gone
     assert third.new_bytes == third.bytes
+
+
+def test_a_snapshot_of_another_query_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    files = StreamingFiles(tmp_path / "live", "hdfs", partitions=1)
+    files.run(1)
+    taken = take_snapshot(files.query, tmp_path / "chk")
+    assert take_snapshot(files.query, tmp_path / "chk") == taken, "the same again is the same"
+    with pytest.raises(SnapshotError, match="holds a snapshot of query 'counts', not of 'other'"):
+        take_snapshot(replace(files.query, name="other"), tmp_path / "chk")
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(files: StreamingFiles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,27 +1,38 @@
-"""The port of a process that is gone may be a stranger's by now: a client that was answered before looks elsewhere."""
+"""What a client does and says while nobody answers, or a stranger does at the port of a process that is gone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, AuthenticationError, WireError
+from actors.errors import ActorError, AskTimeout, AuthenticationError, EndpointStateError, UnknownActor, WireError
 from actors.receptionist import Listing
-from runtime.client import ClusterClient
+from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError, SubmissionUnknownError
 from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.errors import JobSubmissionError
+from runtime.ids import JobID
+from runtime.jobgraph.job_graph import JobGraph
 
 SYSTEMS = ["akka.tcp://understudy@127.0.0.1:1/user/master", "akka.tcp://understudy@127.0.0.1:2/user/master"]
 
 
 class Dispatcher(DispatcherGateway):
-    def __init__(self, port: int, strangers: dict[int, Exception]) -> None:
-        self.port, self.strangers = port, strangers
+    def __init__(self, port: int, strangers: dict[int, Exception], answers: list[Any]) -> None:
+        self.port, self.strangers, self.answers = port, strangers, answers
 
     def request_status(self) -> None:
         raise ActorError("which masters there are is not told here")
+
+    def submit_job(self, job_graph: object) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(result=lambda: answer)
 
 
 class Actors:
@@ -29,6 +40,7 @@ class Actors:
 
     def __init__(self) -> None:
         self.strangers: dict[int, Exception] = {}
+        self.answers: list[Any] = []
 
     def find(self, address: ActorAddress) -> Listing:
         if address.port in self.strangers:
@@ -36,7 +48,7 @@ class Actors:
         return Listing(address.path, str(address), 1)
 
     def gateway(self, address: str, _type: object, _token: object) -> Dispatcher:
-        return Dispatcher(ActorAddress.parse(address).port, self.strangers)
+        return Dispatcher(ActorAddress.parse(address).port, self.strangers, self.answers)
 
 
 def port_of(gateway: Any) -> int:
@@ -84,3 +96,51 @@ def test_a_cluster_that_is_gone_for_good_is_told_with_what_was_found_there(
     actors.strangers |= {1: AuthenticationError("another secret"), 2: AuthenticationError("another secret")}
     with pytest.raises(ActorError, match="does not answer: another secret"):
         ask()
+
+
+JOB = JobID("a" * 32)
+
+
+def submit(actors: Actors, tmp_path: Path, was_stopped: Callable[[], bool] = bool) -> JobID:
+    client = ClusterClient(SYSTEMS, b"s" * 32, patience_s=0.3, was_stopped=was_stopped)
+    client._actors = actors  # type: ignore[assignment]
+    file = tmp_path / "job.py"
+    file.touch()
+    return client.submit(JobGraph.for_script("etl", job_id=JOB, argv=(), created_ms=1), file)
+
+
+def test_a_submission_is_asked_again_under_its_id_until_its_outcome_is_known(actors: Actors, tmp_path: Path) -> None:
+    actors.answers = [AskTimeout("no reply"), EndpointStateError("it is being stopped"), JOB]
+    assert submit(actors, tmp_path) == JOB
+    assert actors.answers == [JOB]
+
+
+def test_a_submission_without_an_answer_is_neither_refused_nor_accepted(actors: Actors, tmp_path: Path) -> None:
+    actors.answers = [AskTimeout("no reply")]
+    with pytest.raises(
+        SubmissionUnknownError, match=rf"whether job 'etl' \({JOB}\) was accepted is not known"
+    ) as caught:
+        submit(actors, tmp_path)
+    assert f"--job-id {JOB}" in caught.value.remedy
+
+
+def test_a_submission_that_was_never_sent_is_not_called_unknown(actors: Actors, tmp_path: Path) -> None:
+    actors.strangers |= {1: UnknownActor("nobody leads"), 2: UnknownActor("nobody leads")}
+    with pytest.raises(NoAnswerError, match="does not answer: nobody leads") as caught:
+        submit(actors, tmp_path)
+    assert not isinstance(caught.value, SubmissionUnknownError)
+
+
+def test_a_submission_that_is_refused_is_told_so_at_once(actors: Actors, tmp_path: Path) -> None:
+    actors.answers = [JobSubmissionError("the disk is full"), JOB]
+    with pytest.raises(JobSubmissionError, match="the disk is full"):
+        submit(actors, tmp_path)
+
+
+def test_a_cluster_that_was_stopped_is_not_waited_for(actors: Actors, tmp_path: Path) -> None:
+    actors.answers = [EndpointStateError("/user/jobmaster-a is starting or stopping; try again")]
+    asked: list[None] = []
+    with pytest.raises(ClusterStoppedError, match="was stopped") as caught:
+        submit(actors, tmp_path, lambda: asked.append(None) or len(asked) > 2)  # type: ignore[func-returns-value]
+    assert "submit unfinished jobs again" in caught.value.remedy
+    assert len(asked) == 3, "as long as it may come back, it is asked again"

@@ -35,7 +35,8 @@ from runtime.resourcemanager.metrics import resource_manager_metrics
 from runtime.resourcemanager.slots import SlotReport
 from runtime.taskexecutor.metrics import task_executor_metrics
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
-from tests.unit.test_rest_messages import graph
+from tests.unit.metric_values import JVM
+from tests.unit.test_rest_messages import READ, graph
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -56,7 +57,7 @@ def store() -> MetricStore:
             service,
             ResourceID("tm-0"),
             lambda: SlotReport(()),
-            lambda: TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7),
+            lambda: TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7, JVM),
             lambda: TaskPoolReport(1),
         ),
     ]
@@ -65,7 +66,9 @@ def store() -> MetricStore:
     progress = QueryProgress(1, "2026-11-21T20:00:00Z", 2, 3, 4.0, 5.0, 6, 7, (source,))
     query = StreamingQuery("a", "r", "counts", 1, 1000, progress, BackPressure(BackPressureLevel.LOW, 0.9))
     job = graph()
-    streaming = replace(job.tasks[0], attempts=(replace(job.tasks[0].attempts[-1], queries=(query,)),))
+    attempt = job.tasks[0].attempts[-1]
+    times = {**attempt.timestamps, "INITIALIZING": 140}
+    streaming = replace(job.tasks[0], attempts=(replace(attempt, queries=(query,), timestamps=times),))
     return MetricStore([*told, *job_metrics(replace(job, tasks=(streaming, *job.tasks[1:])), 5000)])
 
 
@@ -88,3 +91,35 @@ def test_every_metric_is_in_the_documents(store: MetricStore) -> None:
     named_together = {f"{state}Time" for state in ("initializing", "created", "failing", "cancelling", "restarting")}
     missing = {name for name in names if name not in text} - named_together - {"reconcilingTime"}
     assert not missing
+
+
+FLINKS: dict[str, list[str]] = json.loads(Path(__file__).with_name("flink_2_3.json").read_text())["metrics"]
+"""What a session cluster of Flink 2.3 with a streaming job had, by the path where REST tells it."""
+SCOPES = {
+    "the JobManager": "/jobmanager/metrics",
+    "a TaskManager": "/taskmanagers/{taskmanagerid}/metrics",
+    "a job": "/jobs/{jobid}/metrics",
+    "a task and its operators": "/jobs/{jobid}/vertices/{vertexid}/subtasks/{subtaskindex}/metrics",
+}
+
+
+def test_the_documents_say_how_many_names_of_flinks_there_are(store: MetricStore) -> None:
+    (job_id,) = (job_id for job_id in store.jobs if job_id != "1")
+    told = {
+        "the JobManager": store.job_manager,
+        "a TaskManager": store.task_managers["tm-0"],
+        "a job": store.jobs[job_id],
+        "a task and its operators": {
+            name.replace("counts.", "*.", 1): value for name, value in store.tasks[job_id, READ].items()
+        },
+    }
+    counted = {}
+    for scope, path in SCOPES.items():
+        shared = set(FLINKS[path]) & set(told[scope])
+        counted[scope] = (len(shared), len(FLINKS[path]))
+    text = (DOCS / "metrics.md").read_text()
+    rows = re.findall(r"^\| ([a-zA-Z ]+) \| (\d+) of (\d+) \|", text, re.MULTILINE)
+    assert {scope: (int(shared), int(all_of_them)) for scope, shared, all_of_them in rows} == counted
+    shared, all_of_them = (sum(numbers) for numbers in zip(*counted.values(), strict=True))
+    readme = (DOCS.parent / "README.md").read_text()
+    assert f"{shared} of the {all_of_them} metrics" in readme, (shared, all_of_them)

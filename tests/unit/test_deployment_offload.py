@@ -6,23 +6,26 @@ import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pytest
 
-from actors.rpc.gateway import FencingToken
 from blob.errors import BlobConnectionError
 from blob.gateway import BlobAddress
 from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, Key, Offloaded
 from conf.configuration import Configuration
-from runtime.gateways.errors import DeploymentNotFoundError
+from runtime.gateways.errors import DeploymentNotFoundError, UnknownTaskExecutorError
 from runtime.gateways.messages import TaskExecutorRegistration
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotID, SlotRequestID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, ExchangeMode, JobKind, ShipStrategy, VertexRole
 from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.deployment_message import TaskDeployment, pack, unpack
 from runtime.jobmaster.deployment_offload import DeploymentOffload
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
+from runtime.jobmaster.instructions import DeployTask
+from runtime.jobmaster.job_execution import JobExecution
+from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
 
 T = TypeVar("T")
 JOB = JobID("b" * 32)
@@ -201,7 +204,7 @@ class Worker:
     def __init__(self) -> None:
         self.offered: list[TaskDeployment] = []
 
-    async def submit_task(self, deployment: TaskDeployment, _job_master: FencingToken) -> None:
+    async def submit_task(self, deployment: TaskDeployment) -> None:
         self.offered.append(deployment)
         if isinstance(deployment.job, Offloaded) and deployment.job.key.startswith("t-"):
             raise DeploymentNotFoundError("not here")
@@ -211,9 +214,9 @@ def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
     async def body() -> None:
         blobs, worker = Blobs(), Worker()
         endpoint: Any = SimpleNamespace(
-            service=SimpleNamespace(
-                secret=b"secret", gateway=lambda _address, _kind: worker, connect=lambda _address: None
-            ),
+            service=SimpleNamespace(secret=b"secret", connect=lambda _address: None),
+            gateway=lambda _address, _kind, term: worker,
+            term=None,
             run_blocking=in_thread,
             log=logging.getLogger("test"),
         )
@@ -228,7 +231,7 @@ def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
             written += 1
 
         sent = descriptor(0)
-        await managers.deploy(resource, sent, FencingToken(1, "s"), write)
+        await managers.deploy(resource, sent, write)
         assert written == 1
         first, second = worker.offered
         assert isinstance(first.job, Offloaded)
@@ -238,3 +241,47 @@ def test_a_taskexecutor_that_finds_no_blob_is_sent_a_permanent_one() -> None:
         await managers.close()
 
     run(body)
+
+
+def test_a_slot_of_a_task_executor_that_has_not_registered_is_given_up() -> None:
+    """It had the slot for a former JobMaster, and may never register with this one, though it answers heartbeats.
+
+    A failure of the task alone would have it tried there again and again, until no restart is left.
+    """
+
+    async def body() -> None:
+        endpoint: Any = SimpleNamespace(
+            service=SimpleNamespace(secret=b"secret"), run_blocking=in_thread, log=logging.getLogger("test")
+        )
+        managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1))
+        pool, done = SlotPool(60.0, 60.0), list[object]()
+        slot = AllocatedSlot(AllocationID.random(), SlotID(ResourceID("tm-0"), 1), "akka.tcp://x@127.0.0.1:2/user/tm-0")
+        managers.expect(slot.slot_id.resource_id, slot.address)
+        pool.adopt_slot(SlotRequestID.random(), slot, 0.0)
+        job: Any = SimpleNamespace(
+            _journal=Mock(),
+            _checkpoints=Mock(restore=Mock(return_value=None)),
+            _graph=Mock(),
+            _task_managers=managers,
+            _pool=pool,
+            _do=done.extend,
+            log=logging.getLogger("test"),
+        )
+        await JobExecution._deploy(job, DeployTask(slot, descriptor(0)))
+        assert done == [
+            SlotLost(slot.allocation_id, "TaskExecutor tm-0 is not registered: it has no slot for this job")
+        ]
+        job._graph.task_failed.assert_not_called()
+        await managers.close()
+
+    run(body)
+
+
+def test_a_task_executor_that_was_lost_is_told_to_register_again() -> None:
+    """It may offer its slots a moment after: any other error would have it wait until its heartbeats time out."""
+    endpoint: Any = SimpleNamespace(
+        service=SimpleNamespace(secret=b"secret"), run_blocking=in_thread, log=logging.getLogger("test")
+    )
+    managers = TaskManagers(endpoint, JOB, Configuration(), BlobAddress("127.0.0.1", 1))
+    with pytest.raises(UnknownTaskExecutorError, match="register again"):
+        managers.address_of(ResourceID("tm-0"))

@@ -27,11 +27,12 @@ async def test_only_a_leader_says_that_there_is_no_such_job(tmp_path: Path) -> N
         "dispatcher",
         ha=MagicMock(),
         receptionist=MagicMock(),
-        master=MagicMock(),
+        master_address="akka.tcp://x@127.0.0.1:1/user/master",
         blob=BlobAddress("127.0.0.1", 1),
         blobs=MagicMock(),
         archive=MemoryArchivedExecutionGraphStore(Retention(10, 1 << 20, 60.0)),
         log_dir=tmp_path,
+        savepoint_dir=tmp_path,
         sweep_interval_s=60.0,
         starts_at_once=1,
     )

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from conf.configuration import Configuration
+from conf.options import RestOptions
 from runtime.cluster import doctor as doctor_module
 from runtime.cluster.__main__ import cli
 from runtime.cluster.doctor import (
@@ -22,10 +23,13 @@ from runtime.cluster.doctor import (
     check_permissions,
     check_python,
     check_spark,
+    describe_cluster,
     doctor_checks,
 )
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.errors import PreflightError
+from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerView
+from runtime.ids import InstanceID, ResourceID
 
 NAMES = [
     "Python",
@@ -41,6 +45,7 @@ NAMES = [
     "memory",
     "clock",
     "permissions",
+    "web access",
 ]
 PORTS = {"jobmanager.rpc.port", "web endpoint"}
 
@@ -103,7 +108,27 @@ def test_everything_that_fails_is_told_with_its_remedy(tmp_path: Path, monkeypat
     assert "JAVA_HOME" in failed["Java"]["remedy"]
     assert "JAVA_HOME" not in failed["Java"]["detail"]
     assert "high-availability.redis.url" in failed["Redis"]["remedy"]
-    assert run(tmp_path, **{"spark.driver.memory": "900000 gb"}).stdout.endswith("2 of 12 checks failed\n")
+    assert run(tmp_path, **{"spark.driver.memory": "900000 gb"}).stdout.endswith("2 of 13 checks failed\n")
+
+
+def test_a_web_endpoint_that_asks_nobody_for_the_token_is_told(tmp_path: Path) -> None:
+    done = run(tmp_path, "--json", **{"rest.authentication.enabled": "false"})
+    assert done.exit_code == 1
+    (failed,) = [check for check in json.loads(done.stdout)["checks"] if not check["ok"]]
+    assert failed["name"] == "web access"
+    assert "every user of this machine may run code as" in failed["detail"]
+    assert "set it to true" in failed["remedy"]
+
+
+def test_the_web_endpoint_of_a_cluster_that_runs_is_looked_at_as_it_was_started(tmp_path: Path) -> None:
+    asked = Configuration.from_dict({"cluster.runtime-dir": tmp_path / "cluster"})
+    directory = ClusterDirectory(tmp_path / "cluster")
+    directory.create()
+    asked.set(RestOptions.TOKEN_ENABLED, False).write(directory.configuration_file)
+    with directory.acquire():
+        (check,) = [check for check in doctor_checks(asked) if check.name == "web access"]
+        with pytest.raises(PreflightError, match="every user of this machine"):
+            check.run()
 
 
 def test_what_is_a_mistake_of_ours_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,3 +217,15 @@ def test_permissions(tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match=f"belongs to user {user}, not to {user + 1}"):
         check_permissions(root, [], user + 1)
     assert stat.S_IMODE(root.stat().st_mode) == 0o755, "it is told, not changed"
+
+
+def test_a_cluster_without_task_executors_is_not_well_and_a_replaced_driver_is_told() -> None:
+    registration = TaskExecutorRegistration(
+        ResourceID("tm-0"), "x", 1, 2, "4", "17", "local[2]", 7, 1 << 30, spark_loss="yesterday: stopped"
+    )
+    overview = ClusterOverview(1, 2, 2, 0, 0, 0, 0, 0)
+    workers = [TaskManagerView(registration, InstanceID("0" * 32), 2, 0, 0)]
+    assert "the Spark driver of tm-0 was replaced; yesterday: stopped" in describe_cluster(overview, workers, 1)
+    with pytest.raises(PreflightError, match="no TaskExecutor is registered"):
+        describe_cluster(ClusterOverview(0, 0, 0, 1, 1, 0, 0, 0), [], 1)
+    assert "0 TaskExecutor" in describe_cluster(ClusterOverview(0, 0, 0, 0, 0, 0, 0, 0), [], 0), "started on demand"

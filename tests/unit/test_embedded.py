@@ -26,6 +26,7 @@ from runtime.spark.spec import StreamingSpec, TaskKind, TaskSpec, VertexSpec
 from runtime.taskexecutor.embedded import ProgramHost
 from runtime.taskexecutor.program_info import ProgramInfo
 from tests.cluster_harness import await_value
+from tests.waiting import PATIENCE_S
 
 
 class _Program:
@@ -35,6 +36,7 @@ class _Program:
         self.path = path
         self.specs: list[TaskSpec] = []
         self.cancelled = threading.Event()
+        self.told = threading.Semaphore(0)
         self.control = ProgramControl(path, self._run, self.cancelled.set)
         self.host = ProgramHost(ProgramInfo(os.getpid(), str(path)))
 
@@ -42,6 +44,7 @@ class _Program:
         self.specs.append(spec)
         self.control.tell("running")
         self.control.tell_known()
+        self.told.release()
 
     async def attach(self, directory: Path) -> TaskProcess:
         process = await self.connect(directory)
@@ -55,7 +58,7 @@ class _Program:
 
 
 async def _next(process: TaskProcess) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         async for message in process.messages():
             return message
     return {}
@@ -106,24 +109,27 @@ async def test_a_new_task_executor_is_told_of_queries_and_answers_for_leases(pro
     query = QueryLocation("counts", str(tmp_path / "location"), None)
     asking = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, query.location))
     asked = await _next(first)
-    assert (asked["type"], asked["location"]) == ("lease", query.location)
+    assert (asked["type"], asked["location"], asked["is_running"]) == ("lease", query.location, False)
     first.kill()  # before it has answered: the next one is asked
     first.close()
     second = await program.connect(tmp_path)
     told = {message["type"]: message for message in (await _next(second), await _next(second))}  # by two threads
     assert set(told) == {"running", "lease"}
+    for _ in range(2):  # once the lease is held it would be told with what is known
+        assert await asyncio.to_thread(program.told.acquire, timeout=PATIENCE_S)
     await second.answer_lease(told["lease"]["number"], None)
     await asking
-    program.control.tell_query(query)
-    assert await _next(second) == {"type": "query", "name": "counts", "location": query.location, "sink": None}
+    program.control.tell_query(query, 4, "")
+    told = {"name": "counts", "location": query.location, "sink": None, "batch": 4, "note": ""}
+    assert await _next(second) == {"type": "query", **told}
     second.kill()
     second.close()
 
     third = await program.attach(tmp_path)
     asked = await _next(third)
-    assert asked["type"] == "lease"
+    assert (asked["type"], asked["is_running"]) == ("lease", True)
     await third.answer_lease(asked["number"], None)
-    assert (await _next(third))["name"] == "counts"
+    assert await _next(third) == {"type": "query", **told}
 
     refused = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, "/elsewhere"))
     await third.answer_lease((await _next(third))["number"], "another job writes there")
@@ -135,7 +141,7 @@ async def test_a_new_task_executor_is_told_of_queries_and_answers_for_leases(pro
 async def test_whoever_waits_for_a_lease_is_freed_at_the_end(program: _Program) -> None:
     waiting = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, "/location"))
     program.control.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await waiting
 
 
@@ -174,7 +180,7 @@ class _Query:
 
 def _managed(outcomes: list[Any], restarts: int) -> tuple[ProgramQueries, _Query]:
     policy = create_restart_strategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
-    managed = ProgramQueries(StreamingSpec("/d", "/"), print, print, lambda: policy, print)
+    managed = ProgramQueries(StreamingSpec("/d", "/"), print, print, print, lambda: policy, print)
     query = _Query(_Jsq("0", active=False, failed=True))
 
     def start() -> _Query:
@@ -243,7 +249,7 @@ def test_the_guard_leaves_nothing(tmp_path: Path, killed: bool) -> None:
             program.kill()
         else:
             os.close(writing)
-        assert guard.wait(60) == 0
+        assert guard.wait(PATIENCE_S) == 0
         await_value(lambda: left.poll() is not None)
         assert not root.exists()
     finally:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
 import os
+import random
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from runtime.environment.claims import Claim
 from runtime.environment.descriptor import ProcessRecord
-from runtime.environment.directory import ClusterDirectory
+from runtime.environment.directory import _GATE, ClusterDirectory, ClusterLock, _lock
 from runtime.environment.errors import ClusterAlreadyRunning, RuntimeDirectoryError
+from tests.waiting import PATIENCE_S
 
 
 def test_a_claim_has_one_holder_and_is_free_when_that_is_gone(tmp_path: Path) -> None:
@@ -24,6 +30,22 @@ def test_a_claim_has_one_holder_and_is_free_when_that_is_gone(tmp_path: Path) ->
     one.release()
     assert other.try_acquire()
     assert not one.held
+
+
+def test_a_forked_child_does_not_keep_a_claim(tmp_path: Path) -> None:
+    one, other = Claim(tmp_path / "redis"), Claim(tmp_path / "redis")
+    assert one.try_acquire()
+    process = multiprocessing.get_context("fork")
+    ready, over = process.Event(), process.Event()
+    child = process.Process(target=lambda: (ready.set(), over.wait(PATIENCE_S)))
+    child.start()
+    try:
+        assert ready.wait(PATIENCE_S)
+        one.release()
+        assert other.try_acquire()
+    finally:
+        over.set()
+        child.join()
 
 
 def test_a_claim_names_its_process_as_long_as_that_lives(tmp_path: Path) -> None:
@@ -81,3 +103,128 @@ def test_masters_share_the_lock_and_the_last_one_removes_it(tmp_path: Path) -> N
     second.release()
     assert not directory.lock_file.exists()
     assert not directory.is_running()
+
+
+def test_of_two_that_leave_at_once_exactly_one_is_the_last(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    first = directory.acquire()
+    first.share()
+    second = directory.join()
+    assert not first.is_alone()
+    assert not second.is_alone(), "who is refused keeps its share"
+    assert not first.leave()
+    assert second.leave()
+    assert second.exclusive
+    with pytest.raises(RuntimeDirectoryError, match="being started or cleaned up"):
+        directory.join()
+    first.release()
+    assert directory.is_running(), "the last one has it still"
+    second.release()
+    assert not directory.is_running()
+
+
+def test_who_looks_whether_it_is_the_last_lets_nobody_else_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or of two that leave at once each would see the other, and both would leave the clean-up to it."""
+    directory = ClusterDirectory(tmp_path / "c")
+    first = directory.acquire()
+    first.share()
+    second, looked, is_alone = directory.join(), [], ClusterLock.is_alone
+
+    def look(lock: ClusterLock) -> bool:
+        with pytest.raises(BlockingIOError):
+            _lock(second.descriptor, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, _GATE)
+        looked.append(lock)
+        return is_alone(lock)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterLock, "is_alone", look)
+        assert not first.leave()
+    assert looked == [first]
+    assert second.leave()
+    first.release()
+    second.release()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_many_that_leave_at_any_moment_exactly_one_is_the_last(tmp_path: Path, seed: int) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    locks = [directory.acquire()]
+    locks[0].share()
+    locks += [directory.join() for _ in range(15)]
+    random.Random(seed).shuffle(locks)
+    start = threading.Barrier(len(locks))
+
+    def leave(lock: ClusterLock) -> bool:
+        start.wait()
+        return lock.leave()
+
+    with ThreadPoolExecutor(len(locks)) as threads:
+        assert sum(threads.map(leave, locks)) == 1
+    for lock in locks:
+        lock.release()
+
+
+def test_looking_at_the_lock_takes_it_from_nobody(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    directory.create()
+    looks, over = [], threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            looks.append(directory.is_running())
+
+    with ThreadPoolExecutor(1) as thread:
+        looking = thread.submit(look)
+        for _ in range(200):
+            directory.acquire().release()  # it is never refused
+            directory.join().release()
+        over.set()
+        looking.result()
+    assert len(looks) > 10
+
+
+def test_a_receiver_that_fails_leaves_the_lock_to_its_starter(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    lock = directory.acquire()
+    with (
+        pytest.raises(OSError, match="no port"),
+        ClusterLock.handed(directory.lock_file, os.dup(lock.descriptor), exclusive=True),
+    ):
+        raise OSError("no port")
+    with pytest.raises(ClusterAlreadyRunning):
+        directory.acquire()
+    lock.release()
+    assert not directory.lock_file.exists()
+
+
+def test_a_lock_that_was_handed_over_is_its_receivers_and_free_at_its_end(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path / "c")
+    lock = directory.acquire()
+    code = (
+        "import sys; from pathlib import Path; from runtime.environment.directory import ClusterLock\n"
+        "lock = ClusterLock.handed(Path(sys.argv[1]), int(sys.argv[2]), exclusive=True)\n"
+        "print(lock.incarnation, flush=True); input(); lock.share(); print('shared', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(directory.lock_file), str(lock.descriptor)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(lock.descriptor,),
+    ) as receiver:
+        assert receiver.stdin is not None
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline().decode().strip() == lock.incarnation == directory.incarnation()
+        lock.hand_over()
+        with pytest.raises(ClusterAlreadyRunning, match=f"another command starts .*process {receiver.pid}"):
+            directory.acquire()
+        receiver.stdin.write(b"\n")
+        receiver.stdin.flush()
+        assert receiver.stdout.readline() == b"shared\n"
+        directory.join().release()
+        receiver.kill()
+        receiver.wait()
+    again = directory.acquire()
+    assert again.incarnation != lock.incarnation
+    again.release()

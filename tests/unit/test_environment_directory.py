@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.environment import directory as directory_module
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.environment.directory import SOCKET_NAME_ROOM, SOCKET_PATH_LIMIT, ClusterDirectory
 from runtime.environment.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
@@ -60,6 +61,13 @@ def test_an_open_directory_is_tightened(tmp_path: Path) -> None:
     (tmp_path / "c").chmod(0o777)
     ClusterDirectory(tmp_path / "c").create()
     assert mode(tmp_path / "c") == 0o700
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(RuntimeDirectoryError, match=f"belongs to user {owner}"):
+        ClusterDirectory(tmp_path / "c").create()
 
 
 def test_links_files_and_bad_parents_are_refused(tmp_path: Path) -> None:
@@ -136,6 +144,42 @@ def test_a_killed_holder_leaves_no_lock(directory: ClusterDirectory) -> None:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         directory.acquire().release()
+
+
+def test_a_lock_on_a_file_that_is_gone_is_none(directory: ClusterDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its last holder has removed the file between the opening and the lock of it."""
+    lock, removed = directory_module._lock, []
+
+    def lock_and_lose(descriptor: int, command: int, kind: int, byte: int) -> int:
+        answer = lock(descriptor, command, kind, byte)
+        if not removed:
+            directory.lock_file.unlink()
+            removed.append(descriptor)
+        return answer
+
+    monkeypatch.setattr(directory_module, "_lock", lock_and_lose)
+    with directory.acquire() as held:
+        assert os.path.samestat(os.fstat(held.descriptor), directory.lock_file.stat())
+        with pytest.raises(ClusterAlreadyRunning):
+            directory.acquire()
+
+
+def test_what_a_stopped_cluster_leaves(directory: ClusterDirectory) -> None:
+    for path in (directory.secret, directory.root / "rest-token"):
+        path.touch(mode=0o600)
+    for part in (
+        directory.ha,
+        directory.redis,
+        directory.jobs,
+        directory.blob,
+        directory.taskmanager(0),
+        directory.log,
+    ):
+        part.mkdir(exist_ok=True)
+        (part / "file").touch()
+    directory.clean()
+    directory.discard()
+    assert {path.name for path in directory.root.iterdir()} == {"log"}
 
 
 def test_forked_children_do_not_keep_the_lock(directory: ClusterDirectory) -> None:

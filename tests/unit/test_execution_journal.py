@@ -96,6 +96,14 @@ async def test_who_waits_is_told_when_the_leadership_is_over() -> None:
     assert book.store.written == []
 
 
+async def test_who_has_left_the_job_to_another_writes_nothing() -> None:
+    book = Book()
+    book.journal.close()
+    with pytest.raises(JobNotReachableError, match="another JobMaster"):
+        await book.journal.written()
+    assert book.store.written == []
+
+
 async def test_after_the_end_nothing_is_written() -> None:
     book = Book()
     await book.journal.written()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
 from actors.process.log_context import log_context
 from actors.process.log_format import TextFormatter
+from runtime.ha.election import DefaultLeaderElectionService, LeaderContender, LeaderElectionDriver
+from runtime.ha.model import LeaderTerm, job_master
+from tests.faults.deeds import Turns
 from tests.faults.history import (
     Absence,
     Call,
@@ -24,9 +30,10 @@ from tests.faults.history import (
     Operation,
     Outcome,
     Reign,
+    Silence,
     check,
 )
-from tests.faults.nemesis import leaderships
+from tests.faults.nemesis import CLOCKS_S, certain, leaderships
 
 
 def look(at: float, listed: dict[str, Listed], before: set[str], after: set[str]) -> Look:
@@ -88,6 +95,7 @@ def status(job_id: str, at: float, value: str) -> Operation:
         ("job b was CANCELED and later FINISHED", lambda h: h.last.update(b=LastState("FINISHED", 1))),
         ("job a is CANCELED, and nobody", lambda h: h.last.update(a=LastState("CANCELED", 2))),
         ("job a is FAILED", lambda h: h.last.update(a=LastState("FAILED", 2))),
+        ("job b is FINISHED, and that it is", lambda h: h.last.update(b=LastState("FINISHED", 1))),
         ("job a ran twice at once", lambda h: h.executions.append(Execution("a", 6.5, 6.9, ended=False))),
         ("job a ran 2 times in 1 attempts", lambda h: h.last.update(a=LastState("FINISHED", 1))),
         ("job a was FINISHED at", lambda h: h.executions.append(Execution("a", 9.0, 9.5, ended=False))),
@@ -116,18 +124,101 @@ def test_each_contradiction_is_found(problem: str, change: object) -> None:
     assert any(problem in found for found in check(history)), check(history)
 
 
-def test_who_leads_is_read_from_the_components_logs_as_they_are_written(tmp_path: Path) -> None:
-    job_master = f"jobmaster-{'a' * 32}"
+ZYGOTE = 77
+
+
+@pytest.mark.parametrize(
+    ("silence", "is_excused"),
+    [
+        (Silence(frozenset({ZYGOTE}), 2.5, 3.5), True),
+        (Silence(frozenset({ZYGOTE + 1}), 2.5, 3.5), False),  # another TaskExecutor's
+        (Silence(frozenset({ZYGOTE}), 1.0, 1.4), False),  # it was over when the process began
+        (Silence(frozenset({ZYGOTE}), 4.9, 5.5), False),  # it came when the process had ended
+        (None, False),
+    ],
+)
+def test_only_what_ran_while_its_task_executor_was_silent_may_run_beside_its_successor(
+    silence: Silence | None, is_excused: bool
+) -> None:
+    history = good()
+    history.executions[0] = replace(history.executions[0], last_seen=4.8, zygote=ZYGOTE)
+    history.silences = [] if silence is None else [silence]
+    assert any("job a ran twice at once" in problem for problem in check(history)) != is_excused
+
+
+def test_nor_may_anything_else_run_when_its_job_is_over() -> None:
+    history = good()
+    history.executions[1] = replace(history.executions[1], last_seen=8.5, zygote=ZYGOTE)
+    history.looks.append([look(8.2, {"a": Listed("FINISHED"), "b": Listed("CANCELED")}, set(), {"a"})])
+    assert [problem.split(" and ")[0] for problem in check(history)] == [
+        "job a was FINISHED at 8.100",
+        "job a was listed as FINISHED at 8.300,",
+    ]
+    history.silences = [Silence(frozenset({ZYGOTE}), 5.0, 6.0)]
+    assert check(history) == []
+
+
+def test_each_deed_has_its_turn_and_one_that_met_nobody_another() -> None:
+    names = [f"deed {number}" for number in range(20)]
+    turns = Turns(names, random.Random(1))
+    taken = [turns.take() for _ in names]
+    assert (sorted(taken), turns.missing, turns.done.total()) == (sorted(names), set(names), 0)
+    for name in taken[2:]:
+        turns.came_off(name)
+    for name in taken[:2]:
+        turns.put_off(name)
+    assert turns.missing == set(taken[:2])
+    assert {turns.take(), turns.take()} == set(taken[:2]), "before the others have their second turn"
+    turns.came_off(taken[0])
+    assert turns.missing == {taken[1]}
+    assert [Turns(names, random.Random(1)).take()] == taken[:1], "a seed is an order"
+    orders = {Turns(names, random.Random(seed)).take() for seed in range(50)}
+    assert len(orders) > 1
+
+
+def test_who_leads_is_read_from_the_log_that_an_election_writes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_job = job_master("a" * 32)
     lines = []
-    for component, epoch in (("dispatcher", 17), (job_master, 18)):
-        text, arguments = "%s leads with epoch %d", (component, epoch)
-        record = logging.LogRecord("runtime.ha.election", logging.INFO, "election.py", 1, text, arguments, None)
-        with log_context(component=component):
-            lines.append(TextFormatter().format(record))
+    for component, epoch in (("dispatcher", 17), (of_job, 18)):
+        election = DefaultLeaderElectionService(component, create_autospec(LeaderElectionDriver, instance=True))
+        asyncio.run(election.start(create_autospec(LeaderContender, instance=True)))
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "runtime.ha.election"), log_context(component=component):
+            election.on_grant(LeaderTerm(component, epoch, "session"))
+            lines += map(TextFormatter().format, caplog.records)
+            election.on_revoke()
     (tmp_path / "dispatcher.log").write_text("\n".join([*lines, "dispatcher leads with epoch 19"]) + "\n")
     found = leaderships(tmp_path)
     assert [(item.component, item.epoch, item.pid) for item in found] == [
         ("dispatcher", 17, os.getpid()),
-        (job_master, 18, os.getpid()),
+        (of_job, 18, os.getpid()),
     ]
     assert all(abs(item.at - time.time()) < 600 for item in found)
+
+
+JOB_MASTER = job_master("a")
+
+
+def led(at: float, pid: int, component: str = JOB_MASTER) -> Leadership:
+    """Somebody leads from a moment of the monotonic clock on; logs have the time of day."""
+    return Leadership(component, int(at), at + time.time() - time.monotonic(), pid=pid)
+
+
+@pytest.mark.parametrize(
+    ("leaders", "absence", "until"),
+    [
+        ([led(10, 1)], Absence("a", 20, 30, frozenset({1})), 30.0),
+        ([led(10, 1), led(25, 2)], Absence("a", 20, 30, frozenset({1})), 25.0),
+        ([led(10, 1), led(15, 2)], Absence("a", 20, 30, frozenset({1})), None),  # it had been replaced by then
+        ([led(10, 1, job_master("b"))], Absence("a", 20, 30, frozenset({1})), None),
+        ([led(10, 1)], Absence("a", 20, float("inf"), frozenset({1})), None),  # nobody knows until when
+        ([], Absence("a", 20, 30, frozenset({1})), None),
+    ],
+)
+def test_an_absence_counts_from_who_led_to_the_next_who_leads(
+    leaders: list[Leadership], absence: Absence, until: float | None
+) -> None:
+    found = certain([absence], leaders)
+    assert [item.until for item in found] == ([] if until is None else [pytest.approx(until - CLOCKS_S, abs=0.05)])

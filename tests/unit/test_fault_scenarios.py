@@ -23,8 +23,8 @@ def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     assert table(["--wrong"]) == 2
 
 
-def test_there_are_the_fifteen_and_the_tests_of_each_exist() -> None:
-    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS) == 15
+def test_there_are_the_sixteen_and_the_tests_of_each_exist() -> None:
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS) == 16
     assert [test for scenario in SCENARIOS for test in scenario.tests if not is_test(test)] == []
     assert not is_test("unit/test_slot_pool.py::TestNothing")
     modules = {run.split()[0] for scenario in SCENARIOS for run in scenario.runs}

@@ -162,7 +162,7 @@ async def test_jobs_are_forgotten_a_few_at_a_time(tmp_path: Path) -> None:
             forgotten.append(job_id)
 
     world = cast(Any, World())
-    cleaner = ResourceCleaner(world, world, world, tmp_path, lambda _: True, lambda _: None)
+    cleaner = ResourceCleaner(world, world, world, tmp_path, lambda _: True)
     await asyncio.gather(*(cleaner.forget(job(number), TERM) for number in range(200)))
     assert sorted(forgotten) == [job(number) for number in range(200)]
     assert most == resource_cleaner.AT_ONCE

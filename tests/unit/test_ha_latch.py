@@ -53,6 +53,22 @@ def test_a_grant_that_comes_too_late_begins_nothing_and_is_asked_for_again() -> 
     assert state.next_step(LEASE + 0.01) == Acquire("s1", 0)
 
 
+def test_a_grant_to_a_session_that_was_given_up_begins_nothing() -> None:
+    state = leading_state()
+    state.refused()
+    state.stepped_down(1.0)
+    assert not state.granted(1.0, 1.1, "s1", 8, LEASE)
+    assert state.term is None
+
+
+def test_a_grant_below_what_a_receiver_has_seen_begins_nothing() -> None:
+    state = new_state()
+    state.observed(9)
+    assert not state.granted(0.0, 0.1, "s1", 9, LEASE)
+    assert state.term is None
+    assert state.granted(1.0, 1.1, "s1", 10, LEASE)
+
+
 def test_a_grant_whose_first_reply_was_lost_has_only_what_is_left_of_its_lease() -> None:
     state = new_state()
     assert state.granted(10.0, 10.1, "s1", 7, 1.0)
@@ -68,6 +84,7 @@ def test_renews_each_third_of_the_lease_with_a_time_limit_at_the_deadline() -> N
     state.renewed(1.0)
     assert state.next_step(1.2) == Wait(2.0)
     assert state.leading(1.0 + DEADLINE - 0.001)
+    assert not state.leading(1.0 + DEADLINE)
 
 
 def test_an_unanswered_renewal_is_repeated_until_the_deadline_and_not_beyond() -> None:

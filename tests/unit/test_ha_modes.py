@@ -49,6 +49,20 @@ def test_the_preflight_looks_for_redis_only_where_it_is_needed(tmp_path: Path, m
     assert ["Redis" in names for names in looked_at] == [True, False]
 
 
+def test_a_start_says_who_may_run_code_without_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_master(*_: object) -> str:
+        raise ClusterError("enough", "")
+
+    monkeypatch.setattr(session, "require", lambda checks: [])
+    monkeypatch.setattr(session, "_start_master", no_master)
+    for setting in ("true", "false"):
+        said: list[str] = []
+        with pytest.raises(ClusterError, match="enough"):
+            session.start_cluster(configuration(tmp_path, f"rest.authentication.enabled={setting}"), said.append)
+        warnings = [line for line in said if line.startswith("WARNING: rest.authentication.enabled is false: every")]
+        assert len(warnings) == (setting == "false")
+
+
 def test_an_unknown_type_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="redis, none"):
         configuration(tmp_path, "high-availability.type=zookeeper")

@@ -90,6 +90,9 @@ def test_a_write_needs_the_leadership_and_what_it_demands() -> None:
     successor = lead(memory, "t")
     with pytest.raises(LeadershipLostError, match=f"epoch {successor.epoch} leads now"):
         memory.hdel("k", "f", term, Demand.ANY)
+    with pytest.raises(LeadershipLostError):
+        memory.depose(successor.component, term)
+    assert memory.renew(successor, LEASE)
     assert memory.get("k", "f") == "2"
     assert memory.hdel("k", "f", successor, Demand.ANY) == HashWrite(True)
     assert memory.get("k", "f") is None

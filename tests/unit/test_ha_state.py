@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import cattrs
@@ -82,6 +83,24 @@ def test_a_state_file_is_private_named_after_its_term_and_verified(tmp_path: Pat
     path.write_bytes(b"grApf")
     with pytest.raises(StateCorruptedError, match="not what was stored"):
         files.read(handle)
+
+
+def test_a_state_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    def synced(descriptor: int) -> None:
+        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name.rpartition('.')[2]}")
+
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> None:
+        steps.append("rename")
+        rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    StateFiles(tmp_path / "kind").write("job-1", b"graph", TERM)
+    assert steps == ["sync part", "rename", "sync kind"]
 
 
 @pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "x", "a/b@dispatcher.e1." + "0" * 32])

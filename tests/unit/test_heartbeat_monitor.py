@@ -70,9 +70,13 @@ def test_watching_anew_forgets_the_past_and_unwatching_is_final() -> None:
 def test_the_watchers_own_standstill_is_not_held_against_the_targets() -> None:
     monitor = HeartbeatMonitor(1.0, 5.0)
     monitor.monitor(0.0, "tm-1")
-    monitor.suspended_for(60.0)
+    monitor.monitor(61.0, "tm-2")
+    monitor.suspended_for(61.0, 60.0)
     assert monitor.expired(61.0) == []
     assert monitor.next_deadline() == 65.0
+    (lost,) = monitor.expired(65.0)
+    assert lost.target == "tm-1"
+    assert monitor.next_deadline() == 66.0, "what was heard after it is not put off: it would be in the future"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,12 @@ def test_what_a_host_is_told_passes_two_shells_unchanged() -> None:
 def test_no_secret_reaches_the_command_lines_of_hosts(tmp_path: Path) -> None:
     for name in ("config.yaml", "masters", "workers"):
         (tmp_path / name).write_text("" if name == "config.yaml" else "192.0.2.7\n")
-    for secret in ("high-availability.redis.url=redis://:word@192.0.2.1/0", "spark.my.password=word"):
+    for secret in (
+        "high-availability.redis.url=redis://:word@192.0.2.1/0",
+        "spark.my.password=word",
+        "spark.sql.catalog.pg.url=jdbc:postgresql://me:word@192.0.2.1/db",
+        "env.java.opts=-Djavax.net.ssl.keyStorePassword=word",
+    ):
         given = ["start", "--hosts", "--config", str(tmp_path / "config.yaml"), "-D", secret]
         done = CliRunner().invoke(cli, given)
         assert isinstance(done.exception, ClusterError)

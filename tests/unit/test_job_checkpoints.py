@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,31 +14,41 @@ from typing import Any, cast
 
 import pytest
 
+from actors.errors import FencingError
 from conf.configuration import Configuration
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
 from runtime.checkpoint.messages import (
+    NO_TOTALS,
     AcknowledgeCheckpoint,
     CheckpointOutcome,
+    CheckpointTotals,
     CheckpointTrigger,
     OperationState,
     OperationStatus,
     SnapshotType,
     TriggerCheckpoint,
 )
+from runtime.checkpoint.model import NOTHING_COMMITTED
 from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
+from runtime.checkpoint.savepoint import verify_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
+from runtime.checkpoint.statistics import CheckpointStatsCounts
 from runtime.gateways.errors import NoSuchTaskError
 from runtime.ha.checkpoint_store import CompletedCheckpoint, RetainedCheckpoints
 from runtime.ha.errors import HaUnreachableError, LeadershipLostError
 from runtime.ha.model import LeaderTerm
+from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster import checkpointing as module
+from runtime.jobmaster import savepoints
 from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.jobmaster.job_execution import current_instant
+from runtime.jobmaster.savepoints import SavepointWriter
 from tests.streaming_files import StreamingFiles
+from tests.waiting import PATIENCE_S
 
 TERM = LeaderTerm("jobmaster-x", 1, "s")
 TASK = CheckpointTask(ExecutionAttemptID.random(), JobVertexID.random(), "stream", ResourceID("tm-0"))
@@ -45,7 +57,14 @@ READY = RunningTasks((TASK,), are_ready=True, are_stateful=True)
 
 class Endpoint:
     log = logging.getLogger("test")
-    fencing_token = object()
+
+    def __init__(self) -> None:
+        self.leads = True
+
+    def act(self, term: LeaderTerm) -> LeaderTerm:
+        if not self.leads:
+            raise FencingError("its lease may be over")
+        return term
 
     def spawn(self, work: Any, what: str) -> asyncio.Task[Any]:
         return asyncio.create_task(work, name=what)
@@ -61,6 +80,13 @@ class Keeper:
         self.retained = RetainedCheckpoints(1)
         self.count = 1
         self.failures: list[Exception] = []
+        self.jobs: dict[str, JobEntry] = {}
+
+    def running_jobs_registry(self) -> Keeper:
+        return self
+
+    async def entry(self, job_id: str) -> JobEntry | None:
+        return self.jobs.get(job_id)
 
     def checkpoint_recovery_factory(self) -> Keeper:
         return self
@@ -78,12 +104,14 @@ class Keeper:
     async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
         return self.retained.kept()
 
-    async def add(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> list[CompletedCheckpoint]:
+    async def add(
+        self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int] = ()
+    ) -> list[CompletedCheckpoint]:
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
         self.retained.check_add(checkpoint_id, data)
-        self.retained.stored(checkpoint_id, data)
+        self.retained.stored(checkpoint_id, data, needed)
         left = [self.retained.left(number) for number in self.retained.leaving()]
         return [item for item in left if item is not None]
 
@@ -95,16 +123,17 @@ class TaskExecutor:
         self.files = files
         self.checkpoints: JobCheckpoints | None = None
         self.refuses = False
+        self.loaded = NOTHING_COMMITTED
         self.is_silent = False
         self.acks: list[AcknowledgeCheckpoint] = []
         self.outcomes: list[CheckpointOutcome] = []
         self.notified: list[tuple[str, int]] = []
 
-    async def trigger_checkpoint(self, job_id: str, trigger: TriggerCheckpoint, token: object) -> None:
+    async def trigger_checkpoint(self, job_id: str, trigger: TriggerCheckpoint) -> None:
         if self.refuses:
             raise NoSuchTaskError("it does not run here")
         target = Path(trigger.directory, TASK.key, "counts")
-        query = await asyncio.to_thread(take_snapshot, self.files.query, target)
+        query = await asyncio.to_thread(take_snapshot, self.files.query, target, loaded=self.loaded)
         ack = AcknowledgeCheckpoint(trigger.checkpoint_id, trigger.attempt_id, trigger.trigger, (query,))
         self.acks.append(ack)
         if not self.is_silent:
@@ -129,6 +158,9 @@ class Job:
     savepoint: SavepointRestoreSettings | None = None
     keeper: Keeper = field(default_factory=Keeper)
     failures: list[str] = field(default_factory=list)
+    term: LeaderTerm = TERM
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    totals: CheckpointTotals = NO_TOTALS
 
     def __post_init__(self) -> None:
         self.manager = TaskExecutor(self.files)
@@ -142,18 +174,27 @@ class Job:
         """A JobMaster of the job, a new one each time."""
         values = {"cluster.runtime-dir": str(self.root), **settings}
         checkpoints = JobCheckpoints(
-            cast(Any, Endpoint()),
+            cast(Any, self.endpoint),
             replace(self.graph, savepoint=self.savepoint),
-            TERM,
+            self.term,
             cast(Any, self.keeper),
             Configuration.from_dict(values),
             cast(Any, SimpleNamespace(gateway=lambda resource_id: self.manager)),
             current_instant,
             self.failures.append,
+            self.cancel,
+            self.written,
         )
-        assert await checkpoints.recover() == ""
+        assert await checkpoints.recover(None, self.totals) == ""
         self.manager.checkpoints = checkpoints
         return checkpoints
+
+    def cancel(self) -> None:
+        self.manager.notified.append(("cancel", 0))
+
+    async def written(self) -> None:
+        assert self.manager.checkpoints is not None
+        self.totals = self.manager.checkpoints.totals
 
     def kept(self) -> list[str]:
         return sorted(path.name for path in self.directory.glob("chk-*"))
@@ -168,7 +209,7 @@ def job(tmp_path: Path) -> Job:
 
 async def until(checkpoints: JobCheckpoints, trigger: CheckpointTrigger) -> OperationStatus:
     """Ask until it is done, as a client does."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while (status := await checkpoints.trigger(trigger)).state is OperationState.IN_PROGRESS:
             checkpoints.advance(READY)
             await asyncio.sleep(0.01)
@@ -179,6 +220,26 @@ async def until(checkpoints: JobCheckpoints, trigger: CheckpointTrigger) -> Oper
 
 def wish(kind: SnapshotType = SnapshotType.CHECKPOINT, target: Path | None = None) -> CheckpointTrigger:
     return CheckpointTrigger(TriggerID.random(), kind, "" if target is None else str(target))
+
+
+async def test_the_last_checkpoint_that_was_loaded_is_kept_until_a_newer_one_is(job: Job) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, wish())
+    job.manager.loaded = 1  # the query was restarted, and has committed nothing since
+    for kept in (["chk-1", "chk-2"], ["chk-1", "chk-3"]):
+        assert (await until(checkpoints, wish())).state is OperationState.COMPLETED
+        assert job.kept() == kept
+    successor = await job.lead()
+    restore = successor.restore(TASK.key)
+    assert restore is not None
+    assert (restore.checkpoint_id, [item.checkpoint_id for item in restore.earlier]) == (3, [1])
+    assert [query.is_proven for item in restore.earlier for query in item.queries] == [True]
+    job.files.run(1)
+    await until(successor, wish())
+    assert job.kept() == ["chk-4"]
+    restore = successor.restore(TASK.key)
+    assert restore is not None
+    assert restore.earlier == ()
 
 
 async def test_the_new_checkpoint_is_stored_before_the_oldest_loses_its_files(job: Job) -> None:
@@ -243,6 +304,48 @@ async def test_a_successor_knows_what_is_stored_and_sweeps_the_rest(job: Job) ->
     assert Path((await until(second, wish())).path).name == "chk-3", "no number is given out twice"
 
 
+async def test_the_counters_go_on_from_those_of_the_former_job_master(job: Job) -> None:
+    checkpoints = await job.lead()
+    for kind in (SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.CHECKPOINT):
+        assert (await until(checkpoints, wish(kind))).state is OperationState.COMPLETED
+    job.manager.refuses = True
+    assert (await until(checkpoints, wish())).state is OperationState.FAILED
+    job.manager.refuses, job.manager.is_silent = False, True
+    checkpoints.restore(TASK.key)
+    await job.written()  # as at the deployment of what is restored
+    await checkpoints.trigger(wish())
+    checkpoints.advance(READY)
+    while checkpoints._work:
+        await asyncio.wait(checkpoints._work)
+    before = checkpoints.statistics().counts
+    assert before == CheckpointStatsCounts(restored=1, total=5, in_progress=1, completed=3, failed=1)
+
+    job.manager.is_silent = False
+    successor = await job.lead()
+    after = successor.statistics().counts
+    assert after == CheckpointStatsCounts(restored=1, total=5, in_progress=0, completed=3, failed=2)
+    await until(successor, wish())
+    # What is stored with a checkpoint needs no other write: a journal that is behind takes nothing back.
+    job.totals = CheckpointTotals()
+    third = await job.lead()
+    assert third.statistics().counts == CheckpointStatsCounts(1, 6, 0, 4, 2)
+
+
+async def test_a_job_master_that_may_not_lead_any_more_sweeps_nothing(job: Job) -> None:
+    """It stood still while it took over: what it finds then may be its successor's."""
+    job.manager.is_silent = True
+    present = await job.lead()
+    await present.trigger(wish())
+    present.advance(READY)
+    while present._work:
+        await asyncio.wait(present._work)
+    job.endpoint = Endpoint()
+    job.endpoint.leads = False
+    with pytest.raises(FencingError):
+        await job.lead()
+    assert job.kept() == ["chk-1"]
+
+
 async def test_a_task_that_is_gone_declines(job: Job) -> None:
     checkpoints = await job.lead()
     job.manager.refuses = True
@@ -261,6 +364,76 @@ async def test_a_savepoint_is_found_by_a_successor_and_made_once(job: Job, tmp_p
     again = await until(successor, wanted)
     assert (again.state, again.path) == (OperationState.COMPLETED, made.path)
     assert [path.name for path in (tmp_path / "savepoints").iterdir()] == [Path(made.path).name]
+
+
+async def test_a_successor_that_is_asked_for_a_savepoint_again_finds_it(job: Job, tmp_path: Path) -> None:
+    wanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    made = await until(await job.lead(), wanted)
+    again = await (await job.lead()).trigger(wanted)
+    assert (again.state, again.path) == (OperationState.COMPLETED, made.path)
+
+
+async def test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have copied the files and stand before the last step; the former one is the first to go on."""
+    held: list[threading.Event] = []
+    copied: asyncio.Queue[int] = asyncio.Queue()
+    loop, write = asyncio.get_running_loop(), savepoints.write_savepoint
+
+    def write_and_wait(*arguments: Any) -> Any:
+        made = write(*arguments)
+        held.append(threading.Event())
+        loop.call_soon_threadsafe(copied.put_nowait, len(held))
+        held[-1].wait(60)
+        return made
+
+    monkeypatch.setattr(savepoints, "write_savepoint", write_and_wait)
+    wanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    try:
+        former, endpoint = await job.lead(), job.endpoint
+        await former.trigger(wanted)
+        former.advance(READY)
+        await copied.get()
+
+        job.term, job.endpoint, endpoint.leads = replace(TERM, epoch=TERM.epoch + 1), Endpoint(), False
+        successor = await job.lead()
+        await successor.trigger(wanted)
+        successor.advance(READY)
+        await copied.get()
+        held[0].set()
+        while former._work:
+            await asyncio.wait(former._work)
+        assert former.operation(wanted.trigger_id).state is OperationState.IN_PROGRESS, "it decides nothing"
+        assert [path.name for path in (tmp_path / "savepoints").glob("savepoint-*")] == []
+    finally:
+        for event in held:
+            event.set()
+    made = await until(successor, wanted)
+    assert (made.state, made.error) == (OperationState.COMPLETED, "")
+    assert verify_savepoint(Path(made.path)) == []
+    assert [path.name for path in (tmp_path / "savepoints").iterdir()] == [Path(made.path).name], "nothing is left"
+
+
+async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were_writing(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that whoever stands still just before the last step cannot do it any more."""
+    wanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    writer = SavepointWriter(job.graph, Configuration.from_dict({}))
+    files = take_snapshot(job.files.query, tmp_path / "chk-1" / "counts")
+    metadata = cast(Any, SimpleNamespace(queries=(files,)))
+    part = writer.copy(wanted, metadata, 1, lambda: True)
+    assert writer.find(wanted) == ""
+    latest = writer.copy(wanted, metadata, 2, lambda: True)
+    with pytest.raises(FileNotFoundError):
+        writer.publish(wanted, part)
+    writer.discard(writer.copy(wanted, metadata, 1, lambda: True))  # by the former one: the latest stays
+    assert verify_savepoint(Path(writer.publish(wanted, latest))) == []
+    # One that nobody wants any more when it is copied is removed.
+    unwanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    writer.copy(unwanted, metadata, 3, lambda: False)
+    assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [writer.find(wanted)]
 
 
 async def test_a_savepoint_goes_where_the_configuration_says(job: Job, tmp_path: Path) -> None:
@@ -287,6 +460,29 @@ async def test_a_job_begins_from_a_savepoint_and_goes_on_from_its_own_checkpoint
     assert (restore.savepoint, restore.checkpoint_id) == ("", 1)
     figures = checkpoints.statistics()
     assert figures.counts.restored == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "given"),
+    [
+        (None, None, None),  # it is forgotten, or another cluster's: the tasks look at the leases
+        (None, JobSchedulingStatus.DONE, None),
+        (None, JobSchedulingStatus.RUNNING, True),  # also where it restarts, and holds no lease at the moment
+        (None, JobSchedulingStatus.PENDING, True),
+        (False, JobSchedulingStatus.RUNNING, False),
+        (True, None, True),
+    ],
+)
+async def test_the_queries_of_a_copy_are_others_while_the_job_runs_that_they_were_taken_of(
+    job: Job, tmp_path: Path, asked: bool | None, status: JobSchedulingStatus | None, given: bool | None
+) -> None:
+    made = await until(await job.lead(), wish(SnapshotType.SAVEPOINT))
+    other = Job(tmp_path / "other", job.files, SavepointRestoreSettings(made.path, new_query_id=asked))
+    if status is not None:
+        other.keeper.jobs[job.graph.job_id] = JobEntry(status)
+    restore = (await other.lead()).restore(TASK.key)
+    assert restore is not None
+    assert restore.new_query_id is given
 
 
 async def test_a_damaged_savepoint_is_said_to_be_one(job: Job) -> None:
@@ -410,7 +606,15 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     restored = checkpoints.statistics().latest_restored
     assert restored is not None
     assert (restored.external_path, restored.is_savepoint) == (made.path, True)
-    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'b' * 12}"], "one is kept"
+    kept = [job.directory / f"rollback-{trigger_id * 12}" for trigger_id in "ab"]
+    assert sorted(job.directory.glob("rollback-*")) == kept, "the former one, until this one is written down"
+    job.endpoint.leads = False
+    with pytest.raises(FencingError):
+        await checkpoints.rollback_written()
+    assert kept[0].exists(), "a later JobMaster may have written down another one"
+    job.endpoint.leads = True
+    await checkpoints.rollback_written()
+    assert list(job.directory.glob("rollback-*")) == kept[1:]
 
     # Disposed of, it is still there for whoever leads next; and is not needed once a checkpoint stands for itself.
     shutil.rmtree(made.path)
@@ -428,6 +632,22 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     assert (latest.checkpoint_id, latest.rollback, last.rollback) == (4, "", checkpoints.rollback)
 
 
+async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the_next_job_master(job: Job) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, wish())
+    await checkpoints.roll_back(TriggerID("a" * 32), "1", False)
+    written = checkpoints.rollback
+    await checkpoints.roll_back(TriggerID("b" * 32), "1", False)  # and is killed before that is written down
+    shutil.rmtree(job.directory / "chk-1")
+    job.keeper.retained, job.keeper.count = RetainedCheckpoints(1), 2
+    successor = await job.lead()
+    assert await successor.recover(written) == ""
+    restore = successor.restore(TASK.key)
+    assert restore is not None
+    assert restore.rollback == "a" * 32
+    assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 12}"]
+
+
 async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: Path) -> None:
     checkpoints = await job.lead()
     await until(checkpoints, wish())
@@ -442,3 +662,23 @@ async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: 
     with pytest.raises(SavepointError, match="is of job"):
         await (await job.lead()).roll_back(TriggerID.random(), made.path, False)
     assert checkpoints.rollback is None
+
+
+async def test_a_job_is_cancelled_with_its_savepoint_before_a_task_hears_that_it_may_end(job: Job) -> None:
+    checkpoints = await job.lead()
+    target = job.root / "savepoints"
+    trigger = wish(SnapshotType.SAVEPOINT_CANCEL, target)
+    made = await until(checkpoints, trigger)
+    assert (made.state, Path(made.path).parent) == (OperationState.COMPLETED, target)
+    assert job.manager.notified == [("cancel", 0), ("complete", 1)]
+    job.manager.notified.clear()
+    successor = await job.lead()  # the first was lost before it could write that down
+    assert (await successor.trigger(trigger)).path == made.path
+    assert job.manager.notified == [("cancel", 0)]
+
+
+async def test_a_job_goes_on_whose_savepoint_before_its_cancellation_fails(job: Job) -> None:
+    checkpoints = await job.lead()
+    job.manager.refuses = True
+    failed = await until(checkpoints, wish(SnapshotType.SAVEPOINT_CANCEL, job.root / "savepoints"))
+    assert (failed.state, job.manager.notified) == (OperationState.FAILED, [("aborted", 1)])

@@ -52,6 +52,13 @@ def test_what_was_written_is_read_again_without_its_files() -> None:
     assert from_json(to_json(kept).encode()) == GRAPH
 
 
+def test_a_graph_that_is_too_large_is_not_read() -> None:
+    whole = to_json(GRAPH).encode()
+    assert from_json(whole + b" " * (MAX_BYTES - len(whole))) == GRAPH
+    with pytest.raises(JobGraphError, match=f"more than {MAX_BYTES} bytes"):
+        from_json(whole + b" " * (MAX_BYTES - len(whole) + 1))
+
+
 def test_what_is_left_out_has_its_default() -> None:
     short = {key: PLAIN[key] for key in ("name", "kind", "vertices", "edges")}
     first, second = from_json(json.dumps(short).encode()), from_json(json.dumps(short).encode())

@@ -155,6 +155,12 @@ def test_a_vertex_that_reads_itself_is_a_cycle() -> None:
         (make_graph(), EmptyJobGraphError, "no vertices"),
         (make_graph("a-b", format_version=99), JobGraphVersionError, "format 99"),
         (make_graph("a-b", name=" "), JobGraphError, "no job name"),
+        (make_graph("a-b", name="a\x1b[31m"), JobGraphError, "no job name"),
+        (
+            make_graph("a-b", vertices=(replace(make_graph("a-b").vertices[0], name="a\nb"),)),
+            JobGraphError,
+            "no vertex name",
+        ),
         (make_graph("a-b", name="x" * 300), JobGraphError, "300 characters"),
         (make_graph("a-b", edges=(JobEdge(vid("a"), vid("z")),)), UnknownVertexError, "no vertex"),
         (make_graph("a-b", vertices=make_graph("a-b").vertices * 2), DuplicateVertexError, "named 'a'"),

@@ -50,11 +50,38 @@ async def test_a_term_that_was_not_confirmed_is_given_up() -> None:
     service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
     election = create_autospec(LeaderElectionService, instance=True)
     election.confirm_leadership.return_value = False
-    given_up: asyncio.Future[LeaderTerm] = asyncio.get_running_loop().create_future()
-    election.step_down.side_effect = lambda term, _: given_up.set_result(term)
     component = Component(service, "dispatcher", election, create_autospec(ReceptionistGateway, instance=True))
     component.running = True
     component.grant_leadership(TERM)
-    assert await asyncio.wait_for(given_up, 30) == TERM
+    await asyncio.gather(*component._spawned)
+    election.step_down.assert_called_once_with(TERM, "it was not confirmed as the leader")
     component.revoke_leadership()
+    await service.close()
+
+
+async def test_what_began_under_one_leadership_does_not_act_under_the_next() -> None:
+    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
+    election = create_autospec(LeaderElectionService, instance=True)
+    election.has_leadership.return_value = True
+    component = Component(service, "dispatcher", election, create_autospec(ReceptionistGateway, instance=True))
+    component.grant_leadership(TERM)
+    assert component.may_act(TERM)
+    component.revoke_leadership()
+    assert not component.may_act(TERM)
+    later = LeaderTerm("dispatcher", 8, "t")
+    component.grant_leadership(later)
+    assert not component.may_act(TERM)
+    assert component.act() == later
+    election.step_down.assert_not_called()
+    component.revoke_leadership()
+    await service.close()
+
+
+async def test_an_act_after_the_term_has_ended_is_refused() -> None:
+    """As of a call that was let in, and goes on once the leadership is revoked."""
+    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
+    election = create_autospec(LeaderElectionService, instance=True)
+    component = Component(service, "dispatcher", election, create_autospec(ReceptionistGateway, instance=True))
+    with pytest.raises(FencingError, match="/user/dispatcher does not lead any more; look the leader up again"):
+        _ = component.term
     await service.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.ha.model import LeaderTerm
 from runtime.leadership import LeaderEndpoint
+from tests.waiting import PATIENCE_S
 
 
 class Component(LeaderEndpoint):
@@ -45,6 +46,9 @@ async def test_what_it_begins_anew_is_not_ended_by_its_own_stepping_back() -> No
     component.revoke_leadership()
     component.grant_leadership(LeaderTerm("component", 3, "c"))
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for _ in range(10):  # turns of the loop: none of them goes on before it has stepped back
+        await asyncio.sleep(0)
+    assert component.done == []
     component.may_step_back.set()
-    await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
     assert component.done == ["stepped back", "stepped back", "leads 3"]

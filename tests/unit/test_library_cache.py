@@ -13,11 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
+from hypothesis.strategies import sampled_from
 
 from runtime.ids import JobID
 from runtime.librarycache.builder import EnvironmentBuilder, without_credentials
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError, LeaseConflictError, LibraryCacheError
+from runtime.librarycache.leases import EnvironmentLeases
 from runtime.librarycache.manager import LibraryCacheManager
 
 JOB, OTHER = JobID("a" * 32), JobID("b" * 32)
@@ -157,15 +160,32 @@ def test_a_name_that_is_no_file_name_is_refused(
     assert not (tmp_path / "outside").exists()
 
 
-def test_an_archive_does_not_leave_its_directory(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+@pytest.mark.parametrize("beside", [(), ("pyvenv.cfg",)], ids=["archive", "environment"])
+def test_an_archive_does_not_leave_its_directory(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder, beside: tuple[str, ...]
+) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as packed:
+        for name in beside:
+            packed.addfile(tarfile.TarInfo(name), io.BytesIO())
         member = tarfile.TarInfo("../../escaped.py")
         packed.addfile(member, io.BytesIO())
     spec = EnvironmentSpec((files.add("evil.tar", LibraryKind.ARCHIVE, out.getvalue()),))
     with pytest.raises(EnvironmentBuildError, match=r"evil\.tar cannot be unpacked"):
         manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
     assert not list(tmp_path.rglob("escaped.py"))
+
+
+def test_what_is_built_is_its_users_alone(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as packed:
+        member = tarfile.TarInfo("open/to_all.py")
+        member.mode = 0o666
+        packed.addfile(member, io.BytesIO())
+    spec = EnvironmentSpec((files.add("open.tar", LibraryKind.ARCHIVE, out.getvalue()),))
+    built = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    assert list(built.directory.rglob("to_all.py"))
+    assert [path for path in built.directory.rglob("*") if path.stat().st_mode & 0o077] == []
 
 
 def test_what_pip_refuses_is_said_and_nothing_is_left(
@@ -291,3 +311,111 @@ def test_a_released_lease_gives_nothing(tmp_path: Path, files: Files, builder: E
     lease.release()
     with pytest.raises(LibraryCacheError, match="was released"):
         lease.get_or_resolve(package(files, "1.0"), files.fetch)
+
+
+class HeldBuilder(EnvironmentBuilder):
+    """Builds nothing but a directory; the first build fails once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(OFFLINE)
+        self.begun, self.fail = threading.Event(), threading.Event()
+
+    def build(self, spec: EnvironmentSpec, directory: Path, fetch: object, cancelled: object = None) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.fail.wait(60.0)
+            raise EnvironmentBuildError("the task was cancelled")
+
+
+def test_a_task_whose_build_fails_takes_the_environment_from_no_other_task_of_its_job(
+    tmp_path: Path, files: Files
+) -> None:
+    now, builder = [1e6], HeldBuilder()
+    manager, spec = manager_in(tmp_path, builder, now), package(files, "1.0")
+    first, second = manager.register_lease(JOB), manager.register_lease(JOB)
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(first.get_or_resolve, spec, files.fetch)
+        assert builder.begun.wait(60.0)
+        waiting = pool.submit(second.get_or_resolve, spec, files.fetch)
+        builder.fail.set()
+        with pytest.raises(EnvironmentBuildError):
+            failing.result()
+        environment = waiting.result()
+    first.release()
+    now[0] += 1e6
+    assert manager.remove_unused() == []
+    assert environment.directory.is_dir()
+    with pytest.raises(LeaseConflictError):
+        manager.register_lease(JOB).get_or_resolve(package(files, "2.0"), files.fetch)
+    second.release()
+    now[0] += 9.0
+    assert manager.remove_unused() == []
+    now[0] += 1.0
+    assert manager.remove_unused() == [spec.key]
+
+
+class LeasesMachine(RuleBasedStateMachine):
+    """Whatever order leases are taken, built, failed and released in, none loses what it holds, and the rest goes."""
+
+    JOBS = (JobID("a" * 32), JobID("b" * 32))
+    SPECS = tuple(EnvironmentSpec((Library(name, LibraryKind.PY_FILE, name),)) for name in "xyz")
+    RETENTION_S = 10.0
+    leases = Bundle("leases")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 5.0
+        self.core = EnvironmentLeases(self.now)
+        self.job_of: dict[int, JobID] = {}
+        self.held: dict[int, EnvironmentSpec] = {}
+        self.there: set[str] = {self.SPECS[0].key}  # a predecessor's
+        self.unused_since = dict.fromkeys((spec.key for spec in self.SPECS), self.now)
+
+    def _left(self, number: int) -> None:
+        spec = self.held.pop(number, None)
+        if spec is not None and spec not in self.held.values():
+            self.unused_since[spec.key] = self.now
+
+    @rule(target=leases, job=sampled_from(JOBS))
+    def register(self, job: JobID) -> int:
+        number = self.core.register(job)
+        self.job_of[number] = job
+        return number
+
+    @rule(number=leases, spec=sampled_from(SPECS))
+    def hold(self, number: int, spec: EnvironmentSpec) -> None:
+        job = self.job_of.get(number)
+        others = {held for other, held in self.held.items() if self.job_of[other] == job}
+        if job is None or others - {spec}:
+            with pytest.raises(LibraryCacheError):
+                self.core.hold(number, spec)
+        else:
+            self.core.hold(number, spec)
+            self.held[number] = spec
+
+    @rule(number=leases)
+    def built(self, number: int) -> None:
+        if number in self.held:
+            self.there.add(self.held[number].key)
+
+    @rule(number=leases)
+    def build_failed(self, number: int) -> None:
+        self.core.build_failed(number, self.now)
+        self._left(number)
+
+    @rule(number=leases)
+    def release(self, number: int) -> None:
+        self.core.release(number, self.now)
+        self._left(number)
+        self.job_of.pop(number, None)
+
+    @rule(passed=sampled_from([0.0, 4.0, 9.0, 20.0]))
+    def sweep(self, passed: float) -> None:
+        self.now += passed
+        taken = set(self.core.take_unused(self.there, self.now, self.RETENTION_S))
+        unheld = self.there - {spec.key for spec in self.held.values()}
+        assert taken == {key for key in unheld if self.now - self.unused_since[key] >= self.RETENTION_S}
+        self.there -= taken
+
+
+TestLeases = LeasesMachine.TestCase

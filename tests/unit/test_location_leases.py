@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import fcntl
 import os
 import signal
@@ -21,12 +22,19 @@ from runtime.checkpoint.lease import (
     SETTLE_S,
     LeaseDecision,
     LeaseHolder,
+    LeaseUnknownError,
     LocationInUseError,
     decide,
     lease_file,
+    lock_holder,
+    may_be_written_to,
+    read_holder,
     refusal,
 )
-from runtime.taskexecutor.location_leases import LocationLeases, lock_holder, read_holder
+from runtime.spark import DriverCallError, DriverLostError
+from runtime.taskexecutor import location_leases as module
+from runtime.taskexecutor.location_leases import LocationLeases
+from tests.waiting import PATIENCE_S
 
 OURS, OTHERS = 100, 200
 PATIENCE = 30.0
@@ -50,6 +58,9 @@ STRANGER = LeaseHolder("another", "weather", "task", "stranger", 7, OTHERS)
         (FIRST, SECOND, OURS, PATIENCE, LeaseDecision.REFUSED),
         (SECOND, STRANGER, OTHERS, 0.0, LeaseDecision.WAIT),
         (SECOND, STRANGER, OTHERS, SETTLE_S, LeaseDecision.REFUSED),
+        # An earlier attempt, but of another job, or of another task of this one.
+        (SECOND, dataclasses.replace(FIRST, job_id="another"), OTHERS, PATIENCE, LeaseDecision.REFUSED),
+        (SECOND, dataclasses.replace(FIRST, task_key="another"), OTHERS, PATIENCE, LeaseDecision.REFUSED),
         (SECOND, None, OTHERS, 0.0, LeaseDecision.WAIT),  # it has not said yet who it is
         (SECOND, None, OTHERS, SETTLE_S, LeaseDecision.REFUSED),
         (SECOND, FIRST, 300, PATIENCE, LeaseDecision.REFUSED),  # not the process that the file names
@@ -120,10 +131,13 @@ class Driver:
     def __init__(self) -> None:
         self.locked: dict[Path, Any] = {}
         self.error: Exception | None = None
+        self.errors: list[Exception] = []
 
     async def lock_file(self, path: Path, owner: str) -> bool:
         if self.error is not None:
             raise self.error
+        if self.errors:
+            raise self.errors.pop(0)
         file = path.open("r+b")
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,8 +178,9 @@ class Attempt:
         self.location, self.file = str(tmp_path / "live"), tmp_path / ".live.lease"
         self.driver: Any = Driver()
         self.told: list[str] = []
+        self.given_up: list[str] = []
         self.me = dataclasses.replace(SECOND, driver_pid=os.getpid())
-        self.leases = LocationLeases(self.driver, self.me, patience_s, self.told.append)
+        self.leases = LocationLeases(self.driver, self.me, patience_s, self.told.append, self.given_up.append)
 
 
 async def test_a_free_lease_is_taken_and_says_by_whom(tmp_path: Path) -> None:
@@ -196,7 +211,7 @@ async def test_a_frozen_driver_of_an_earlier_attempt_is_killed_and_can_commit_no
     attempt.file.write_bytes(dataclasses.replace(FIRST, driver_pid=holder.pid).encode())
     os.kill(holder.pid, signal.SIGSTOP)
     await attempt.leases.acquire(attempt.location)
-    assert holder.wait(30) == -signal.SIGKILL
+    assert holder.wait(PATIENCE_S) == -signal.SIGKILL
     assert read_holder(attempt.file) == attempt.me
     assert f"process {holder.pid}, is killed" in attempt.told[0]
 
@@ -208,6 +223,7 @@ async def test_whatever_comes_the_task_is_answered(tmp_path: Path) -> None:
     answer = await attempt.leases.request(attempt.location)
     assert answer is not None
     assert answer.endswith("could be taken: ValueError: a defect")
+    assert attempt.given_up == [answer], "the task has failed, whatever its code makes of the answer"
 
 
 async def test_no_lock_is_taken_after_the_attempt_has_given_up_its_locks(tmp_path: Path) -> None:
@@ -239,13 +255,68 @@ async def test_the_lease_of_the_dead_is_free(tmp_path: Path, holder: subprocess.
     assert read_holder(attempt.file) == attempt.me
 
 
-async def test_without_locks_a_query_runs_and_its_user_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+async def test_where_there_are_no_locks_a_query_runs_and_its_user_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_locks(path: Path) -> int | None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(module, "lock_holder", no_locks)
     attempt = Attempt(tmp_path)
-    attempt.driver.error = OSError("no locks available")
+    attempt.driver.error = DriverCallError("java.io.IOException: whatever Java says of it")
     await attempt.leases.acquire(attempt.location)
-    assert attempt.told == [
-        f"nothing keeps another job off the checkpointLocation {attempt.location}: no locks available"
-    ]
+    (told,) = attempt.told
+    assert told.startswith(f"nothing keeps another job off the checkpointLocation {attempt.location}: ")
+    assert told.endswith(os.strerror(number))
+
+
+ERRORS = [
+    DriverLostError("the driver JVM does not answer: Answer from Java side is empty"),
+    DriverCallError("java.io.IOException: Input/output error"),
+    OSError(errno.EIO, os.strerror(errno.EIO)),
+    OSError(errno.ESTALE, os.strerror(errno.ESTALE)),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_driver_that_did_not_answer_is_asked_again(tmp_path: Path, error: Exception) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.driver.errors = [error, error]
+    await attempt.leases.acquire(attempt.location)
+    assert list(attempt.driver.locked) == [attempt.file]
+    assert (attempt.told, attempt.given_up) == ([], [])
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_without_an_answer_no_query_starts_and_the_attempt_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    attempt = Attempt(tmp_path)
+    attempt.driver.error = error
+    with pytest.raises(LeaseUnknownError, match="could not be found out for 0 s, so the query is not started: "):
+        await attempt.leases.acquire(attempt.location)
+    answer = await attempt.leases.request(attempt.location)
+    assert attempt.told == []
+    assert attempt.given_up == [answer]
+    assert str(error) in str(answer)
+
+
+def test_whether_a_location_may_be_written_to(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert may_be_written_to(str(tmp_path / "live"))
+    assert not may_be_written_to(str(tmp_path / "nobody ever did"))
+    holder.kill()
+    holder.wait()
+    assert not may_be_written_to(str(tmp_path / "live"))
+
+    def unknown(path: Path) -> int | None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("runtime.checkpoint.lease.lock_holder", unknown)
+    assert may_be_written_to(str(tmp_path / "live")), "as far as is known it is"
 
 
 async def test_a_link_or_a_file_of_another_in_its_place_is_left_alone(

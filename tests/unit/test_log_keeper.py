@@ -15,6 +15,7 @@ from blob.errors import BlobConnectionError, BlobRequestRefused
 from runtime.job_logs import KeptLog
 from runtime.taskexecutor import log_keeper
 from runtime.taskexecutor.log_keeper import AttemptLogKeeper
+from tests.waiting import PATIENCE_S
 
 OUT, OWN = KeptLog("stdout", 1, 1, "p-out"), KeptLog("taskexecutor", 2, 2, "p-own")
 
@@ -31,7 +32,7 @@ class Puts:
 
     def of(self, log: KeptLog) -> Callable[[], list[KeptLog]]:
         def put() -> list[KeptLog]:
-            assert self.gate.wait(10)
+            assert self.gate.wait(PATIENCE_S)
             if self.errors:
                 raise self.errors.pop(0)
             self.done.append(log.name)

@@ -18,7 +18,8 @@ from actors.rpc.codec import from_plain, to_plain
 from runtime.dispatcher.metrics import MetricAddresses
 from runtime.ha.model import LeaderInformation
 from runtime.ids import JobID
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.jobmaster.archived_execution_graph import AttemptInfo
+from runtime.jobmaster.execution_state import ExecutionState, JobStatus
 from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.streaming_query import (
     BackPressure,
@@ -268,6 +269,25 @@ def test_a_querys_last_batch_is_joined_in() -> None:
     }
     assert by_name["b"] == {}
     task = values_of(dumps, ScopeCategory.TASK)
-    assert (task["isBackPressured"], task["numStreamingQueries"]) == (1, 2)
+    assert (task["isBackPressured"], task["numStreamingQueries"], task["numRecordsInPerSecond"]) == (1, 2, 20.0)
     parts = [task[f"{kind}TimeMsPerSecond"] for kind in ("backPressured", "busy", "idle")]
     assert parts == [500, 500, 0]
+
+
+def test_times_of_deployment_are_those_of_the_slowest_task() -> None:
+    def at(state: ExecutionState, times: dict[str, int]) -> AttemptInfo:
+        return replace(graph().tasks[0].attempts[-1], state=state, timestamps=times)
+
+    def told(*attempts: AttemptInfo) -> dict[str, Any]:
+        tasks = tuple(replace(task, attempts=(one,)) for task, one in zip(graph().tasks, attempts, strict=True))
+        return values_of(job_metrics(replace(graph(), tasks=tasks), 9000), ScopeCategory.JOB)
+
+    runs = at(ExecutionState.RUNNING, {"CREATED": 100, "DEPLOYING": 120, "INITIALIZING": 140, "RUNNING": 150})
+    deploys = at(ExecutionState.DEPLOYING, {"CREATED": 100, "DEPLOYING": 8000})
+    over = at(ExecutionState.FINISHED, {"CREATED": 100, "DEPLOYING": 120, "RUNNING": 1000, "FINISHED": 2000})
+    names = ("deployingTime", "allSubTasksRunningOrFinishedTime")
+    assert [told(runs, deploys)[name] for name in names] == [1000, 0]
+    assert [told(runs, over)[name] for name in names] == [0, 8000]
+    task = replace(graph().tasks[0], attempts=(runs,))
+    job = replace(graph(), tasks=(task,))
+    assert values_of(job_metrics(job, 9000), ScopeCategory.TASK)["initializationTime"] == 10

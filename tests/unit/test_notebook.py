@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from conf.configuration import Configuration
 from runtime.api import Pipeline
+from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.messages import SnapshotType
 from runtime.checkpoint.statistics import (
     CheckpointStats,
@@ -161,6 +162,7 @@ def test_what_cannot_travel_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    function_file(abs, (-1,), {})  # imports what it needs under this Python
     monkeypatch.setattr(sys, "version_info", (3, 7, 1))
     text = function_file(abs, (-1,), {})
     monkeypatch.undo()
@@ -255,6 +257,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_submitted(
     client: Any = _Client()
     with pytest.raises(NotebookError, match=message):
         submit(client, work, args, kwargs, submission)
+    assert client.submitted == []
+
+
+def test_a_savepoint_that_is_none_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    client: Any = _Client()
+    with pytest.raises(SavepointError):
+        submit(client, _source, (), {}, Submission(from_savepoint=tmp_path / "none"))
     assert client.submitted == []
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
-from unittest.mock import AsyncMock, MagicMock, create_autospec, patch
+from unittest.mock import MagicMock, create_autospec, patch
 
 import pytest
 
@@ -15,20 +14,14 @@ from actors.rpc.codec import decode_error, encode_error
 from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import FencingToken
 from actors.rpc.service import RpcService
-from blob.gateway import BlobAddress
-from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.messages import LeaderAddress
 from runtime.ha.election import LeaderElectionService
 from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import LeaderRetrievalService
-from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.ids import JobID
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.resourcemanager.endpoint import ResourceManager
-from runtime.taskexecutor.endpoint import TaskExecutor
 
 JOB = JobID("0" * 32)
 LOW, HIGH = FencingToken(7, "low"), FencingToken(9, "high")
@@ -117,55 +110,3 @@ async def test_the_receptionist_refuses_an_earlier_leadership_and_says_which_it_
     assert refused.value.epoch == 9
     assert receptionist.enter(Listing("/user/d", "akka://b", 2, LOW)) == HIGH
     assert receptionist.find("/user/d").address == "akka://a"
-
-
-async def test_a_task_executor_refuses_earlier_leaders_and_says_which_it_has_seen(
-    service: RpcService, tmp_path: Path
-) -> None:
-    driver = AsyncMock()
-    driver.info.log_file = str(tmp_path / "spark.log")
-    ha = create_autospec(HighAvailabilityServices, instance=True)
-    ha.leader_retrieval.return_value = create_autospec(LeaderRetrievalService, instance=True)
-    executor = TaskExecutor(
-        service,
-        ResourceID("tm"),
-        ha,
-        create_autospec(ReceptionistGateway, instance=True),
-        Configuration.from_dict({}),
-        driver,
-        tmp_path,
-        False,
-        tmp_path / "log",
-        1,
-    )
-    slot, address = SlotID(ResourceID("tm"), 0), "akka.tcp://u@127.0.0.1:1/user/jm"
-    allocation = AllocationID("1" * 32)
-    await executor.request_slot(slot, JOB, allocation, LeaderAddress(address, HIGH), HIGH)
-    with pytest.raises(FencingError, match="ResourceManager") as refused:
-        await executor.request_slot(slot, JOB, allocation, LeaderAddress(address, HIGH), LOW)
-    assert refused.value.epoch == 9
-    with pytest.raises(FencingError, match="JobMaster") as refused:
-        executor.heartbeat_from_job_manager(JOB, LeaderAddress(address, LOW))
-    assert refused.value.epoch == 9
-    assert executor.heartbeat_from_job_manager(JOB, LeaderAddress(address, HIGH)) is not None, (
-        "the present one is heard"
-    )
-    await executor.stop()
-
-
-async def test_a_resource_manager_refuses_an_earlier_job_master_and_says_which_it_has_seen(service: RpcService) -> None:
-    manager = ResourceManager(
-        service,
-        "resourcemanager",
-        create_autospec(HighAvailabilityServices, instance=True),
-        create_autospec(ReceptionistGateway, instance=True),
-        Configuration.from_dict({}),
-        BlobAddress("127.0.0.1", 1),
-        service.address_of("/user/master"),
-        None,
-    )
-    address = "akka.tcp://u@127.0.0.1:1/user/jm"
-    manager.register_job_manager(JOB, LeaderAddress(address, HIGH))
-    with pytest.raises(FencingError) as refused:
-        manager.register_job_manager(JOB, LeaderAddress(address, LOW))
-    assert refused.value.epoch == 9

@@ -13,6 +13,7 @@ import pytest
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from runtime.metrics.push_gateway import PushReporter
+from tests.waiting import PATIENCE_S
 
 TEXT = "flink_jobmanager_numRunningJobs 1\n"
 KEY = "metrics.reporter.promgateway."
@@ -26,6 +27,8 @@ class Gateway(ThreadingHTTPServer):
         self.status = 200
         self.asked: list[tuple[str, str, bytes, str | None]] = []
         self.changed = threading.Condition()
+        self.came, self.may_take = threading.Event(), threading.Event()
+        self.may_take.set()
 
     @property
     def url(self) -> str:
@@ -38,6 +41,9 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(gateway, Gateway)
         status = gateway.status
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        gateway.came.set()
+        if self.command == "PUT":
+            assert gateway.may_take.wait(PATIENCE_S)
         with gateway.changed:
             gateway.asked.append((self.command, self.path, body, self.headers.get("Authorization")))
             gateway.changed.notify_all()
@@ -80,7 +86,7 @@ def reporter(url: str, **more: str) -> PushReporter:
 async def sent(gateway: Gateway, count: int) -> None:
     def wait() -> None:
         with gateway.changed:
-            assert gateway.changed.wait_for(lambda: len(gateway.asked) >= count, 30)
+            assert gateway.changed.wait_for(lambda: len(gateway.asked) >= count, PATIENCE_S)
 
     await asyncio.to_thread(wait)
 
@@ -124,6 +130,37 @@ async def test_a_gateway_that_refuses_is_told_of_once(gateway: Gateway, caplog: 
         "the push gateway takes the metrics again",
     ]
     assert "secret" not in caplog.text
+
+
+class Turns:
+    """A lock that says when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waits = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.waits.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+async def test_what_is_on_its_way_does_not_come_after_the_end(gateway: Gateway) -> None:
+    sends, turns = reporter(f"http://{gateway.url}"), Turns()
+    sends._gateway._lock = turns  # type: ignore[assignment]
+    gateway.may_take.clear()
+    sends.start()
+    await asyncio.to_thread(gateway.came.wait, PATIENCE_S)  # the metrics are on their way
+    end = asyncio.create_task(sends.stop(forget=True))
+    async with asyncio.timeout(PATIENCE_S):
+        while not (turns.waits.is_set() or gateway.asked):  # noqa: ASYNC110 - of other threads
+            await asyncio.sleep(0.005)
+    gateway.may_take.set()
+    await end
+    assert [command for command, *_ in gateway.asked] == ["PUT", "DELETE"]
 
 
 async def test_metrics_that_cannot_be_had_end_nothing(gateway: Gateway) -> None:

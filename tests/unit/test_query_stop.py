@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
-from runtime.spark.query_stop import stop_at_boundary
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from runtime.spark.query_stop import QueryFailure, StoppedQueries, stop_at_boundary
+from runtime.taskexecutor.task_outcome import stop_notes
 
 
 class Query:
@@ -18,6 +23,14 @@ class Query:
         self.batch = 5
         self.stopped_in_batch: bool | None = None
         self.drained = threading.Event()
+        self.failed_with = ""
+
+    def runId(self) -> Any:  # noqa: N802
+        return SimpleNamespace(toString=lambda: "run of q")
+
+    def exception(self) -> Any:
+        found = SimpleNamespace(getMessage=lambda: self.failed_with)
+        return SimpleNamespace(isDefined=lambda: bool(self.failed_with), get=lambda: found)
 
     def name(self) -> str:
         return "q"
@@ -44,31 +57,76 @@ class Query:
         self.stopped_in_batch = self._in_batch()
 
 
+STOPPED = StoppedQueries()
+
+
 def test_an_idle_query_is_stopped_at_once() -> None:
     query = Query()
-    assert stop_at_boundary([query], drain=False, timeout_s=60) == []
+    assert stop_at_boundary([query], drain=False, timeout_s=60) == STOPPED
     assert query.stopped_in_batch is False
     assert not query.drained.is_set()
 
 
 def test_a_busy_one_is_stopped_when_it_has_committed_a_batch() -> None:
     queries = [Query(4), Query(4, is_always_busy=True)]
-    assert stop_at_boundary(queries, drain=False, timeout_s=60) == []
+    assert stop_at_boundary(queries, drain=False, timeout_s=60) == STOPPED
     assert [query.stopped_in_batch for query in queries] == [False, False]
 
 
 def test_one_that_commits_none_is_stopped_by_force_and_that_is_told() -> None:
     query = Query(None)
-    (note,) = stop_at_boundary([query], drain=False, timeout_s=0.05)
-    assert "query q was stopped by force in the middle of a batch" in note
+    stopped = stop_at_boundary([query], drain=False, timeout_s=0.05)
+    assert stopped == StoppedQueries(forced=("q",))
+    assert "query q was stopped by force in the middle of a batch" in stop_notes(stopped)[0]
     assert query.stopped_in_batch is True
 
 
 def test_it_is_drained_first_where_that_is_asked_for() -> None:
     query = Query()
-    assert stop_at_boundary([query], drain=True, timeout_s=60) == []
+    assert stop_at_boundary([query], drain=True, timeout_s=60) == STOPPED
     assert query.drained.is_set()
 
 
+class Failing(Query):
+    """Fails on the row that it is drained of: Spark ends it, and whoever waits for it is told."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self._message = message
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        self.failed_with = self._message
+        self.stopped_in_batch = True
+        raise Py4JJavaError("", SimpleNamespace(_target_id="o1", _gateway_client=None))
+
+
+PYTHON_ERROR = """\
+[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink. Reason: \
+Return Message: Traceback (most recent call last):
+  File "/job/stream.py", line 7, in work
+    raise ValueError("poison")
+ValueError: poison
+
+\tat py4j.Protocol.getReturnValue(Protocol.java:476)
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [(PYTHON_ERROR, "ValueError: poison"), ("[CANNOT_PARSE] a field\nSQLSTATE: 22", "[CANNOT_PARSE] a field")],
+)
+def test_a_query_that_fails_while_it_is_drained_is_not_drained(message: str, error: str) -> None:
+    stopped = stop_at_boundary([Failing(message), Query()], drain=True, timeout_s=60)
+    assert stopped == StoppedQueries((QueryFailure("run of q", "q", error),))
+
+
+def test_one_that_does_not_get_through_in_time_is_not_drained() -> None:
+    query = Query()
+    query.processAllAvailable = lambda: time.sleep(0.5)  # type: ignore[method-assign]
+    stopped = stop_at_boundary([query], drain=True, timeout_s=0.05)
+    assert stopped.undrained == ("q",)
+    assert "query q had not worked off all" in stop_notes(stopped)[0]
+
+
 def test_no_queries_need_no_stop() -> None:
-    assert stop_at_boundary([], drain=True, timeout_s=0) == []
+    assert stop_at_boundary([], drain=True, timeout_s=0) == STOPPED

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.spark import StreamingQueryInfo
+from runtime.spark.errors import QueryLostError
 from runtime.spark.query_supervision import QuerySupervision, QuerySupervisor
 from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
 
@@ -40,8 +41,22 @@ def test_a_failure_that_nobody_attends_to_is_overdue_after_the_grace(supervision
     assert supervision.overdue(110.0, nobody) == "run"
 
 
-def test_a_query_that_ends_well_or_runs_is_never_overdue(supervision: QuerySupervision) -> None:
+def test_a_query_whose_trigger_ends_it_or_that_runs_is_never_overdue(supervision: QuerySupervision) -> None:
+    supervision.started("once", "once id", ends_itself=True)
+    supervision.ended("once", 100.0, failed=False)
+    assert supervision.overdue(1e9, nobody) is None
+    assert (supervision.failed, supervision.lost) == ([], [])
+
+
+def test_a_query_that_ends_otherwise_is_lost_and_only_a_new_start_attends_to_it(supervision: QuerySupervision) -> None:
     supervision.ended("run", 100.0, failed=False)
+    assert (supervision.running, supervision.failed, supervision.lost) == (["other"], [], ["run"])
+    supervision.told("thread", "run")  # awaitTermination has returned, as if all were well
+    assert supervision.unattended(nobody) == [], "it has not failed"
+    assert supervision.overdue(109.9, everybody) is None
+    assert supervision.overdue(110.0, everybody) == "run"
+    supervision.started("run 2", "id")
+    assert supervision.lost == []
     assert supervision.overdue(1e9, nobody) is None
 
 
@@ -94,14 +109,21 @@ def query_class() -> tuple[Any, Any]:
             self.isActive, self.error = True, FailedError(run_id)
             self.calls: list[str] = []
 
+            self.is_lost = False
+            self.name: str | None = None
+            self.lastProgress: Any = types.SimpleNamespace(json=f"progress of {run_id}")
+
         def fail(self) -> None:
             self.isActive = False
 
+        def lose(self) -> None:
+            self.isActive, self.is_lost = False, True
+
         def exception(self) -> Exception | None:
-            return None if self.isActive else self.error
+            return None if self.isActive or self.is_lost else self.error
 
         def awaitTermination(self, timeout: int | None = None) -> None:  # noqa: N802
-            if not self.isActive:
+            if not self.isActive and not self.is_lost:
                 raise self.error
 
         def processAllAvailable(self) -> None:  # noqa: N802
@@ -207,6 +229,32 @@ def test_at_the_end_of_the_code_what_has_failed_unseen_is_known(supervised: Supe
     assert supervised.supervisor.unattended() == [("second", supervised.second.error)]
 
 
+def test_all_that_have_failed_are_known_whoever_attends_to_them(supervised: Supervised) -> None:
+    assert supervised.supervisor.failed() == []
+    supervised.first.fail()
+    supervised.second.lose()
+    assert supervised.first.exception() is supervised.first.error
+    assert supervised.supervisor.failed() == [("first", supervised.first.error)]
+
+
+def test_a_query_that_somebody_else_ends_is_told_though_its_waiter_sees_no_error(supervised: Supervised) -> None:
+    supervised.second.lose()
+    supervised.second.awaitTermination()
+    assert supervised.supervisor.lost() == ["second"]
+    assert supervised.supervisor.unattended() == []
+    assert supervised.after_grace() == ["second"]
+    assert isinstance(supervised.told[0][1], QueryLostError)
+
+
+def test_where_functions_run_elsewhere_the_code_may_have_ended_the_query(supervised: Supervised) -> None:
+    calls_back = type(supervised.first)("third")
+    supervised.supervisor.started(calls_back, has_code_elsewhere=True)
+    supervised.second.lose()
+    assert supervised.supervisor.lost() == []
+    supervised.first.fail()
+    assert supervised.after_grace() == ["first"], "a failure is one"
+
+
 def test_stops_are_no_failures(supervised: Supervised) -> None:
     supervised.first.stop()
     assert supervised.first.calls == ["stop"]
@@ -219,6 +267,20 @@ def test_a_query_that_cannot_be_asked_any_more_is_left_to_others(supervised: Sup
     del supervised.second.error  # to ask for it is an error, as it is when Spark is gone
     supervised.second.fail()
     assert supervised.after_grace() == []
+
+
+def test_the_last_reports_of_the_queries_outlive_their_session(supervised: Supervised) -> None:
+    def report(number: str) -> dict[str, str]:
+        return {"id": f"id of {number}", "run_id": number, "name": "", "json": f"progress of {number}"}
+
+    assert supervised.supervisor.last_progress() == [report("first"), report("second")]
+    supervised.supervisor.stopped_all()
+    del supervised.first.lastProgress  # to ask for it is an error from now on
+    assert supervised.supervisor.last_progress() == [report("first"), report("second")]
+    supervised.supervisor.started(supervised.first)
+    third = type(supervised.second)("third")
+    supervised.supervisor.started(third)
+    assert supervised.supervisor.last_progress() == [report("first"), report("second"), report("third")]
 
 
 def info(run_id: str, progress: str | None, *, active: bool = True) -> StreamingQueryInfo:

@@ -26,6 +26,7 @@ from runtime.cluster.render import (
     print_task_managers,
 )
 from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
+from runtime.jobmaster.execution_state import FailureKind
 from runtime.jobmaster.streaming_query import BackPressure, BackPressureLevel, QueryProgress, SourceProgress
 
 START = 1_700_000_000_000
@@ -204,6 +205,16 @@ def test_failed_job() -> None:
     ]
 
 
+def test_a_job_that_failed_by_the_clusters_fault_has_the_clusters_remedy() -> None:
+    for kind in (FailureKind.SPARK_LOST, FailureKind.TASK_EXECUTOR_LOST, FailureKind.NO_RESOURCE):
+        out = io.StringIO()
+        failure = FailureView("SparkDriverLostException", "it has ended", remedy=kind.remedy)
+        print_failed_job(dataclasses.replace(JOB, failure=failure), out)
+        assert out.getvalue().splitlines()[-1] == f"remedy: {kind.remedy}"
+        assert "understudy status" in kind.remedy
+    assert FailureKind.USER_CODE.remedy == ""
+
+
 def test_errors() -> None:
     out = io.StringIO()
     print_error(ConfigurationError("two\nlines", "do this"), stream=out)
@@ -224,6 +235,11 @@ def test_task_managers() -> None:
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("ID    SLOTS  FREE     SPARK  MEMORY  PID  SPARK PID  HEARD OF")
     assert lines[1] == "tm-0      2     1  local[4]    1 GB   12         34  400 ms ago  akka.tcp://x@h:1/user/tm"
+    assert len(lines) == 2
+    out = io.StringIO()
+    loss = "2026-11-23 03:20:11 UTC: the Spark driver (process 7) has ended: its SparkContext has been stopped"
+    print_task_managers([dataclasses.replace(row, spark_loss=loss)], out)
+    assert out.getvalue().splitlines()[-1] == f"tm-0: its Spark driver was replaced; {loss}"
     out = io.StringIO()
     print_task_managers([], out)
     assert out.getvalue() == "no TaskManagers\n"

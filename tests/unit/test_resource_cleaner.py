@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from actors.errors import FencingError, RecipientUnreachable
+from actors.errors import RecipientUnreachable
 from runtime.dispatcher import resource_cleaner as module
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
@@ -17,6 +17,7 @@ from runtime.ha.model import LeaderTerm, job_master
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
+from tests.waiting import PATIENCE_S
 
 JOB = JobID("a" * 32)
 TERM = LeaderTerm("dispatcher", 1, "s")
@@ -32,9 +33,8 @@ class World:
         self.entries = {JOB: JobEntry(JobSchedulingStatus.DONE, {}, dirty=True)}
         self.leads = True
         itself = cast(Any, self)
-        self.refusals: list[FencingError] = []
         leads = lambda term: self.leads and term == TERM  # noqa: E731
-        self.cleaner = ResourceCleaner(itself, itself, itself, log_dir, leads, self.refusals.append)
+        self.cleaner = ResourceCleaner(itself, itself, itself, log_dir, leads)
 
     def step(self, name: str) -> None:
         if self.fails.get(name):
@@ -70,6 +70,9 @@ class World:
         self.step("clean")
         self.entries[job_id] = JobEntry(JobSchedulingStatus.DONE, {}, dirty=False)
 
+    async def withdraw(self, job_id: JobID, term: LeaderTerm) -> None:
+        self.step("withdraw")
+
     async def forget(self, job_id: JobID, term: LeaderTerm) -> None:
         self.step("forget")
         del self.entries[job_id]
@@ -102,14 +105,26 @@ async def test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_fail
     await world.cleaner.clean_up(JOB, TERM)
     whole = ["graph", "JobMaster", "term", "execution", "checkpoints", "blobs", "clean"]
     assert world.done == ["graph", *whole[:-1], *whole]
-    assert world.refusals == []
+
+
+async def test_only_what_was_never_accepted_is_taken_back(world: World) -> None:
+    for entry in (None, JobEntry(JobSchedulingStatus.RUNNING), JobEntry(JobSchedulingStatus.DONE, {}, dirty=True)):
+        world.entries = {} if entry is None else {JOB: entry}
+        await world.cleaner.take_back(JOB, TERM)
+        assert world.done == []
+    world.entries = {JOB: JobEntry(JobSchedulingStatus.PENDING)}
+    world.fails = {"withdraw": [AWAY]}
+    await world.cleaner.take_back(JOB, TERM)
+    assert world.done == ["graph", "graph", "withdraw"]
 
 
 async def test_a_job_is_forgotten_after_it_was_cleaned_up_and_its_log_with_it(world: World, tmp_path: Path) -> None:
     for name in (f"jobmaster-{JOB}.log", f"jobmaster-{JOB}.log.1", f"jobmaster-{JOB}-1.log", "dispatcher.log"):
         (tmp_path / name).touch()
     world.fails = {"clean": [AWAY] * 3, "forget": [AWAY]}
-    await asyncio.wait_for(asyncio.gather(world.cleaner.forget(JOB, TERM), world.cleaner.clean_up(JOB, TERM)), 60)
+    await asyncio.wait_for(
+        asyncio.gather(world.cleaner.forget(JOB, TERM), world.cleaner.clean_up(JOB, TERM)), PATIENCE_S
+    )
     assert world.done[-4:] == ["clean", "logs", "logs", "forget"]
     assert world.entries == {}
     assert [path.name for path in tmp_path.iterdir()] == ["dispatcher.log"]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.strategies import integers
 
 from conf.configuration import Configuration
 from runtime.environment.errors import PreflightError
-from runtime.rest.access import AccessPolicy, is_loopback
+from runtime.rest.access import AccessPolicy, ConnectionLimits, is_loopback
 from runtime.rest.errors import RestError
-from runtime.rest.listening import bind_address, check_exposure, listen, ports
+from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports
 from runtime.rest.log_files import OpenLog, list_logs
 from runtime.rest.snapshots import MAX_SNAPSHOTS, Snapshots
 
@@ -42,6 +46,13 @@ def test_what_is_no_token_is_none(shown: bytes) -> None:
     assert status("GET", "/", HOST, (b"authorization", shown)) == 401
 
 
+def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = mock.Mock(side_effect=hmac.compare_digest)
+    monkeypatch.setattr(hmac, "compare_digest", compared)
+    assert status("GET", "/", HOST, BEARER) == 200
+    compared.assert_called_once_with(TOKEN, TOKEN)
+
+
 def test_the_token_is_shown_once() -> None:
     assert status("GET", "/", HOST, BEARER, BEARER) == 401
     assert status("GET", "/", HOST, (b"authorization", b"bearer " + TOKEN)) == 200
@@ -60,6 +71,17 @@ def test_the_token_is_shown_once() -> None:
         (b"localhost.evil.org", 403),
         (b"localhost@evil.org", 403),
         (b"localhost:80:90", 403),
+        (b"localhost:8081.evil.org", 403),
+        (b"localhost.:8081", 403),
+        (b"me@localhost", 403),
+        (b"localhost ", 403),
+        (b"localhost/", 403),
+        (b"::1", 403),
+        (b"[::1", 403),
+        (b"[::1].evil.org", 403),
+        (b"[0:0:0:0:0:0:0:1]", 403),
+        (b"0x7f.1", 403),
+        (b"2130706433", 403),
         (b"", 403),
     ],
 )
@@ -72,19 +94,120 @@ def test_it_is_asked_by_one_name() -> None:
     assert status("GET", "/", HOST, HOST, BEARER) == 403
 
 
+@pytest.mark.parametrize("origin", [b"http://localhost:8081", b"HTTP://LOCALHOST:8081"])
+def test_pages_of_the_endpoint_itself_are_served(origin: bytes) -> None:
+    for method in ("GET", "POST"):
+        assert status(method, "/", HOST, BEARER, (b"origin", origin)) == 200
+
+
 @pytest.mark.parametrize(
-    ("origin", "expected"),
+    "origin",
     [
-        (b"http://localhost:8081", 200),
-        (b"https://localhost:8081", 403),
-        (b"http://localhost", 403),
-        (b"http://evil.org", 403),
-        (b"null", 403),
+        b"https://localhost:8081",
+        b"http://localhost",
+        b"http://evil.org",
+        b"null",
+        b"",
+        # What begins, ends or goes on as the right one does, and is another site.
+        b"http://localhost:8081.evil.org",
+        b"http://localhost:80812",
+        b"http://localhost:808",
+        b"http://localhost:08081x",
+        b"http://localhost:8081@evil.org",
+        b"http://localhost:8081:8081",
+        b"http://evil.org/http://localhost:8081",
+        b"http://evil.org#http://localhost:8081",
+        b"http://evil.localhost:8081",
+        b"http://me@localhost:8081",
+        b"http://localhost.:8081",
+        b"http://localhost:8081/",
+        b"http://127.0.0.1:8081",
+        b"xhttp://localhost:8081",
+        b"localhost:8081",
+        b"//localhost:8081",
+        b" http://localhost:8081",
+        b"http://localhost:8081 http://evil.org",
+        b"http://localhost:8081, http://evil.org",
     ],
 )
-def test_pages_of_other_sites_are_refused(origin: bytes, expected: int) -> None:
+def test_pages_of_other_sites_are_refused(origin: bytes) -> None:
     for method in ("GET", "POST"):
-        assert status(method, "/", HOST, BEARER, (b"origin", origin)) == expected
+        assert status(method, "/", HOST, BEARER, (b"origin", origin)) == 403
+
+
+def test_a_port_that_the_scheme_implies_is_the_same_port() -> None:
+    for host, origin in (("localhost:80", "http://localhost"), ("localhost", "http://localhost:80")):
+        assert status("GET", "/", (b"host", host.encode()), BEARER, (b"origin", origin.encode())) == 200
+    policy = AccessPolicy(TOKEN, [], "https", 1000)
+    for host, origin in (("localhost", "https://localhost:443"), ("[::1]:443", "https://[::1]")):
+        assert policy.check("GET", "/", [(b"host", host.encode()), BEARER, (b"origin", origin.encode())]) is None
+    for host, origin in (("localhost", "https://localhost:80"), ("[::1]:443", "https://[::1]:80")):
+        assert policy.check("GET", "/", [(b"host", host.encode()), BEARER, (b"origin", origin.encode())]) is not None
+
+
+def test_a_page_has_one_origin() -> None:
+    own = (b"origin", b"http://localhost:8081")
+    assert status("GET", "/", HOST, BEARER, (b"origin", b"http://evil.org"), own) == 403
+    assert status("GET", "/", HOST, BEARER, own, own) == 403
+
+
+class ConnectionLimitsMachine(RuleBasedStateMachine):
+    """Compare the limits with what they promise, whoever comes, shows the token and leaves in which order."""
+
+    AUTHENTICATED, UNAUTHENTICATED = 3, 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = ConnectionLimits[int](self.AUTHENTICATED, self.UNAUTHENTICATED)
+        self.waiting: list[int] = []
+        self.authenticated: set[int] = set()
+        self.gone: list[int] = []
+        self.count = 0
+
+    @rule()
+    def enter(self) -> None:
+        self.count += 1
+        full = len(self.waiting) == self.UNAUTHENTICATED
+        self.waiting.append(self.count)
+        expected = self.waiting.pop(0) if full else None
+        assert self.limits.enter(self.count) == expected
+        self.gone += [] if expected is None else [expected]
+
+    @rule(number=integers(0, 10))
+    def authenticate(self, number: int) -> None:
+        known = [*self.waiting, *self.authenticated, *self.gone]
+        if not known:
+            return
+        connection = known[number % len(known)]
+        had_place = connection in self.authenticated
+        may = connection in self.waiting and len(self.authenticated) < self.AUTHENTICATED
+        assert self.limits.authenticate(connection) == (had_place or may)
+        if may:
+            self.waiting.remove(connection)
+            self.authenticated.add(connection)
+
+    @rule(number=integers(0, 10))
+    def leave(self, number: int) -> None:
+        known = [*self.waiting, *self.authenticated, *self.gone]
+        if known:
+            connection = known[number % len(known)]
+            self.limits.leave(connection)
+            self.authenticated.discard(connection)
+            self.waiting = [other for other in self.waiting if other != connection]
+            self.gone.append(connection)
+
+
+TestConnectionLimits = ConnectionLimitsMachine.TestCase
+
+
+def test_connections_with_the_token_are_bounded_too() -> None:
+    limits = ConnectionLimits[int](authenticated=2, unauthenticated=5)
+    for connection in range(3):
+        assert limits.enter(connection) is None
+    assert [limits.authenticate(connection) for connection in range(3)] == [True, True, False]
+    assert limits.authenticate(0), "it has its place"
+    limits.leave(0)
+    assert limits.authenticate(2)
 
 
 def test_without_a_token_a_link_changes_nothing() -> None:
@@ -149,6 +272,26 @@ def test_it_listens_where_it_is_safe_or_told_to(settings: dict[str, str]) -> Non
     check_exposure(Configuration.from_dict(settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, ""),
+        ({"rest.authentication.enabled": "false", "rest.enabled": "false"}, ""),
+        ({"rest.authentication.enabled": "false"}, "every user of this machine may run code as "),
+        (
+            {"rest.authentication.enabled": "false", "rest.address": "10.0.0.7", "rest.allow-insecure": "true"},
+            "everybody who reaches 10.0.0.7 may run code as ",
+        ),
+        ({"rest.address": "10.0.0.7", "rest.allow-insecure": "true"}, "everybody who reaches 10.0.0.7 may read the "),
+    ],
+)
+def test_what_is_open_to_others_is_said_in_one_line(settings: dict[str, str], said: str) -> None:
+    warning = exposure_warning(Configuration.from_dict(settings))
+    assert warning.startswith("WARNING: ") == bool(said)
+    assert said in warning
+    assert "\n" not in warning
+
+
 def test_loopback_is_what_nobody_else_reaches() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org")))
@@ -200,6 +343,18 @@ def test_only_listed_plain_files_are_logs(tmp_path: Path) -> None:
     log.close()
     assert len(pieces) > 1
     assert b"".join(pieces) == b"x" * 300000
+
+
+def test_a_link_that_takes_a_logs_place_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "master.log").write_text("x")
+    listed = list_logs(tmp_path / "log")
+    (tmp_path / "log" / "master.log").unlink()
+    (tmp_path / "log" / "master.log").symlink_to(tmp_path / "secret")
+    monkeypatch.setattr("runtime.rest.log_files.list_logs", lambda _: listed)
+    with pytest.raises(RestError, match="cannot be read"):
+        OpenLog(tmp_path / "log", "master.log")
 
 
 class Cluster:
@@ -266,8 +421,10 @@ async def test_after_a_change_nothing_older_is_told() -> None:
     after = asyncio.create_task(snapshots.get("jobs", cluster.ask))
     await cluster.await_questions(2)
     cluster.answers.put_nowait("before")
+    assert await before == "before"
+    assert snapshots.find("jobs") is None
     cluster.answers.put_nowait("after")
-    assert (await before, await after) == ("before", "after")
+    assert await after == "after"
     assert snapshots.find("jobs") == "after"
 
 

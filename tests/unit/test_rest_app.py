@@ -150,7 +150,7 @@ class MadeUpCluster:
 
     async def task_manager_logs(self, resource_id: ResourceID) -> list[LogInfo]:
         await self.task_manager(resource_id)
-        return [LogInfo("taskexecutor", 5)]
+        return [LogInfo("taskexecutor", 5, 4000)]
 
     async def task_manager_log(self, resource_id: ResourceID, name: str) -> bytes:
         await self.task_manager(resource_id)
@@ -266,6 +266,7 @@ class Site:
             "query_string": query.encode(),
             "root_path": "",
             "headers": shown,
+            "state": {"admit": lambda: True},
         }
         await self.app(scope, receive, send)  # type: ignore[arg-type]
         return answer
@@ -292,6 +293,7 @@ def filled(path: str) -> str:
         "filename": "taskexecutor" if "taskmanagers" in path else "master.log",
         "checkpointid": "1",
         "triggerid": "a" * 32,
+        "rescaleuuid": "a" * 32,
     }
     return re.sub(r"\{(\w+)\}", lambda match: str(values[match.group(1)]), path)
 
@@ -392,7 +394,7 @@ async def test_the_document_describes_the_routes_and_nothing_else(site: Site) ->
         ("GET", f"/jobs/{ID}/vertices/{'9' * 32}", 404),
         ("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/1", 404),
         ("GET", f"/jobs/{ID}/vertices/{READ}/subtasks/0/attempts/9", 404),
-        ("PATCH", f"/jobs/{ID}?mode=stop", 400),
+        ("PATCH", f"/jobs/{ID}?mode=stop", 308),
         ("PATCH", f"/jobs/{UNKNOWN}?mode=cancel", 404),
         ("PATCH", "/log-levels", 400),
         ("PATCH", "/log-levels?level=LOUD", 400),
@@ -541,10 +543,14 @@ async def test_a_script_begins_from_a_savepoint(site: Site, tmp_path: Path) -> N
     snapshot = take_snapshot(live.query, tmp_path / "chk" / "counts")
     found = write_savepoint(tmp_path / "savepoints", SavepointJob("0" * 32, "flights"), [snapshot])
     script = ("script", b"print(1)\n", "count.py")
-    body = form(script, ("savepoint", found.path.encode(), None), ("allow-non-restored-state", b"true", None))
-    assert (await site.ask("POST", "/scripts", body, FORM)).status == 202
-    ((submitted, _),) = site.cluster.submitted
-    assert submitted.savepoint == SavepointRestoreSettings(found.path, True)
+    savepoint = ("savepoint", found.path.encode(), None)
+    for more, wanted in (
+        ([("allow-non-restored-state", b"true", None)], SavepointRestoreSettings(found.path, True)),
+        ([("new-query-id", b"false", None)], SavepointRestoreSettings(found.path, new_query_id=False)),
+        ([("new-query-id", b"true", None)], SavepointRestoreSettings(found.path, new_query_id=True)),
+    ):
+        assert (await site.ask("POST", "/scripts", form(script, savepoint, *more), FORM)).status == 202
+        assert site.cluster.submitted[-1][0].savepoint == wanted
     for where, said in (
         (str(tmp_path / "chk"), "no savepoint"),
         ("../x", "absolute"),
@@ -553,7 +559,7 @@ async def test_a_script_begins_from_a_savepoint(site: Site, tmp_path: Path) -> N
         answer = await site.ask("POST", "/scripts", form(script, ("savepoint", where.encode(), None)), FORM)
         assert answer.status == 400
         assert said in answer.error
-    assert len(site.cluster.submitted) == 1
+    assert len(site.cluster.submitted) == 3
 
 
 @pytest.mark.parametrize(
@@ -574,6 +580,7 @@ async def test_a_script_begins_from_a_savepoint(site: Site, tmp_path: Path) -> N
         ([("script", b"1", "a.py"), ("priority", b"high", None)], "priority"),
         ([("script", b"1", "a.py"), ("name", b"a\nb", None)], "name"),
         ([("script", b"1", "a.py"), ("allow-non-restored-state", b"maybe", None)], "true or false"),
+        ([("script", b"1", "a.py"), ("new-query-id", b"maybe", None)], "true or false"),
         ([("script", b"1", "a.py"), ("parallelism", b"2", None)], "no field"),
         ([("script", b"1", "a.py"), *[("py-file", b"1", f"m{number}.py") for number in range(100)]], "form"),
         ([("script", b"1", "a.py"), ("arg", b"x" * 70000, None)], "form"),

@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 from actors.address import ActorAddress
-from actors.errors import AskTimeout, FencingError, RecipientUnreachable, UnknownActor
+from actors.errors import AskTimeout, EndpointStateError, FencingError, RecipientUnreachable, UnknownActor
 from conf.configuration import Configuration
 from runtime.gateways.errors import JobNotFoundError, JobNotReachableError, UnknownTaskExecutorError
 from runtime.gateways.messages import ClusterStatus, ProcessView
 from runtime.ids import ExecutionAttemptID, JobID
 from runtime.job_logs import KeptLog, LogChunk
+from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import AttemptInfo
 from runtime.jobmaster.execution_state import ExecutionState
 from runtime.rest import backend as backend_module
@@ -57,6 +58,7 @@ def backend_of(monkeypatch: pytest.MonkeyPatch, dispatcher: Dispatcher | None, p
         lambda: RecipientUnreachable("nobody there"),
         lambda: UnknownActor("nobody of that name"),
         lambda: AskTimeout("no answer"),
+        lambda: EndpointStateError("it is being stopped"),
         lambda: JobNotReachableError("its JobMaster is being replaced"),
     ],
 )
@@ -180,3 +182,22 @@ async def test_a_log_that_is_nowhere_says_why(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(backend, "_task_executor", task_executor)
     with pytest.raises(UnknownTaskExecutorError):
         await backend.task_log(ID, attempt(None, ExecutionState.RUNNING), "stdout", 0)
+
+
+async def test_a_submission_without_an_answer_is_neither_refused_nor_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Dispatcher):
+        async def get_blob_server(self) -> Any:
+            return None
+
+        async def submit_job(self, job_graph: object) -> Any:
+            raise AskTimeout("no answer")
+
+    async def run_blocking(work: Callable[[], object]) -> bytes:
+        return b"the graph"
+
+    backend = backend_of(monkeypatch, Silent(None), 0.02)
+    backend._endpoint = cast("Any", SimpleNamespace(run_blocking=run_blocking))
+    job = JobGraph.for_script("etl", job_id=ID, argv=(), created_ms=1)
+    with pytest.raises(RestError, match=f"whether job {ID} was accepted is not known: .*no answer") as caught:
+        await backend.submit(job, [])
+    assert caught.value.status == 503

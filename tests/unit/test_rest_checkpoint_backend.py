@@ -31,7 +31,7 @@ class Recorder:
 
 
 async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, wanted = Recorder(*"abcdefg"), TriggerID("2" * 32)
+    recorder, wanted = Recorder(*"abcdefgh"), TriggerID("2" * 32)
     backend = backend_of(monkeypatch, cast("Any", recorder), 60.0)
     for kind in SnapshotType:
         await backend.trigger(ID, CheckpointTrigger(wanted, kind, "/data"))
@@ -40,9 +40,10 @@ async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytes
     await backend.roll_back(ID, wanted, "chk-3", True)
     assert recorder.asked == [
         ("trigger_checkpoint", ID, wanted),
-        ("trigger_savepoint", ID, wanted, "/data"),
+        ("trigger_savepoint", ID, wanted, "/data", False),
         ("stop_with_savepoint", ID, wanted, "/data", False),
         ("stop_with_savepoint", ID, wanted, "/data", True),
+        ("trigger_savepoint", ID, wanted, "/data", True),
         ("get_triggered_savepoint_status", ID, wanted),
         ("request_checkpoint_statistics", ID),
         ("roll_back", ID, wanted, "chk-3", True),

@@ -13,7 +13,7 @@ from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker, TaskStateStats
-from runtime.gateways.diagnostics import TaskManagerMetrics
+from runtime.gateways.diagnostics import TaskManagerMetrics, ThreadDump, ThreadInfo
 from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
@@ -58,6 +58,7 @@ from runtime.rest.messages.forms import (
     WORKER_METRICS,
 )
 from runtime.rest.messages.serialized_throwable import serialized_throwable
+from tests.unit.metric_values import JVM
 
 NUMBER = (int, float)
 ID = JobID("0" * 31 + "1")
@@ -210,7 +211,13 @@ def test_a_vertex_is_told_whole() -> None:
     assert first is not None
     told = vertices.subtask(first, NOW)
     fits(told, SUBTASK)
-    assert told["status-duration"] == {"CREATED": 20, "DEPLOYING": 30, "RUNNING": 750}
+    assert told["status-duration"] == {
+        "CREATED": 20,
+        "SCHEDULED": -1,
+        "DEPLOYING": 30,
+        "INITIALIZING": -1,
+        "RUNNING": 750,
+    }
     assert (told["status"], told["end-time"], told["taskmanager-id"]) == ("FAILED", 900, "tm-0")
     assert vertices.find_task(graph(), "c" * 32) is None
     assert vertices.find_attempt(task, 7) is None
@@ -344,7 +351,9 @@ def test_the_cluster_has_the_form_of_flinks() -> None:
     fits(cluster.environment(), {"jvm": {"version": str, "arch": str, "options": [str]}, "classpath": [str]})
     fits(cluster.logs([("a.log", 3, 4)]), {"logs": [{"name": str, "size": int, "mtime": int}]})
     thread = {"threadName": str, "stringifiedThreadInfo": str}
-    fits(cluster.thread_dump([("main", "at x")]), {"threadInfos": [thread]})
+    dump = ThreadDump(7, (ThreadInfo("main", "at x", "WAITING"),))
+    fits(cluster.thread_dump(dump), {"pid": int, "threadInfos": [thread]})
+    assert cluster.thread_dump(dump)["threadInfos"][0]["stringifiedThreadInfo"] == '"main" WAITING\nat x\n'
     fits(cluster.jars("http://h"), {"address": str, "files": [dict]})
 
 
@@ -355,13 +364,22 @@ def test_a_task_executor_has_the_form_of_flinks() -> None:
     assert (told["freeSlots"], told["assignedTasks"], told["hardware"]["cpuCores"]) == (1, 1, 3)
     assert told["freeResource"]["cpuCores"] == 1.5
     slots = (SlotStatus(SlotID(ResourceID("tm-0"), 0), ID), SlotStatus(SlotID(ResourceID("tm-0"), 1)))
-    for metrics in (None, TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7)):
+    known = TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7)
+    for metrics in (None, known, replace(known, jvm=JVM)):
         info = TaskManagerInfo(REGISTRATION, InstanceID("1" * 32), SlotCounts(2, 1), slots, 10, 4000, metrics)
         whole = task_managers.details(info, MACHINE)
         slot = {"jobId": str, "resource": RESOURCE, "assignedTasks": int}
         fits(whole, {**WORKER, "metrics": WORKER_METRICS, "allocatedSlots": [slot]})
         assert [slot["jobId"] for slot in whole["allocatedSlots"]] == [ID]
-        assert whole["metrics"]["heapUsed"] == (0 if metrics is None else 5)
+        heap = [whole["metrics"][f"heap{name}"] for name in ("Used", "Committed", "Max")]
+        is_known = metrics is not None and bool(metrics.jvm)
+        assert heap == ([10, 20, 30] if is_known else [0, 0, REGISTRATION.memory_bytes])
+        assert whole["metrics"]["nonHeapUsed"] == (40 if is_known else 0)
+        young = {"name": "G1_Young_Generation", "count": 14, "time": 300}
+        assert (young in whole["metrics"]["garbageCollectors"]) == is_known
+        assert len(whole["metrics"]["garbageCollectors"]) == (3 if is_known else 0)
+        assert whole["metrics"]["directUsed"] == (24_577 if is_known else 0)
+        assert whole["resident-memory"] == {"task-executor": int(metrics is not None), "spark": 5 if metrics else 0}
 
 
 def test_checkpoints_have_the_form_of_flinks() -> None:
@@ -381,9 +399,9 @@ def test_checkpoints_have_the_form_of_flinks() -> None:
     assert (under_way["latest_ack_timestamp"], under_way["end_to_end_duration"]) == (-1, NOW - 500)
     assert (failed["failure_message"], failed["failure_timestamp"]) == ("the disk is full", 405)
     assert [(one["external_path"], one["discarded"]) for one in done] == [
-        ("/data/3", False),
-        ("/data/2", False),
-        ("/data/1", True),
+        ("file:/data/3", False),
+        ("file:/data/2", False),
+        ("file:/data/1", True),
     ]
     latest = {kind: stats["id"] for kind, stats in told["latest"].items()}
     assert latest == {"completed": 2, "savepoint": 3, "failed": 4, "restored": 0}
@@ -448,10 +466,11 @@ def test_an_operation_has_the_form_of_flinks() -> None:
     begun = checkpoints.savepoint(OperationStatus(trigger_id, OperationState.IN_PROGRESS))
     assert begun["status"] == {"id": "IN_PROGRESS"}
     done = OperationStatus(trigger_id, OperationState.COMPLETED, 3, "/data/3")
-    assert checkpoints.savepoint(done) == {"status": {"id": "COMPLETED"}, "operation": {"location": "/data/3"}}
+    assert checkpoints.savepoint(done) == {"status": {"id": "COMPLETED"}, "operation": {"location": "file:/data/3"}}
     assert checkpoints.triggered_checkpoint(done)["operation"] == {"checkpointId": 3}
     noted = OperationStatus(trigger_id, OperationState.COMPLETED, 3, "/data/3", notes=("stopped by force",))
-    assert checkpoints.savepoint(noted)["operation"]["notes"] == ["stopped by force"]
+    assert checkpoints.savepoint(noted)["operation"] == {"location": "file:/data/3", "notes": ["stopped by force"]}
+    assert checkpoints.savepoint(replace(noted, drained=False))["operation"]["drained"] is False
     failed = checkpoints.savepoint(OperationStatus(trigger_id, OperationState.FAILED, error="no room"))
     assert failed["status"] == {"id": "COMPLETED"}
     fits(failed["operation"]["failure-cause"], CAUSE)

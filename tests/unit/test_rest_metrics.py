@@ -179,6 +179,8 @@ def test_a_sample_that_is_told_twice_is_exposed_once() -> None:
     store = MetricStore(dumps)
     assert store.tasks[("", "t")] == {"same.Spark.batchId": 2}
     assert exposition(store.scopes).count("Spark_batchId{") == 1
+    one_name = MetricStore([ScopeDump(scope, gauges({"a.b": 1, "a-b": 2}))])
+    assert exposition(one_name.scopes).count("_operator_a_b{") == 1
 
 
 def test_an_operators_name_separates_nothing() -> None:

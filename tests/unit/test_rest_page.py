@@ -16,6 +16,7 @@ from runtime.jobmaster.execution_state import JobStatus
 from runtime.rest.handlers import events
 from tests.unit.test_rest_app import Site
 from tests.unit.test_rest_messages import ID
+from tests.waiting import PATIENCE_S
 
 STATIC = files("runtime.rest") / "static"
 
@@ -33,6 +34,8 @@ async def test_the_pages_files_need_no_token_and_allow_nothing_inline(site: Site
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
+        for part in ("frame-ancestors 'none'", "require-trusted-types-for 'script'; trusted-types 'none'"):
+            assert part in policy
         again = await site.ask("GET", path, (), (b"if-none-match", answer.headers["etag"].encode()), token=b"wrong")
         assert (again.status, again.body) == (304, b"")
 
@@ -81,7 +84,7 @@ async def test_events_tell_of_changes_and_end_with_the_server(site: Site) -> Non
     stream = events.stream(rest)
 
     async def until(wanted: bytes) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while wanted not in await anext(stream):
                 pass
 
@@ -96,7 +99,7 @@ async def test_events_tell_of_changes_and_end_with_the_server(site: Site) -> Non
     site.cluster.failure = None
     await until(b"event: changed")
     rest.closing.set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert [event async for event in stream if b"changed" in event] == []
 
 
@@ -112,7 +115,7 @@ async def test_events_show_that_the_server_lives_while_the_cluster_does_not_answ
 
     monkeypatch.setattr(site.cluster, "jobs", ask)
     stream = events.stream(rest)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await anext(stream)).startswith(b"event: waiting")
         answers.set()
         while b"event: changed" not in await anext(stream):

@@ -22,11 +22,12 @@ from runtime.rest.errors import RestError
 from runtime.rest.savepoint_paths import directory_of
 from tests.unit.test_rest_app import Answer, Site
 from tests.unit.test_rest_messages import ID, READ, WRITE, graph
+from tests.waiting import PATIENCE_S
 
 WANTED = TriggerID("c" * 32)
 TRIGGERS = [
     ("savepoints", {}, SnapshotType.SAVEPOINT),
-    ("savepoints", {"cancel-job": True}, SnapshotType.SAVEPOINT_SUSPEND),
+    ("savepoints", {"cancel-job": True}, SnapshotType.SAVEPOINT_CANCEL),
     ("stop", {}, SnapshotType.SAVEPOINT_SUSPEND),
     ("stop", {"drain": True}, SnapshotType.SAVEPOINT_TERMINATE),
     ("checkpoints", {}, SnapshotType.CHECKPOINT),
@@ -76,7 +77,7 @@ async def test_a_savepoint_is_told_when_it_is_done_and_from_then_on(site: Site) 
     ended(site, path="/data/savepoint-1")
     for _ in range(2):
         told = await site.ask("GET", target)
-        assert told.json == {"status": {"id": "COMPLETED"}, "operation": {"location": "/data/savepoint-1"}}
+        assert told.json == {"status": {"id": "COMPLETED"}, "operation": {"location": "file:/data/savepoint-1"}}
         site.cluster.operations.clear()  # a JobMaster without a memory must not be asked to make it again
     assert len(site.cluster.triggered) == 1
     assert (await site.ask("GET", f"/jobs/{ID}/checkpoints/{WANTED}")).status == 404
@@ -127,7 +128,7 @@ async def test_a_stop_is_over_when_the_job_is(site: Site) -> None:
     target = f"/jobs/{ID}/savepoints/{WANTED}"
     assert (await site.ask("GET", target)).json["status"] == {"id": "IN_PROGRESS"}
     site.cluster.running = graph(JobStatus.FINISHED)
-    assert (await site.ask("GET", target)).json["operation"] == {"location": "/data/savepoint-1"}
+    assert (await site.ask("GET", target)).json["operation"] == {"location": "file:/data/savepoint-1"}
 
 
 async def test_a_job_that_ends_before_its_savepoint_has_none(site: Site) -> None:
@@ -209,7 +210,7 @@ def test_the_clusters_own_directories_are_no_place_for_savepoints(tmp_path: Path
 
 async def disposed(site: Site, trigger_id: TriggerID = WANTED) -> dict[str, Any]:
     """What became of a disposal, once it is over."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             told: dict[str, Any] = (await site.ask("GET", f"/v1/savepoint-disposal/{trigger_id}")).json
             if told["status"] == {"id": "COMPLETED"}:

@@ -61,6 +61,23 @@ def test_a_savepoint_can_be_moved_and_restored_without_all_else(
     }
 
 
+def test_its_files_are_on_the_disk_before_it_is_one(
+    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = take_snapshot(files.query, tmp_path / "chk")
+    synced: set[tuple[str, int]] = set()
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add((Path(f"/proc/self/fd/{descriptor}").readlink().name, os.fstat(descriptor).st_ino))
+
+    monkeypatch.setattr(os, "fsync", note)
+    path = Path(write_savepoint(tmp_path / "savepoints", JOB, [snapshot]).path)
+    inodes = {inode for _, inode in synced}
+    assert [name for name in (path, *path.rglob("*"), path.parent) if name.stat().st_ino not in inodes] == []
+
+
 def test_what_the_manifest_says(files: StreamingFiles, savepoint: Savepoint) -> None:
     manifest = json.loads((Path(savepoint.path) / MANIFEST).read_text())
     assert Path(savepoint.path).name.startswith("savepoint-012345-")
@@ -138,14 +155,17 @@ def test_a_half_written_one_is_never_seen(
 
     def fail(descriptor: int) -> None:
         nonlocal left
-        assert list_savepoints(tmp_path / "savepoints") == []
+        if Path(f"/proc/self/fd/{descriptor}").readlink() != tmp_path / "savepoints":  # which has the name by then
+            assert list_savepoints(tmp_path / "savepoints") == []
         left -= 1
         if left == 0:
             raise OSError(28, "No space left on device")
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fail)
-    for fails_at in (1, 5, snapshot.files, snapshot.files + 1):  # the last is the manifest's
+    directories = len([path for path in Path(snapshot.path).rglob("*") if path.is_dir()])
+    manifest = snapshot.files + 1
+    for fails_at in (1, 5, snapshot.files, manifest, manifest + 2, manifest + directories):
         left = fails_at
         with pytest.raises(SavepointError, match=r"no savepoint of job 'flights' in .*: .*No space left"):
             write_savepoint(tmp_path / "savepoints", JOB, [snapshot])
@@ -157,6 +177,17 @@ def test_of_a_snapshot_that_is_not_whole(files: StreamingFiles, tmp_path: Path) 
     snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
     (Path(snapshot.path) / "checkpoint" / "state" / "0" / "0" / "4.zip").unlink()
     with pytest.raises(SnapshotLostError):
+        write_savepoint(tmp_path / "savepoints", JOB, [snapshot])
+    assert list((tmp_path / "savepoints").iterdir()) == []
+
+
+def test_of_a_snapshot_that_was_damaged_since(files: StreamingFiles, tmp_path: Path) -> None:
+    snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
+    damaged = Path(snapshot.path) / "sink" / "3"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(SavepointError, match="sink/3 is damaged: its digest is another one"):
         write_savepoint(tmp_path / "savepoints", JOB, [snapshot])
     assert list((tmp_path / "savepoints").iterdir()) == []
 

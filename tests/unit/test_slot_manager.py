@@ -148,6 +148,28 @@ def test_a_report_that_crossed_an_allocation_does_not_free_the_slot() -> None:
     assert manager.counts() == SlotCounts(1, 0, 1)
 
 
+def test_a_request_that_has_its_slot_is_not_made_again() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 2)
+    manager.register_slot_request(request(1), 0.0)
+    assert manager.register_slot_request(request(1), 0.0) == []
+    manager.slot_allocated(SlotID(ResourceID("tm-1"), 0), request(1).allocation_id)
+    assert manager.register_slot_request(request(1), 0.0) == [], "its answer was lost"
+    assert manager.counts() == SlotCounts(2, 1, 0)
+
+
+def test_a_late_notice_frees_no_slot_of_another_allocation() -> None:
+    manager = SlotManager(10.0)
+    register(manager, 1, 1)
+    slot = SlotID(ResourceID("tm-1"), 0)
+    manager.register_slot_request(request(2), 0.0)
+    manager.slot_allocated(slot, request(2).allocation_id)
+    assert manager.free_slot(slot, request(1).allocation_id) == []
+    assert manager.counts() == SlotCounts(1, 0, 0)
+    manager.free_slot(slot, request(2).allocation_id)
+    assert manager.counts() == SlotCounts(1, 1, 0)
+
+
 def test_an_unanswered_allocation_is_settled_by_the_next_report() -> None:
     manager = SlotManager(10.0)
     register(manager, 1, 1)

@@ -89,6 +89,16 @@ def test_offers_that_nobody_waits_for_are_refused() -> None:
     assert offer(pool, 1, 0) == (False, [])
 
 
+def test_a_slot_is_accepted_under_one_allocation() -> None:
+    pool = connected_pool()
+    for number in (1, 2):
+        pool.request_slot(wish(number), "t", 0.0)
+    accepted, _ = offer(pool, 1, 0)
+    assert accepted
+    assert offer(pool, 2, 0) == (False, [])
+    assert pool.pending == (wish(2),)
+
+
 def test_requests_wait_for_a_resource_manager_and_are_asked_anew_of_each() -> None:
     pool = SlotPool(10.0, 5.0, Ids())
     assert pool.request_slot(wish(1), "join", 0.0) == []

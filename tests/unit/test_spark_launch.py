@@ -16,6 +16,8 @@ from runtime.spark import DriverInfo, DriverLostError, DriverOptions, Java, Spar
 from runtime.spark.cds import ArchiveBuild, prune, sharing
 from runtime.spark.launch import archive_key, command, environment, spark_conf
 from runtime.spark.process import ProcessHandle, start_time
+from runtime.spark.spec import STOP_ACTIVE_RUN
+from tests.waiting import PATIENCE_S
 
 JAVA = Java("/opt/jdk", "21.0.8", "option")
 
@@ -53,6 +55,10 @@ def test_settings_that_keep_the_driver_private_cannot_be_overridden(options: Dri
     assert conf["spark.authenticate"] == "true"
     bound = {key: value for key, value in conf.items() if key.endswith(("bindAddress", "binding.address", "host"))}
     assert set(bound.values()) == {"127.0.0.1"}
+
+
+def test_no_setting_lets_the_start_of_a_query_stop_another_one(options: DriverOptions) -> None:
+    assert spark_conf(replace(options, conf={STOP_ACTIVE_RUN: "true"}))[STOP_ACTIVE_RUN] == "false"
 
 
 def test_command_line_is_an_argument_file(options: DriverOptions, jars: list[Path]) -> None:
@@ -187,7 +193,7 @@ async def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes]) -
     handle = ProcessHandle(child.pid, started)
     assert handle.alive
     assert not await handle.wait(0.01)
-    waiting = asyncio.create_task(handle.wait(30))
+    waiting = asyncio.create_task(handle.wait(PATIENCE_S))
     handle.send_signal(9)
     assert await waiting
     assert not handle.alive

@@ -18,6 +18,7 @@ from runtime.spark.remote import RemoteDriver, adopt_driver, check_remote, shown
 from runtime.spark.spec import ConnectEndpoint
 from runtime.spark.streaming_writer import refuse_streaming_queries
 from runtime.taskexecutor.spark_options import remote_options
+from tests.waiting import PATIENCE_S
 
 URL = "sc://localhost:1/;token=nobody-may-see"
 
@@ -87,7 +88,7 @@ async def test_what_needs_the_jvm_is_refused(tmp_path: Path) -> None:
     assert await driver.streaming_queries(session) == []
     assert [file.name for file in (tmp_path / "sessions").iterdir()] == [session.session_id]
     with pytest.raises(DriverLostError, match="UNAVAILABLE"):
-        await asyncio.wait_for(driver.reset(), 60)
+        await asyncio.wait_for(driver.reset(), PATIENCE_S)
     await driver.close()
 
 

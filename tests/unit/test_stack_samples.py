@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from runtime.stack_samples import MOST_STACKS, OTHERS, FlameNode, FoldedStack, StackSampler, flame_graph, frames_of
 from runtime.threads import thread_stacks
+from tests.waiting import PATIENCE_S
 
 STACK = """  File "/usr/lib/python3.11/threading.py", line 1002, in _bootstrap
     self._bootstrap_inner()
@@ -38,12 +39,12 @@ def test_a_real_thread_is_found_where_it_stands() -> None:
 
     def stand_still() -> None:
         stands.set()
-        go_on.wait(60)
+        go_on.wait(PATIENCE_S)
 
     thread = threading.Thread(target=stand_still, name="stands")
     thread.start()
     try:
-        assert stands.wait(60)
+        assert stands.wait(PATIENCE_S)
         sampler = StackSampler()
         sampler.add(thread_stacks())
     finally:

@@ -10,13 +10,29 @@ import pytest
 
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.checkpoint.model import QueryLocation
+from runtime.spark.errors import QueryRunsAlreadyError
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.streaming_writer import StreamingQueries
 
 
 class Session:
+    """With a driver's settings, or those given; starts queries as Spark does where *active* have that id."""
+
     def __init__(self, **conf: str) -> None:
-        self.conf = SimpleNamespace(get=lambda key, default: conf.get(key.rsplit(".", 1)[1], default))
+        self.settings = {"stopActiveRunOnRestart": "false", **conf}
+        self.active: dict[str, str] = {}
+        self.conf = SimpleNamespace(
+            get=lambda key, default: self.settings.get(key.rsplit(".", 1)[1], default),
+            set=lambda key, value: self.settings.update({key.rsplit(".", 1)[1]: value}),
+        )
+
+    def start(self, location: str) -> None:
+        if (query_id := self.active.get(location)) is not None:
+            assert self.settings["stopActiveRunOnRestart"] == "false", "Spark would stop it"
+            raise RuntimeError(
+                f"java.lang.IllegalStateException: Cannot start query with id {query_id} as another query with same id "
+                "is already active. Perhaps you are attempting to restart a query from checkpoint"
+            )
 
 
 class Query:
@@ -25,11 +41,15 @@ class Query:
     id = "id"
     runId = "run"  # noqa: N815
     isActive = True  # noqa: N815
+    name = "q"
+    lastProgress: Any = None  # noqa: N815
 
     def exception(self) -> None: ...
-    def stop(self) -> None: ...
     def awaitTermination(self) -> None: ...  # noqa: N802
     def processAllAvailable(self) -> None: ...  # noqa: N802
+
+    def stop(self) -> None:
+        self.isActive = False
 
 
 class Started(Query, tuple[str | None, dict[str, Any]]):
@@ -66,6 +86,9 @@ def writer_class(session: Session) -> Any:
             self.options_set.update(options)
             return self
 
+        def trigger(self, **when: Any) -> Writer:
+            return self
+
         def foreach(self, f: Any) -> Writer:
             return self
 
@@ -81,6 +104,7 @@ def writer_class(session: Session) -> Any:
             queryName: str | None = None,  # noqa: N803
             **options: Any,
         ) -> Started:
+            session.start(str({**self.options_set, **options}.get("checkpointLocation")))
             return Started((path, {**self.options_set, **options}))
 
         def toTable(  # noqa: N802
@@ -102,11 +126,19 @@ class Seen:
 
     def __init__(self, directory: Path, **conf: str) -> None:
         self.told: list[QueryLocation] = []
-        self.writer = writer_class(Session(**conf))
+        self.session = Session(**conf)
+        self.writer = writer_class(self.session)
         spec = StreamingSpec(str(directory), "/driver")
         self.leased: list[str] = []
         self.failed: list[tuple[str, BaseException]] = []
-        self.queries = StreamingQueries(spec, self.told.append, lambda *failed: self.failed.append(failed), self._lease)
+        self.notes: list[str] = []
+        self.queries = StreamingQueries(
+            spec,
+            lambda query, batch_id, note: self.told.append(query),
+            lambda *failed: self.failed.append(failed),
+            self.notes.append,
+            self._lease,
+        )
         self.queries.install(self.writer)
 
     def _lease(self, location: str) -> None:
@@ -181,3 +213,47 @@ def test_no_query_starts_before_it_has_the_lease_of_its_location(seen: Seen, tmp
     with pytest.raises(LocationInUseError, match="by another job"):
         seen.writer().format("noop").option("checkpointLocation", "/taken").start()
     assert len(seen.told) == told
+
+
+@pytest.mark.parametrize("stops", ["false", "true"])
+def test_the_start_of_a_query_ends_no_other_of_its_id_and_fails_with_the_remedy(tmp_path: Path, stops: str) -> None:
+    seen = Seen(tmp_path, stopActiveRunOnRestart=stops)
+    seen.session.active["/copied"] = "4711"
+    with pytest.raises(QueryRunsAlreadyError) as refused:
+        seen.writer().queryName("q").format("noop").option("checkpointLocation", "/copied").start()
+    text = str(refused.value)
+    assert text.startswith("streaming query q is not started at /copied: a query with its id (4711) runs in this Spark")
+    assert "--new-query-id" in text
+    assert seen.session.settings["stopActiveRunOnRestart"] == stops, "the session's setting is the user's"
+
+
+def test_another_error_of_a_start_is_the_codes_own(seen: Seen) -> None:
+    seen.session.start = lambda location: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    with pytest.raises(ZeroDivisionError):
+        seen.writer().format("noop").option("checkpointLocation", "/live").start()
+
+
+@pytest.mark.parametrize(("stops", "goes_on"), [("false", True), ("true", False)])
+def test_a_session_that_stops_what_runs_stops_the_tasks_own_query(tmp_path: Path, stops: str, goes_on: bool) -> None:
+    seen = Seen(tmp_path, stopActiveRunOnRestart=stops)
+    first = seen.writer().format("noop").option("checkpointLocation", "/live").start()
+    other = seen.writer().format("noop").option("checkpointLocation", "/other").start()
+    seen.writer().format("noop").option("checkpointLocation", "/live").start()
+    assert (first.isActive, other.isActive) == (goes_on, True)
+
+
+@pytest.mark.parametrize(
+    ("when", "lost"),
+    [({"processingTime": "1 second"}, ["q"]), ({"availableNow": True}, []), ({"once": True}, []), ({}, ["q"])],
+)
+def test_a_query_that_ends_by_itself_is_lost_unless_its_trigger_ends_it(
+    seen: Seen, when: dict[str, Any], lost: list[str]
+) -> None:
+    writer = seen.writer().queryName("q").format("noop").option("checkpointLocation", "/live")
+    query = (writer.trigger(**when) if when else writer).start()
+    assert seen.queries.summary() == {"lost_queries": [], "queries": []}
+    query.isActive = False
+    query.lastProgress = SimpleNamespace(json='{"batchId": 3}')
+    report = {"id": "id", "run_id": "run", "name": "q", "json": '{"batchId": 3}'}
+    assert seen.queries.summary() == {"lost_queries": lost, "queries": [report]}
+    assert seen.queries.failed() == []

@@ -21,8 +21,15 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.model import QueryLocation, QuerySnapshot
 from runtime.ids import ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.spark import SparkVehicleError
-from runtime.taskexecutor.task_checkpoints import StopOutcome, TaskCheckpoints
+from runtime.taskexecutor.task_checkpoints import (
+    DrainFailedError,
+    NotStoppedError,
+    StopOutcome,
+    StopReport,
+    TaskCheckpoints,
+)
 from tests.streaming_files import StreamingFiles
+from tests.waiting import PATIENCE_S
 
 ATTEMPT, TASK = ExecutionAttemptID.random(), JobVertexID.random()
 
@@ -50,7 +57,7 @@ class Responder:
         self.heard.set()
 
     async def next(self) -> Any:
-        await asyncio.wait_for(self.heard.wait(), 60)
+        await asyncio.wait_for(self.heard.wait(), PATIENCE_S)
         self.heard.clear()
         return self.told[-1]
 
@@ -60,11 +67,11 @@ class Stopper:
         self.drains: list[bool] = []
         self._error = error
 
-    async def __call__(self, drain: bool) -> list[str]:
+    async def __call__(self, drain: bool) -> StopReport:
         self.drains.append(drain)
         if self._error is not None:
             raise self._error
-        return ["by force"]
+        return StopReport(("by force",), drained=not drain)
 
 
 Make = Callable[..., tuple[TaskCheckpoints, Responder, Stopper]]
@@ -123,6 +130,21 @@ async def test_what_cannot_be_snapshotted_is_declined(tmp_path: Path) -> None:
     assert "hdfs://name/live" in decline.reason
 
 
+@pytest.mark.parametrize("content", [None, b"", b"other"])
+async def test_no_checkpoint_is_taken_of_damaged_state(
+    files: StreamingFiles, tmp_path: Path, content: bytes | None
+) -> None:
+    state = files.location / "state" / "0" / "1" / "1.delta"
+    state.unlink()
+    if content is not None:
+        state.write_bytes(content)
+    checkpoints, responder, _ = made()
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path))
+    assert "state/0/1" in (await responder.next()).reason
+    assert list((tmp_path / "chk-1" / TASK).iterdir()) == []
+
+
 async def test_a_task_that_was_restored_waits_for_its_queries(files: StreamingFiles, tmp_path: Path) -> None:
     former = QuerySnapshot(files.query.name, "id", "/l", None, "/p", 1)
     checkpoints, responder, _ = made(JobManagerTaskRestore(1, (former,)))
@@ -149,7 +171,7 @@ async def test_the_end_of_a_stopped_task_waits_for_its_savepoint(
     checkpoints.query_started(files.query)
     checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_TERMINATE))
     ack = await responder.next()
-    assert (stopper.drains, ack.notes) == ([True], ("by force",))
+    assert (stopper.drains, ack.notes, ack.drained) == ([True], ("by force",), False)
     end = asyncio.create_task(checkpoints.end())
     checkpoints.aborted(1)  # only the answer counts
     await asyncio.sleep(0)
@@ -184,3 +206,24 @@ async def test_queries_that_cannot_be_stopped_fail_the_stop(files: StreamingFile
     checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
     assert (await responder.next()).reason == "the driver is gone"
     assert await checkpoints.end() is StopOutcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (NotStoppedError("it has failed by itself"), StopOutcome.NOT_ASKED),
+        (DrainFailedError("streaming query counts has failed: ValueError"), StopOutcome.DRAIN_FAILED),
+        (SparkVehicleError("the driver is gone"), StopOutcome.FAILED),
+    ],
+)
+async def test_a_stop_that_failed_makes_no_savepoint_and_says_why(
+    files: StreamingFiles, tmp_path: Path, error: Exception, outcome: StopOutcome
+) -> None:
+    checkpoints, responder, _ = made(error=error)
+    checkpoints.query_started(files.query)
+    checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_TERMINATE))
+    decline = await responder.next()
+    assert isinstance(decline, DeclineCheckpoint)
+    assert decline.reason == str(error)
+    assert await checkpoints.end() is outcome
+    assert not list(tmp_path.glob("chk-1/*/*"))

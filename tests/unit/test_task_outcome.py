@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
@@ -9,7 +13,8 @@ from runtime.jobgraph.job_graph import JobKind
 from runtime.jobmaster.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor
 from runtime.jobmaster.execution_state import ExecutionState, FailureKind
 from runtime.spark.spec import ResourceLimits
-from runtime.taskexecutor.task_checkpoints import StopOutcome
+from runtime.taskexecutor.task import Task
+from runtime.taskexecutor.task_checkpoints import NotStoppedError, StopOutcome
 from runtime.taskexecutor.task_outcome import TaskOutcome
 
 ATTEMPT = ExecutionAttemptID("e" * 32)
@@ -98,3 +103,31 @@ def test_after_a_failed_stop_the_job_is_not_over_whatever_its_code_made_of_it() 
     assert state.state is ExecutionState.FAILED
     assert state.error is not None
     assert (state.error.kind, state.error.type) == (FailureKind.RUNTIME, "StopWithSavepointStoppingException")
+
+
+def test_after_a_failed_drain_the_failure_of_the_query_is_the_tasks() -> None:
+    heard = outcome(JobKind.SCRIPT)
+    heard.fail(FailureKind.USER_CODE, "StreamingQueryException", "streaming query q has failed: ValueError: poison")
+    heard.finish(())  # its code has gone on, and came to its end
+    state = heard.final_state(0, StopOutcome.DRAIN_FAILED, cancelled=False)
+    assert state.state is ExecutionState.FAILED
+    assert state.error is not None
+    assert (state.error.kind, "poison" in state.error.message) == (FailureKind.USER_CODE, True)
+
+
+async def test_a_stop_that_meets_the_end_of_its_task_waits_for_the_cause() -> None:
+    """The connection to the process is gone before what it had said last is read."""
+    heard = outcome()
+    task: Any = SimpleNamespace(_heard_all=asyncio.Event(), _outcome=heard, descriptor=heard._descriptor)
+    is_asked = asyncio.Event()
+
+    async def gone() -> None:
+        is_asked.set()
+        raise ConnectionResetError("gone")
+
+    asked = asyncio.create_task(Task._failed_queries(task, SimpleNamespace(failed_queries=gone)))  # type: ignore[arg-type]
+    await is_asked.wait()
+    heard.fail(FailureKind.USER_CODE, "ValueError", "no such column")
+    task._heard_all.set()
+    with pytest.raises(NotStoppedError, match=r"has failed: .*no such column"):
+        await asked

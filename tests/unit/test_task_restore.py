@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.messages import JobManagerTaskRestore
+from runtime.checkpoint import task_restore as module
+from runtime.checkpoint.errors import SavepointError, SnapshotLostError
+from runtime.checkpoint.messages import EarlierCheckpoint, JobManagerTaskRestore
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.snapshot import inspect_location, take_snapshot
 from runtime.checkpoint.task_restore import TaskRestore
-from tests.streaming_files import StreamingFiles, start
+from tests.streaming_files import StreamingFiles, start, write
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_the_live_files_are_used_where_they_are_not_behind(files: StreamingFiles
 
 def test_a_checkpoint_is_put_back_where_the_live_files_are_behind(files: StreamingFiles, tmp_path: Path) -> None:
     taken = snapshot(files)
-    (files.location / "commits" / "2").unlink()
+    files.delete(files.location / "commits" / "2")
     note = TaskRestore(tmp_path / "task", checkpoint(taken)).prepare(files.query)
     assert "goes on from checkpoint 7, batch 2: its checkpointLocation is at batch 1" in note
     assert inspect_location(files.query) == 2
@@ -84,6 +85,7 @@ def test_a_rollback_is_put_back_once_for_each_wish(files: StreamingFiles, tmp_pa
     renamed = replace(begun_from, rollback="c" * 32, new_query_id=True)
     TaskRestore(tmp_path / "task", renamed).prepare(files.query)
     assert json.loads((files.location / "metadata").read_text())["id"] != files.query_id
+    assert TaskRestore(tmp_path / "task", renamed).prepare(files.query) == "", "the new id is no damage"
 
 
 def test_what_was_restored_shares_no_file_with_the_savepoint(files: StreamingFiles, tmp_path: Path) -> None:
@@ -107,3 +109,121 @@ def test_a_query_of_another_name_does_not_begin_anew_unless_that_is_allowed(
     both = TaskRestore(tmp_path / "task", JobManagerTaskRestore(0, (taken,), "/s"))
     both.prepare(files.query)
     assert both.prepare(other) == "", "a query that is new in the job begins without state"
+
+
+def begun_elsewhere(files: StreamingFiles, tmp_path: Path, new_query_id: bool | None) -> tuple[str, str]:
+    """What is told of a query that begins from a snapshot in another place, and the id that it has there."""
+    restore = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one", new_query_id=new_query_id)
+    other = replace(files.query, location=str(tmp_path / "elsewhere" / "checkpoint"), sink=None)
+    told = TaskRestore(tmp_path / "task", restore).prepare(other)
+    return told, str(json.loads(Path(other.location, "metadata").read_text())["id"])
+
+
+@pytest.mark.parametrize(
+    ("new_query_id", "is_written_to", "renamed"),
+    [(None, False, False), (None, True, True), (False, True, False), (True, False, True)],
+)
+def test_a_query_that_begins_elsewhere_is_another_one_while_its_former_place_is_written_to(
+    files: StreamingFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new_query_id: bool | None,
+    is_written_to: bool,
+    renamed: bool,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(module, "may_be_written_to", lambda location: asked.append(location) or is_written_to)
+    told, query_id = begun_elsewhere(files, tmp_path, new_query_id)
+    assert (query_id != files.query_id) is renamed
+    assert told.endswith("under a new query id") is renamed
+    assert asked == ([str(files.location)] if new_query_id is None else [])
+
+
+def test_in_its_own_place_it_is_the_same_query_whoever_holds_the_lease(
+    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "may_be_written_to", lambda location: True)  # this attempt holds it itself
+    restore = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one", new_query_id=None)
+    TaskRestore(tmp_path / "task", restore).prepare(files.query)
+    assert json.loads((files.location / "metadata").read_text())["id"] == files.query_id
+
+
+def test_a_checkpoint_that_is_damaged_is_passed_over_for_an_earlier_one(files: StreamingFiles, tmp_path: Path) -> None:
+    earlier = snapshot(files, "chk-6")
+    files.run(1)
+    latest = snapshot(files)
+    (Path(latest.path) / "checkpoint" / "offsets" / "3").unlink()
+    write(files.location / "commits" / "3", "v1\n{}")  # not what the checkpoint has
+    restore = JobManagerTaskRestore(7, (latest,), earlier=(EarlierCheckpoint(6, (earlier,)),))
+    note = TaskRestore(tmp_path / "task", restore).prepare(files.query)
+    assert "goes on from checkpoint 6, batch 2: " in note
+    assert "commits/3 is not what it was" in note
+    assert "checkpoint 7 cannot be restored" in note
+    assert start(files.location, files.sink) == 2
+
+
+def test_a_query_begins_from_nothing_else_where_no_checkpoint_is_whole(files: StreamingFiles, tmp_path: Path) -> None:
+    taken = snapshot(files)
+    (Path(taken.path) / "files.json").write_text("{}")
+    (files.location / "offsets" / "2").unlink()
+    with pytest.raises(SnapshotLostError, match=r"neither from its own files nor from a checkpoint: .*offsets/2"):
+        TaskRestore(tmp_path / "task", checkpoint(taken)).prepare(files.query)
+
+
+def test_a_query_that_cannot_load_its_state_twice_goes_back_to_what_was_loaded(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    """Damage that nothing here knows of: the files look whole, and Spark refuses them."""
+    proven = snapshot(files, "chk-6")
+    files.run(1)
+    unproven = take_snapshot(files.query, tmp_path / "chk-7" / "counts", loaded=3)
+    assert (proven.is_proven, unproven.is_proven) == (True, False)
+    restore = JobManagerTaskRestore(7, (unproven,), earlier=(EarlierCheckpoint(6, (proven,)),))
+    error = "[STREAM_FAILED] Query terminated with exception: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error"
+
+    def attempt(message: str) -> tuple[str, str]:
+        task = TaskRestore(tmp_path / "task", restore)
+        note = task.prepare(files.query)
+        return note, task.failed(files.query, task.began_at(files.query), message)
+
+    assert attempt("[PYTHON_EXCEPTION] the user's own") == ("", "")
+    assert attempt("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] more memory") == ("", "")
+    assert "is tried once more" in attempt(error)[1], "it may have been a passing cause"
+    assert "its next start goes back" in attempt(error)[1]
+    note, _ = attempt("")
+    assert "goes on from checkpoint 6, batch 2: Spark could not load its state as of batch 3, 2 times in a row" in note
+    assert start(files.location, files.sink) == 2
+
+    task = TaskRestore(tmp_path / "task", restore)
+    began_at = task.began_at(files.query)
+    files.next_batch = 3
+    files.run(1)
+    assert task.failed(files.query, began_at, error) == "", "it had loaded its state, and gone on from it"
+
+
+def test_a_savepoint_is_put_back_once_more_where_the_live_files_are_damaged(
+    files: StreamingFiles, tmp_path: Path
+) -> None:
+    begun_from = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one")
+    TaskRestore(tmp_path / "task", begun_from).prepare(files.query)
+    resumed = StreamingFiles(files.root, query_id=files.query_id, next_batch=3)
+    resumed.run(1)
+    (files.location / "state" / "0" / "1" / "4.delta").write_bytes(b"")
+    note = TaskRestore(tmp_path / "task", begun_from).prepare(files.query)
+    assert "begins from batch 2 of /savepoints/one once more: " in note
+    assert start(files.location, files.sink) == 2
+
+
+def test_a_savepoint_that_is_put_back_once_more_gives_a_copy_an_id_of_its_own_again(
+    files: StreamingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The original may have ended since: the copy stays a query of its own."""
+    restore = JobManagerTaskRestore(0, (snapshot(files),), "/savepoints/one", new_query_id=None)
+    other = replace(files.query, location=str(tmp_path / "elsewhere" / "checkpoint"), sink=None)
+    monkeypatch.setattr(module, "may_be_written_to", lambda location: True)
+    TaskRestore(tmp_path / "task", restore).prepare(other)
+    (Path(other.location) / "offsets" / "2").unlink()
+    monkeypatch.setattr(module, "may_be_written_to", lambda location: False)
+    told = TaskRestore(tmp_path / "task", restore).prepare(other)
+    assert "once more" in told
+    assert json.loads(Path(other.location, "metadata").read_text())["id"] != files.query_id

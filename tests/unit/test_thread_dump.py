@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from runtime.spark import TaskProcess, ZygoteError
+from runtime.spark import SparkVehicleError, TaskProcess, ZygoteError
 from runtime.spark.control import Cancellation, TaskControl
 from runtime.spark.wire import BlockingChannel, encode
-from runtime.taskexecutor.diagnostics import DUMP_LIMIT, MetricsSampler, bounded_threads
-from runtime.threads import thread_stacks
+from runtime.taskexecutor import diagnostics
+from runtime.taskexecutor.diagnostics import DUMP_LIMIT, JvmRates, MetricsSampler, bounded_threads
+from runtime.threads import thread_stacks, thread_states
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -25,11 +28,11 @@ def standing() -> Iterator[str]:
 
     def stand_still() -> None:
         stands.set()
-        go_on.wait(60)
+        go_on.wait(PATIENCE_S)
 
     thread = threading.Thread(target=stand_still, name="stands")
     thread.start()
-    stands.wait(60)
+    stands.wait(PATIENCE_S)
     yield thread.name
     go_on.set()
     thread.join()
@@ -87,7 +90,7 @@ async def test_a_task_process_tells_its_threads_while_its_main_thread_is_busy(
     task, theirs = process
     _Control(BlockingChannel(theirs), Cancellation()).start()
     async with following(task) as told:
-        first, second = await asyncio.wait_for(asyncio.gather(task.thread_dump(), task.thread_dump()), 60)
+        first, second = await asyncio.wait_for(asyncio.gather(task.thread_dump(), task.thread_dump()), PATIENCE_S)
         assert "in stand_still" in dict(first)[standing]
         assert "in stand_still" in dict(second)[standing]
         assert told.empty(), "a dump is no message of the task's"
@@ -108,8 +111,8 @@ async def test_what_a_task_process_says_of_its_threads_is_not_trusted(
             {"type": "running"},
         ):
             theirs.sendall(encode(message))
-        assert await asyncio.wait_for(dump, 60) == [("b", "3")]
-        assert await asyncio.wait_for(told.get(), 60) == {"type": "running"}
+        assert await asyncio.wait_for(dump, PATIENCE_S) == [("b", "3")]
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) == {"type": "running"}
 
 
 async def test_a_dump_ends_with_its_process(process: tuple[TaskProcess, socket.socket]) -> None:
@@ -125,3 +128,70 @@ def test_what_a_process_takes_is_sampled_and_a_gone_spark_driver_takes_nothing()
     metrics = MetricsSampler(2**22 + 1).sample(3)
     assert min(metrics.memory_bytes, metrics.threads, metrics.open_files) > 0
     assert (metrics.spark_memory_bytes, metrics.spark_cpu_s, metrics.tasks) == (0, 0.0, 3)
+
+
+class Driver:
+    """Answers, or not; is gone after its last answer."""
+
+    def __init__(self, *answers: dict[str, int] | Exception | None) -> None:
+        self.answers = list(answers)
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.answers)
+
+    async def jvm_figures(self) -> dict[str, int] | None:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_the_jvms_figures_are_what_the_driver_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "JVM_INTERVAL_S", 0.0)
+    told = {"Memory.Heap.Used": 10, "GarbageCollector.All.Time": 30}
+    sampler = MetricsSampler(os.getpid())
+    assert sampler.sample(0).jvm == {}
+    await sampler.ask_jvm(cast(Any, Driver(told)))
+    found = sampler.sample(0).jvm
+    assert {name: found[name] for name in told} == told
+    assert 0 < found["FileDescriptor.Open"] <= found["FileDescriptor.Max"]
+    assert found["GarbageCollector.All.TimeMsPerSecond"] == 0
+    await sampler.ask_jvm(cast(Any, Driver(told, SparkVehicleError("it does not answer"))))
+    assert sampler.sample(0).jvm == {}, "what is not known any more is not told"
+    await sampler.ask_jvm(cast(Any, Driver(None, told)))
+    assert sampler.sample(0).jvm == {}, "somebody else's JVM is not asked again"
+
+
+def test_rates_of_the_jvm_are_those_of_the_last_minute() -> None:
+    rates = JvmRates(cores=4)
+    assert rates.rates(100.0, 8.0, {"All.Time": 500})["CPU.Load"] == 0
+    found = rates.rates(110.0, 28.0, {"All.Time": 600, "Threads.Count": 9})
+    assert found == {"CPU.Load": 0.5, "All.TimeMsPerSecond": 10.0}
+    found = rates.rates(165.0, 28.0, {"All.Time": 655})
+    assert found == {"CPU.Load": 0.0, "All.TimeMsPerSecond": 1.0}, "what is older than a minute does not count"
+
+
+def test_the_state_of_each_thread_is_the_kernels() -> None:
+    done, busy = threading.Event(), threading.Event()
+
+    def spin() -> None:
+        while not done.is_set():
+            busy.set()
+
+    waits = threading.Thread(target=done.wait, name="waits")
+    spins = threading.Thread(target=spin, name="spins")
+    for thread in (waits, spins):
+        thread.start()
+    assert busy.wait(PATIENCE_S)
+    try:
+        states = thread_states()
+        assert states["waits"] == "WAITING"
+        assert {"spins", "MainThread"} <= set(states)
+        assert states["MainThread"] == "RUNNABLE", "it is the one that looks"
+        shown = {thread.name: thread.state for thread in bounded_threads(thread_stacks(), states)}
+        assert shown["waits"] == "WAITING"
+    finally:
+        done.set()
+        for thread in (waits, spins):
+            thread.join()

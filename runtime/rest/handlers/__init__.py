@@ -12,6 +12,7 @@ from runtime.rest.handlers import (
     processes,
     savepoints,
     submission,
+    switched_off,
     task_managers,
     vertices,
 )
@@ -29,4 +30,5 @@ ROUTES: tuple[RestRoute, ...] = (
     *applications.ROUTES,
     *task_managers.ROUTES,
     *submission.ROUTES,
+    *switched_off.ROUTES,
 )

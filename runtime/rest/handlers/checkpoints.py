@@ -74,7 +74,7 @@ ROUTES = (
         f"{_CHECKPOINTS}/config",
         get_config,
         "How a job is checkpointed",
-        result={"mode": str, "interval": int, "timeout": int, "min_pause": int, "externalization": dict},
+        result=forms.CHECKPOINT_CONFIG,
     ),
     RestRoute(
         "GET",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from conf.options import RestOptions
+from runtime.gateways.diagnostics import ThreadDump, ThreadInfo
 from runtime.rest.log_files import MAIN_LOG, STDOUT, OpenLog, list_logs
 from runtime.rest.messages import cluster as messages
 from runtime.rest.messages import forms
@@ -27,7 +29,7 @@ from runtime.rest.routing import (
     number_of,
     to_json,
 )
-from runtime.threads import thread_stacks
+from runtime.threads import thread_stacks, thread_states
 
 
 async def get_dashboard_configuration(rest: Rest, request: Request) -> Response:
@@ -63,7 +65,9 @@ async def get_environment(rest: Rest, request: Request) -> Response:
 
 
 async def get_thread_dump(rest: Rest, request: Request) -> Response:
-    return answer(messages.thread_dump(thread_stacks()))
+    states = thread_states()
+    threads = tuple(ThreadInfo(name, stack, states.get(name, "")) for name, stack in thread_stacks())
+    return answer(messages.thread_dump(ThreadDump(os.getpid(), threads)))
 
 
 async def get_logs(rest: Rest, request: Request) -> Response:
@@ -95,10 +99,6 @@ async def _send_log(rest: Rest, name: str, offset: int = 0) -> Response:
             log.close()
 
     return StreamingResponse(pieces(), media_type=TEXT, headers={LOG_SIZE: str(log.size)})
-
-
-async def get_no_profiles(rest: Rest, request: Request) -> Response:
-    return answer({"profilingList": []})
 
 
 async def get_data_sets(rest: Rest, request: Request) -> Response:
@@ -152,5 +152,4 @@ ROUTES = (
         "Where the threads of the web endpoint are",
         result=forms.THREADS,
     ),
-    RestRoute("GET", "/jobmanager/profiler", get_no_profiles, "Profiles: none", result=forms.PROFILES),
 )

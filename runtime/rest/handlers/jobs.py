@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from runtime.gateways.errors import JobAlreadyTerminatedError, JobNotFoundError
 from runtime.jobmaster.archived_execution_graph import JobDetails
+from runtime.jobmaster.execution_state import JobStatus
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import forms
@@ -90,12 +94,27 @@ async def get_environment(rest: Rest, request: Request) -> Response:
     return answer(cluster_messages.environment())
 
 
+async def get_log_url(rest: Rest, request: Request) -> Response:
+    return answer({"url": f"{rest.url}/#/masters/logs"})
+
+
+async def get_task_manager_log_url(rest: Rest, request: Request) -> Response:
+    return answer({"url": f"{rest.url}/#/taskmanagers/{quote(request.path_params['taskmanagerid'], safe='')}/logs"})
+
+
 async def cancel(rest: Rest, request: Request) -> Response:
-    """Begin to cancel; the state is asked for afterwards."""
+    """Begin to cancel; the state is asked for afterwards. As in Flink a CANCELED job may be cancelled again."""
     job_id = job_id_of(request)
     rest.snapshots.forget()
     try:
         await rest.backend.cancel(job_id)
+    except JobNotFoundError as error:
+        raise RestError(404, f"Job could not be found: {error}") from error
+    except JobAlreadyTerminatedError as error:
+        status = (await rest.backend.job(job_id)).status
+        if status is not JobStatus.CANCELED:
+            reason = f"the job has already reached another terminal state ({status.value})"
+            raise RestError(409, f"Job cancellation failed because {reason}: {error}") from error
     finally:
         rest.snapshots.forget()  # also what was asked for while the cancellation was under way
     return answer({}, 202)
@@ -103,9 +122,19 @@ async def cancel(rest: Rest, request: Request) -> Response:
 
 async def patch_job(rest: Rest, request: Request) -> Response:
     mode = request.query_params.get("mode", "cancel")
+    if mode == "stop":
+        return await refuse_stop(rest, request)
     if mode != "cancel":
         raise RestError(400, f"mode must be cancel, not {mode[:40]!r}")
     return await cancel(rest, request)
+
+
+async def refuse_stop(rest: Rest, request: Request) -> Response:
+    raise RestError(
+        308,
+        'The termination mode "stop" has been removed. For an ungraceful shutdown, please use "cancel" instead. For a '
+        'graceful shutdown, please use "jobs/:jobId/stop" instead.',
+    )
 
 
 _JOB = "/jobs/{jobid}"
@@ -127,6 +156,7 @@ ROUTES = (
         "Begin to cancel a job",
         status=202,
         query=(Parameter("mode", "how the job is ended", ("cancel",)),),
+        also=(308,),
     ),
     RestRoute("GET", f"{_JOB}/yarn-cancel", cancel, "Begin to cancel a job, as Flink's page does", status=202),
     RestRoute("GET", f"{_JOB}/plan", get_plan, "The tasks of a job and what they read", result={"plan": forms.PLAN}),
@@ -156,6 +186,20 @@ ROUTES = (
     ),
     RestRoute(
         "GET", f"{_JOB}/jobmanager/config", get_configuration, "The cluster's configuration", result=forms.SETTINGS
+    ),
+    RestRoute(
+        "GET",
+        f"{_JOB}/jobmanager/log-url",
+        get_log_url,
+        "Where the web page shows the logs of the control plane",
+        result={"url": str},
+    ),
+    RestRoute(
+        "GET",
+        _JOB + "/taskmanagers/{taskmanagerid}/log-url",
+        get_task_manager_log_url,
+        "Where the web page shows the logs of a TaskExecutor",
+        result={"url": str},
     ),
     RestRoute(
         "GET",

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.messages import CheckpointTrigger, OperationState, SnapshotType
+from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import JobID, TriggerID
 from runtime.rest.errors import RestError, status_of
 from runtime.rest.messages import checkpoints as messages
@@ -85,8 +86,11 @@ def _trigger_id(text: str | None) -> TriggerID:
 async def _begin(rest: Rest, request: Request, kind: SnapshotType, given: Mapping[str, Any], target: Any) -> Response:
     directory = str(await asyncio.to_thread(directory_of, rest.configuration, target)) if target else ""
     trigger = CheckpointTrigger(_trigger_id(given.get("triggerId")), kind, directory)
+    job_id = job_id_of(request)
     try:
-        await rest.operations.begin(rest.backend, job_id_of(request), trigger)
+        await rest.operations.begin(rest.backend, job_id, trigger)
+    except JobNotFoundError as error:
+        raise RestError(404, f"Could not find Flink job ({job_id}): {error}") from error
     finally:
         rest.snapshots.forget()
     return answer(messages.triggered(trigger.trigger_id), 202)
@@ -94,7 +98,7 @@ async def _begin(rest: Rest, request: Request, kind: SnapshotType, given: Mappin
 
 async def trigger_savepoint(rest: Rest, request: Request) -> Response:
     given = await _body(request, _SAVEPOINT)
-    kind = SnapshotType.SAVEPOINT_SUSPEND if given.get("cancel-job") else SnapshotType.SAVEPOINT
+    kind = SnapshotType.SAVEPOINT_CANCEL if given.get("cancel-job") else SnapshotType.SAVEPOINT
     return await _begin(rest, request, kind, given, given.get("target-directory"))
 
 

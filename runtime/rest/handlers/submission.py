@@ -33,7 +33,7 @@ from runtime.rest.uploads import FILE, LIBRARIES, LIBRARY_FIELDS, form_of, kept_
 HOW_TO_SUBMIT = (
     "this cluster runs PySpark, not Flink jobs: submit a script with `understudy job run FILE` or POST /v1/scripts"
 )
-_TEXTS = ("name", "arg", "job-id", "priority", "savepoint", "allow-non-restored-state")
+_TEXTS = ("name", "arg", "job-id", "priority", "savepoint", "allow-non-restored-state", "new-query-id")
 _TEXT = {"type": "string"}
 _SCRIPT = {
     "type": "object",
@@ -126,6 +126,9 @@ async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSetti
     given, allows = form.get("savepoint"), form.get("allow-non-restored-state", "false")
     if allows not in ("true", "false"):
         raise RestError(400, "allow-non-restored-state must be true or false")
+    new_ids = form.get("new-query-id")
+    if new_ids not in (None, "true", "false"):
+        raise RestError(400, "new-query-id must be true or false, or left out")
     if not isinstance(given, str) or not given:
         return None
     path = await asyncio.to_thread(directory_of, rest.configuration, given)
@@ -133,7 +136,7 @@ async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSetti
         await asyncio.to_thread(read_savepoint, path)
     except SavepointError as error:
         raise RestError(400, str(error)) from None
-    return SavepointRestoreSettings(str(path), allows == "true")
+    return SavepointRestoreSettings(str(path), allows == "true", None if new_ids is None else new_ids == "true")
 
 
 def _graph(form: FormData, script: JobFile) -> JobGraph:

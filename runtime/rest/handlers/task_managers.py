@@ -13,7 +13,6 @@ from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import forms
 from runtime.rest.messages import task_managers as messages
-from runtime.rest.messages.common import NO_TIME
 from runtime.rest.routing import (
     LOG_SIZE,
     MOST_OFFSET,
@@ -59,7 +58,7 @@ async def get_task_manager(rest: Rest, request: Request) -> Response:
 
 async def get_logs(rest: Rest, request: Request) -> Response:
     logs = await rest.backend.task_manager_logs(resource_id_of(request))
-    return answer(cluster_messages.logs((log.name, log.size, NO_TIME) for log in logs))
+    return answer(cluster_messages.logs((log.name, log.size, log.mtime_ms) for log in logs))
 
 
 async def get_log_file(rest: Rest, request: Request) -> Response:
@@ -89,7 +88,7 @@ async def _fetch(rest: Rest, request: Request, name: str) -> Response:
 
 async def get_thread_dump(rest: Rest, request: Request) -> Response:
     dump = await rest.backend.task_manager_threads(resource_id_of(request))
-    return answer(cluster_messages.thread_dump((thread.name, thread.stack) for thread in dump.threads))
+    return answer(cluster_messages.thread_dump(dump))
 
 
 async def get_flame_graph(rest: Rest, request: Request) -> Response:
@@ -105,11 +104,6 @@ async def get_flame_graph(rest: Rest, request: Request) -> Response:
     async with rest.fetching:
         found = await rest.backend.task_manager_profile(resource_id, samples, interval_ms, attempt_id)
     return answer(messages.profile(found, now_ms()))
-
-
-async def get_no_profiles(rest: Rest, request: Request) -> Response:
-    await rest.backend.task_manager(resource_id_of(request))
-    return answer({"profilingList": []})
 
 
 _ONE = "/taskmanagers/{taskmanagerid}"
@@ -158,5 +152,4 @@ ROUTES = (
             ),
         ),
     ),
-    RestRoute("GET", f"{_ONE}/profiler", get_no_profiles, "Profiles: none", result=forms.PROFILES),
 )

@@ -12,6 +12,8 @@ from runtime.rest.messages import vertices as messages
 from runtime.rest.messages.common import subtask
 from runtime.rest.routing import Parameter, Rest, RestRoute, answer, now_ms
 
+FLAME_GRAPHS = ("full", "on_cpu", "off_cpu")
+
 
 async def get_vertex(rest: Rest, request: Request) -> Response:
     return answer(messages.vertex(await rest.task(request), now_ms()))
@@ -39,6 +41,9 @@ async def get_back_pressure(rest: Rest, request: Request) -> Response:
 
 
 async def get_flame_graph(rest: Rest, request: Request) -> Response:
+    kind = request.query_params.get("type", FLAME_GRAPHS[0])
+    if kind.lower() not in FLAME_GRAPHS:
+        raise RestError(400, f"type must be one of {', '.join(FLAME_GRAPHS)}, not {kind[:40]!r}")
     return answer(messages.flame_graph(await rest.task(request)))
 
 
@@ -108,7 +113,7 @@ ROUTES = (
         f"{_VERTEX}/flamegraph",
         get_flame_graph,
         "Samples of a task's threads: none",
-        query=(Parameter("type", "which threads", ("full", "on_cpu", "off_cpu")),),
+        query=(Parameter("type", "which threads", FLAME_GRAPHS),),
         result={"endTimestamp": int},
     ),
     RestRoute("GET", f"{_VERTEX}/watermarks", get_watermarks, "Watermarks of a task: none", result=[dict]),
@@ -126,6 +131,6 @@ ROUTES = (
         f"{_ATTEMPT}/accumulators",
         get_attempt_accumulators,
         "Accumulators of an attempt: none",
-        result={"subtask": int, "attempt": int, "user-accumulators": [dict]},
+        result={"subtask": int, "attempt": int, "id": str, "user-accumulators": [dict]},
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
@@ -30,6 +31,7 @@ _TYPES = {
     SnapshotType.SAVEPOINT: "SAVEPOINT",
     SnapshotType.SAVEPOINT_SUSPEND: "SYNC_SAVEPOINT",
     SnapshotType.SAVEPOINT_TERMINATE: "SYNC_SAVEPOINT",
+    SnapshotType.SAVEPOINT_CANCEL: "SAVEPOINT",
 }
 _NOTHING_IN_FLIGHT = dict.fromkeys(("alignment_buffered", "processed_data", "persisted_data"), 0)
 
@@ -85,7 +87,7 @@ def checkpoint(stats: CheckpointStats) -> Json:
         "tasks": {part.task_key: _task(stats, part) for part in stats.tasks},
     }
     if stats.status is CheckpointStatsStatus.COMPLETED:
-        told |= {"external_path": stats.external_path, "discarded": stats.discarded}
+        told |= {"external_path": uri_of(stats.external_path), "discarded": stats.discarded}
     elif stats.status is CheckpointStatsStatus.FAILED:
         told["failure_timestamp"] = NO_TIME if stats.failure_timestamp is None else stats.failure_timestamp
         told["failure_message"] = stats.failure_message
@@ -184,6 +186,9 @@ def config(settings: CheckpointCoordinatorConfiguration, state_backend: str) -> 
         "aligned_checkpoint_timeout": 0,
         "checkpoints_after_tasks_finish": True,
         "state_changelog_enabled": False,
+        # As Flink has them while its changelog is off.
+        "changelog_periodic_materialization_interval": 600_000,
+        "changelog_storage": "memory",
     }
 
 
@@ -204,19 +209,24 @@ def completed(operation: Json) -> Json:
 
 def savepoint(status: OperationStatus) -> Json:
     """GET /jobs/:jobid/savepoints/:triggerid (Flink's `SavepointInfo`)."""
-    return _operation(status, {"location": status.path})
+    return _operation(status, {"location": uri_of(status.path)})
 
 
 def triggered_checkpoint(status: OperationStatus) -> Json:
     """GET /jobs/:jobid/checkpoints/:triggerid (Flink's `CheckpointInfo`)."""
-    return _operation(status, {"checkpointId": status.checkpoint_id})
+    return _operation(status, {"checkpointId": status.checkpoint_id}, "failureCause")
 
 
-def failure(kind: str, message: str) -> Json:
-    """Why an operation failed, in the form that Flink's client reads."""
+def uri_of(path: str) -> str:
+    """The URI of an absolute path, as Flink spells it (``file:/data/savepoint-1``); whatever else is left alone."""
+    return f"file:{quote(path)}" if path.startswith("/") else path
+
+
+def failure(kind: str, message: str, name: str = "failure-cause") -> Json:
+    """Why an operation failed, in the form that Flink's client reads; *name* is what Flink calls it there."""
     trace = f"{kind}: {message}"
     return {
-        "failure-cause": {
+        name: {
             "class": kind,
             "stack-trace": trace,
             "serialized-throwable": serialized_throwable(kind, message, trace),
@@ -224,12 +234,13 @@ def failure(kind: str, message: str) -> Json:
     }
 
 
-def _operation(status: OperationStatus, good: Json) -> Json:
+def _operation(status: OperationStatus, good: Json, failed: str = "failure-cause") -> Json:
     if status.state is OperationState.IN_PROGRESS:
         return in_progress()
     if status.state is OperationState.FAILED:
-        return completed(failure("CheckpointException", status.error))
-    return completed({**good, "notes": list(status.notes)} if status.notes else good)
+        return completed(failure("CheckpointException", status.error, failed))
+    more: Json = {"notes": list(status.notes)} if status.notes else {}
+    return completed({**good, **more} if status.drained else {**good, **more, "drained": False})
 
 
 def _checkpoint(stats: CheckpointStats | None) -> Json | None:
@@ -243,7 +254,7 @@ def _restored(restored: RestoredCheckpointStats | None) -> Json | None:
         "id": restored.id,
         "restore_timestamp": restored.restore_timestamp,
         "is_savepoint": restored.is_savepoint,
-        "external_path": restored.external_path,
+        "external_path": uri_of(restored.external_path),
     }
 
 

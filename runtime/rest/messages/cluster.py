@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 import runtime
+from runtime.gateways.diagnostics import ThreadDump
 from runtime.gateways.messages import ClusterOverview, ClusterStatus
 from runtime.ha.model import LeaderInformation
 from runtime.rest.messages.common import NO_TIME, Json
@@ -85,16 +86,22 @@ def environment() -> Json:
 
 
 def logs(files: Iterable[tuple[str, int, int]]) -> Json:
-    """GET .../logs; each file's name, size in bytes and time of the last change in milliseconds (-1: not known)."""
+    """GET .../logs; each file's name, size in bytes and time of the last change in milliseconds since the epoch."""
     return {"logs": [{"name": name, "size": size, "mtime": mtime} for name, size, mtime in files]}
 
 
-def thread_dump(threads: Iterable[tuple[str, str]]) -> Json:
-    """GET .../thread-dump; each thread's name and where it is."""
+def thread_dump(dump: ThreadDump) -> Json:
+    """GET .../thread-dump (Flink's `ThreadDumpInfo`); ``pid`` and ``state`` are ours alone."""
     return {
+        "pid": dump.pid,
         "threadInfos": [
-            {"threadName": name, "stringifiedThreadInfo": f'"{name}"\n{stack}\n'} for name, stack in threads
-        ]
+            {
+                "threadName": thread.name,
+                "stringifiedThreadInfo": f'"{thread.name}" {thread.state}'.rstrip() + f"\n{thread.stack}\n",
+                "state": thread.state,
+            }
+            for thread in dump.threads
+        ],
     }
 
 

@@ -28,6 +28,8 @@ IO_METRICS: Mapping[str, Any] = {
 }
 """Flink's `IOMetricsInfo`: Spark's rows are not counted for a task, which the flags say."""
 
+PASSED = ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING")
+"""The states of Flink's whose durations it tells (`StatusDurationUtils`)."""
 COUNTED = (
     "read-bytes",
     "write-bytes",
@@ -71,14 +73,11 @@ def place(attempt: AttemptInfo) -> str:
 
 
 def status_durations(attempt: AttemptInfo, now: int) -> dict[str, int]:
-    """How long the attempt was in each of the states that it entered and that are no end."""
+    """How long the attempt was in each of Flink's states that are no end; -1 of those that it did not enter."""
     entered = sorted(attempt.timestamps.items(), key=lambda item: item[1])
     leaves = [at for _, at in entered[1:]] + [now]
-    return {
-        state: max(left - at, 0)
-        for (state, at), left in zip(entered, leaves, strict=True)
-        if not ExecutionState(state).is_terminal
-    }
+    spent = {state: max(left - at, 0) for (state, at), left in zip(entered, leaves, strict=True)}
+    return {state: spent.get(state, NO_TIME) for state in PASSED}
 
 
 def subtask(attempt: AttemptInfo, now: int) -> Json:
@@ -104,9 +103,7 @@ def aggregated(task: TaskInfo, now: int) -> Json:
     durations = status_durations(task.attempts[-1], now)
     return {
         "metrics": {name: _summary(0) for name in COUNTED},
-        "status-duration": {
-            state.value: _summary(durations.get(state.value, 0)) for state in ExecutionState if not state.is_terminal
-        },
+        "status-duration": {state: _summary(max(spent, 0)) for state, spent in durations.items()},
     }
 
 

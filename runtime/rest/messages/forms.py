@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.jobmaster.execution_state import ExecutionState, JobStatus
+from runtime.rest.messages.common import PASSED
 
 Form = Any
 
@@ -49,7 +50,7 @@ SPAN = {"start-time": int, "end-time": int, "duration": int}
 QUANTILES = dict.fromkeys(("p25", "min", "avg", "median", "max", "sum", "p95", "p75"), int)
 AGGREGATED = {
     "metrics": {name: QUANTILES for name in METRICS if not name.endswith("-complete")},
-    "status-duration": dict.fromkeys(("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING"), QUANTILES),
+    "status-duration": dict.fromkeys(PASSED, QUANTILES),
 }
 PLAN = {"jid": str, "name": str, "type": str, "nodes": [dict]}
 NODE = {"id": str, "parallelism": int, "operator": str, "operator_strategy": str, "description": str}
@@ -57,6 +58,8 @@ INPUT = {"num": int, "id": str, "ship_strategy": str, "exchange": str}
 LINE = {
     "jid": str,
     "name": str,
+    "jobType": str,
+    "schedulerType": str,
     **SPAN,
     "state": str,
     "last-modification": int,
@@ -100,7 +103,7 @@ SUBTASK = {
     **SPAN,
     "metrics": METRICS,
     "taskmanager-id": str,
-    "status-duration": dict,
+    "status-duration": dict.fromkeys(PASSED, int),
     "start_time": int,
 }
 VERTEX = {
@@ -219,6 +222,13 @@ SUMMARY_OF_TASK = {
     "alignment": dict.fromkeys(("buffered", "processed", "persisted", "duration"), SUMMARY),
 }
 CHECKPOINT_TASK_DETAILS = {**CHECKPOINT_OF_TASK, "summary": SUMMARY_OF_TASK, "subtasks": [dict]}
+CHECKPOINT_CONFIG = {
+    **dict.fromkeys(("mode", "state_backend", "checkpoint_storage", "changelog_storage"), str),
+    **dict.fromkeys(("interval", "timeout", "min_pause", "max_concurrent", "tolerable_failed_checkpoints"), int),
+    **dict.fromkeys(("aligned_checkpoint_timeout", "changelog_periodic_materialization_interval"), int),
+    **dict.fromkeys(("unaligned_checkpoints", "checkpoints_after_tasks_finish", "state_changelog_enabled"), bool),
+    "externalization": {"enabled": bool, "delete_on_cancellation": bool},
+}
 FEATURES = dict.fromkeys(("web-submit", "web-cancel", "web-rescale", "web-history"), bool)
 CONFIG = {
     "refresh-interval": int,
@@ -248,5 +258,4 @@ ENVIRONMENT = {"jvm": {"version": str, "arch": str, "options": [str]}, "classpat
 SETTINGS = [{"key": str, "value": str}]
 METRIC_IDS = [{"id": str}]
 """Of metrics by their ids; with their values where they were asked for."""
-PROFILES = {"profilingList": [dict]}
 SUBMITTED = {"jobid": str, "jobUrl": str}

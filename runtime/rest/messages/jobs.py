@@ -15,6 +15,8 @@ from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.rest.messages.common import IO_METRICS, NO_TIME, Json, count_states, duration, ended, place, started
 from runtime.rest.messages.serialized_throwable import serialized_throwable
 
+SCHEDULER = "Default"
+"""Flink's `SchedulerType` of a scheduler that gives a job the slots that it asks for, or none."""
 MAX_EXCEPTIONS = 20
 """Failures that `exceptions` shows when nobody asks for another number (Flink's default)."""
 
@@ -30,12 +32,14 @@ def overview(jobs: Iterable[JobDetails], now: int) -> Json:
 
 
 def details(job: JobDetails, now: int) -> Json:
-    """Flink's `JobDetails`. Whether a job streams is in its attempts, not here, so ``jobType`` is left out."""
+    """Flink's `JobDetails`."""
     end = NO_TIME if job.end_ms is None else job.end_ms
     tasks = {state.value.lower(): job.tasks_per_state.get(state.value, 0) for state in ExecutionState}
     return {
         "jid": job.job_id,
         "name": job.name,
+        "jobType": job_type(job),
+        "schedulerType": SCHEDULER,
         "start-time": job.start_ms,
         "end-time": end,
         "duration": duration(job.start_ms, end, now),
@@ -46,10 +50,9 @@ def details(job: JobDetails, now: int) -> Json:
     }
 
 
-def job_type(job: ArchivedExecutionGraph) -> str:
+def job_type(job: ArchivedExecutionGraph | JobDetails) -> str:
     """``STREAMING`` once a streaming query was seen in it, ``BATCH`` otherwise."""
-    streams = any(attempt.queries for task in job.tasks for attempt in task.attempts)
-    return "STREAMING" if streams else "BATCH"
+    return "STREAMING" if job.streams else "BATCH"
 
 
 def job(graph: ArchivedExecutionGraph, now: int) -> Json:
@@ -62,7 +65,7 @@ def job(graph: ArchivedExecutionGraph, now: int) -> Json:
         "isStoppable": False,
         "state": graph.status.value,
         "job-type": job_type(graph),
-        "schedulerType": "Default",
+        "schedulerType": SCHEDULER,
         "start-time": graph.start_ms,
         "end-time": end,
         "duration": duration(graph.start_ms, end, now),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runtime.gateways.diagnostics import TaskManagerMetrics
@@ -12,6 +12,22 @@ from runtime.rest.messages.common import Json
 from runtime.stack_samples import FlameNode, StackProfile, flame_graph
 
 _MB = 1 << 20
+JVM_MEMORY = {
+    "heapUsed": "Heap.Used",
+    "heapCommitted": "Heap.Committed",
+    "heapMax": "Heap.Max",
+    "nonHeapUsed": "NonHeap.Used",
+    "nonHeapCommitted": "NonHeap.Committed",
+    "nonHeapMax": "NonHeap.Max",
+    "directCount": "Direct.Count",
+    "directUsed": "Direct.MemoryUsed",
+    "directMax": "Direct.TotalCapacity",
+    "mappedCount": "Mapped.Count",
+    "mappedUsed": "Mapped.MemoryUsed",
+    "mappedMax": "Mapped.TotalCapacity",
+}
+"""Fields of Flink's `TaskManagerMetricsInfo`, by the metrics below ``Status.JVM.Memory`` that they are read from."""
+_COLLECTOR = re.compile(r"GarbageCollector\.(.+)\.Count")
 _LOCAL = re.compile(r"local\[(\d+)")
 
 
@@ -97,6 +113,10 @@ def details(info: TaskManagerInfo, machine: Machine) -> Json:
             {"jobId": job_id, "resource": _resource(registration, 1, machine), "assignedTasks": 1} for job_id in taken
         ],
         "metrics": _metrics(registration, info.metrics),
+        "resident-memory": {
+            "task-executor": 0 if info.metrics is None else info.metrics.memory_bytes,
+            "spark": 0 if info.metrics is None else info.metrics.spark_memory_bytes,
+        },
         "process": {
             "pid": registration.pid,
             "spark-pid": registration.spark_pid,
@@ -107,33 +127,24 @@ def details(info: TaskManagerInfo, machine: Machine) -> Json:
 
 
 def _metrics(registration: TaskExecutorRegistration, metrics: TaskManagerMetrics | None) -> Json:
-    """Flink's `TaskManagerMetricsInfo`; the heap is the Spark driver's resident memory, the rest the process's own."""
-    used = 0 if metrics is None else metrics.spark_memory_bytes
-    own = 0 if metrics is None else metrics.memory_bytes
-    zeros = (
-        "directCount",
-        "directUsed",
-        "directMax",
-        "mappedCount",
-        "mappedUsed",
-        "mappedMax",
-        "nettyShuffleMemorySegmentsAvailable",
-        "nettyShuffleMemorySegmentsUsed",
-        "nettyShuffleMemorySegmentsTotal",
-        "nettyShuffleMemoryAvailable",
-        "nettyShuffleMemoryUsed",
-        "nettyShuffleMemoryTotal",
-    )
-    return {
-        "heapUsed": used,
-        "heapCommitted": used,
-        "heapMax": registration.memory_bytes,
-        "nonHeapUsed": own,
-        "nonHeapCommitted": own,
-        "nonHeapMax": -1,
-        **dict.fromkeys(zeros, 0),
-        "garbageCollectors": [],
-    }
+    """Flink's `TaskManagerMetricsInfo`, of the Spark driver's JVM; 0 is used of what is not known."""
+    jvm = {} if metrics is None else metrics.jvm
+    told = {name: jvm.get(f"Memory.{path}", 0) for name, path in JVM_MEMORY.items()}
+    if not jvm:
+        told["heapMax"] = registration.memory_bytes
+    netty = (f"nettyShuffleMemory{what}" for what in ("Available", "Used", "Total"))
+    segments = (f"nettyShuffleMemorySegments{what}" for what in ("Available", "Used", "Total"))
+    return {**told, **dict.fromkeys((*segments, *netty), 0), "garbageCollectors": _collectors(jvm)}
+
+
+def _collectors(jvm: Mapping[str, int | float]) -> list[Json]:
+    """What each garbage collector did, and all together."""
+    names = (_COLLECTOR.fullmatch(name) for name in jvm)
+    return [
+        {"name": match[1], "count": jvm[match[0]], "time": jvm[f"GarbageCollector.{match[1]}.Time"]}
+        for match in names
+        if match is not None
+    ]
 
 
 def profile(found: StackProfile, at_ms: int) -> Json:

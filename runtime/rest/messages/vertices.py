@@ -99,7 +99,7 @@ def subtask_accumulators(task: TaskInfo) -> Json:
 
 def attempt_accumulators(attempt: AttemptInfo) -> Json:
     """GET /jobs/:jobid/vertices/:vertexid/subtasks/:subtaskindex/attempts/:attempt/accumulators."""
-    return {"subtask": 0, "attempt": attempt.number, "subtask-accumulators": [], "user-accumulators": []}
+    return {"subtask": 0, "attempt": attempt.number, "id": attempt.attempt_id, "user-accumulators": []}
 
 
 def back_pressure(stats: OperatorBackPressureStats | None, now: int) -> Json:

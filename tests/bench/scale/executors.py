@@ -10,7 +10,7 @@ from typing import Any
 
 import runtime
 from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import Ask, FencingToken, RpcGateway, rpc, rpc_sync
+from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync
 from actors.rpc.service import RpcService
 from runtime.environment.context import ComponentContext
 from runtime.gateways.diagnostics import TaskManagerMetrics
@@ -81,7 +81,6 @@ class LightTaskExecutor(RpcEndpoint, TaskExecutorGateway):
         job_id: JobID,
         allocation_id: AllocationID,
         job_master: LeaderAddress,
-        resource_manager: FencingToken,
     ) -> None:
         self.slots.allocate(slot_id, job_id, allocation_id)
 

@@ -83,7 +83,7 @@ class NoOpJobMaster(LeaderEndpoint, JobMasterGateway):
     ) -> None:
         super().__init__(service, job_master(job_id), ha.leader_election(job_master(job_id)), receptionist)
         self._job_id, self._ha, self._let_end = job_id, ha, let_end
-        self._dispatcher = LeaderFollower(service, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
+        self._dispatcher = LeaderFollower(self, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
         self._began_ms = time.time_ns() // 1_000_000
 
     async def lead(self, term: LeaderTerm) -> None:

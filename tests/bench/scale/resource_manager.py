@@ -7,16 +7,18 @@ import time
 from collections.abc import Awaitable, Callable
 
 from actors.rpc.endpoint import FencedRpcEndpoint
+from actors.rpc.fencing import Leadership
 from actors.rpc.gateway import FencingToken, rpc_sync
 from actors.rpc.service import RpcService
 from conf.options import HeartbeatOptions
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.messages import LeaderAddress, ResourceOverview
 from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.ha.model import RESOURCE_MANAGER
+from runtime.ha.model import RESOURCE_MANAGER, job_master
 from runtime.ids import AllocationID, JobID
 from runtime.leaders import LeaderFollower
 from runtime.resourcemanager.slots import SlotRequest
+from tests.acting import ActingEndpoint
 from tests.bench.scale.executors import SLOTS, ExecutorsGateway
 from tests.bench.scale.growth import Figures, growth
 from tests.bench.scale.stubs import refuses_the_rest
@@ -51,7 +53,12 @@ class _Measuring:
     """One ResourceManager, and the TaskExecutors so far."""
 
     def __init__(
-        self, cluster: Surroundings, manager: Component, gateway: ResourceManagerGateway, executors: list[Component]
+        self,
+        cluster: Surroundings,
+        manager: Component,
+        gateway: ResourceManagerGateway,
+        executors: list[Component],
+        job_id: JobID,
     ) -> None:
         self._manager = manager
         self._gateway = gateway
@@ -59,7 +66,7 @@ class _Measuring:
             cluster.service.gateway(one.actor.address, ExecutorsGateway, timeout_s=PATIENCE_S) for one in executors
         ]
         self._interval_s = cluster.context.configuration.get(HeartbeatOptions.INTERVAL)
-        self._job_id = JobID.random()
+        self._job_id = job_id
         self._taker = SlotTaker(cluster.service)
         self._cluster = cluster
         self.size = 0
@@ -165,9 +172,11 @@ async def measure(cluster: Surroundings, sizes: list[int]) -> Figures:
     executors = [
         await cluster.host(f"executors-{number}", "tests.bench.scale.executors:create") for number in range(PROCESSES)
     ]
-    follower = LeaderFollower(cluster.service, cluster.ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
+    job_id = JobID.random()
+    leader = ActingEndpoint(cluster.service, "leader", Leadership(job_master(job_id), TOKEN.epoch, TOKEN.session))
+    follower = LeaderFollower(leader, cluster.ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
     await follower.start()
-    measuring = _Measuring(cluster, manager, await follower.get(), executors)
+    measuring = _Measuring(cluster, manager, await follower.get(), executors, job_id)
     await measuring.start()
     empty_bytes, registered_s = manager.resident_bytes(), 0.0
     for size in sizes:

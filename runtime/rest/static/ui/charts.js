@@ -62,7 +62,8 @@ export function chart(title, lines, format, above = ceiling) {
       ),
       s("text", { class: "tick", x: ROOM.left, y: y(top) - 3 }, format(top)),
       s("text", { class: "tick", x: ROOM.left, y: HEIGHT - 5 }, time(start)),
-      s("text", { class: "tick", x: WIDTH - ROOM.right, y: HEIGHT - 5, "text-anchor": "end" }, time(end)),
+      time(end) !== time(start) &&
+        s("text", { class: "tick", x: WIDTH - ROOM.right, y: HEIGHT - 5, "text-anchor": "end" }, time(end)),
       lines.map((line, i) => strokes(line.points, x, y, TONES[i])),
     ),
   );

@@ -126,9 +126,15 @@ function edge(from, to, width, down, input, key) {
   );
 }
 
-/** How many of the tasks that Spark made of a vertex are done, in words; empty where Spark has made none. */
+/**
+ * How many of the tasks that Spark made of a vertex are done: {words, share}, null where Spark has made none. A vertex
+ * with streaming queries gets tasks for ever: what is done of them is no share of a whole.
+ */
 export function progressOf(spark) {
-  return spark?.tasks > 0 ? `${spark["tasks-completed"]} of ${plural(spark.tasks, "Spark task")}` : "";
+  if (!(spark?.tasks > 0)) return null;
+  const done = spark["tasks-completed"];
+  if (spark.queries?.length > 0) return { words: `${plural(done, "Spark task")} done`, share: null };
+  return { words: `${done} of ${plural(spark.tasks, "Spark task")}`, share: done / spark.tasks };
 }
 
 const LEVELS = ["ok", "low", "high"];
@@ -142,9 +148,10 @@ export function pressureOf(spark) {
 function box(node, vertex, spark, place, href) {
   const { x, y, width } = place;
   const steps = describe(node.description ?? "");
-  const done = progressOf(spark);
+  const progress = progressOf(spark);
+  const done = progress?.words ?? "";
   const isWide = width > 190;
-  const short = isWide ? done : done.replace(/ Spark tasks?$/, "");
+  const short = isWide ? done : done.replace(/ Spark tasks?/, "");
   const level = pressureOf(spark);
   const pressed = level && `back pressure ${level.toUpperCase()}`;
   const what = pressed || short || (steps.length > 1 ? plural(steps.length, "step") : (steps[0] ?? ""));
@@ -169,9 +176,9 @@ function box(node, vertex, spark, place, href) {
     s("text", { class: "node-time", x: x + width - 14, y: y + 25, "text-anchor": "end" }, isWide && lasts),
     s("text", { class: "node-name", x: x + 14, y: y + 52 }, fitting(vertex.name, CHARACTER.name)),
     s("text", { class: "node-what", x: x + 14, y: y + 72 }, fitting(what, CHARACTER.what)),
-    done && [
+    progress?.share != null && [
       s("rect", { class: "meter-all", ...bar, width: inner }),
-      s("rect", { class: `fill-${kind}`, ...bar, width: (inner * spark["tasks-completed"]) / spark.tasks }),
+      s("rect", { class: `fill-${kind}`, ...bar, width: inner * progress.share }),
     ],
   );
 }

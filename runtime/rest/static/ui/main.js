@@ -96,6 +96,8 @@ async function navigate() {
   showNav();
   if (!found) {
     show([h("h1", { tabindex: "-1" }, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "To the overview"))]);
+    asking = false;
+    await refresh();
     return;
   }
   main.setAttribute("aria-busy", "true");
@@ -107,14 +109,14 @@ async function navigate() {
 }
 
 async function refresh() {
-  if (!current?.page || document.hidden || asking) return;
+  if (!current || document.hidden || asking || (!current.page && config !== null)) return;
   const mine = ++turn;
   const asked = current;
   asking = true;
   askedAt = Date.now();
   try {
     if (config === null) await begin();
-    if (current !== asked) return;
+    if (current !== asked || !asked.page) return;
     const data = await asked.page.load(asked.parameters);
     if (mine !== turn || asked !== current) return;
     current.data = data;

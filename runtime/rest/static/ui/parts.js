@@ -90,9 +90,9 @@ export function empty(text, ...more) {
 }
 
 /**
- * A table. `columns` are {title, cell(row), kind}; kind: "number", "name", "mono", "wrap", "wide" (left out on narrow
- * screens), or several of them.
- * The first column names the row. It scrolls by itself when it is too wide, and may then be focused.
+ * A table. `columns` are {title, cell(row), kind}; kind: "number", "name", "mono", "wrap", or several of them.
+ * The first column names the row. It scrolls by itself when it is too wide, and may then be focused. On narrow screens
+ * each row is a block of its own, whose values have the titles beside them; the roles are said because of that.
  */
 export function table(caption, columns, rows, { key, none = "None." } = {}) {
   if (rows.length === 0) return empty(none);
@@ -101,18 +101,20 @@ export function table(caption, columns, rows, { key, none = "None." } = {}) {
     { class: "scroller", tabindex: "0", role: "region", "aria-label": caption },
     h(
       "table",
-      {},
+      { role: "table" },
       h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, columns.map((c) => h("th", { scope: "col", class: c.kind }, c.title)))),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map((c) => h("th", { scope: "col", role: "columnheader", class: c.kind }, c.title)))),
       h(
         "tbody",
-        {},
+        { role: "rowgroup" },
         rows.map((row, number) =>
           h(
             "tr",
-            { key: key ? key(row) : number },
+            { key: key ? key(row) : number, role: "row" },
             columns.map((c, i) =>
-              i === 0 ? h("th", { scope: "row", class: c.kind }, c.cell(row)) : h("td", { class: c.kind }, c.cell(row)),
+              i === 0
+                ? h("th", { scope: "row", role: "rowheader", class: c.kind }, c.cell(row))
+                : h("td", { role: "cell", class: c.kind, "data-title": c.title }, c.cell(row)),
             ),
           ),
         ),
@@ -121,20 +123,31 @@ export function table(caption, columns, rows, { key, none = "None." } = {}) {
   );
 }
 
+const JOB_ID = /\bjobmaster-([0-9a-f]{32})\b/;
+
+/** A text in which the id of a JobMaster's job is a link to that job. */
+export function linked(text) {
+  const found = JOB_ID.exec(text);
+  if (!found) return text;
+  const [whole, id] = found;
+  const at = found.index + whole.length - id.length;
+  return [text.slice(0, at), h("a", { href: `#/jobs/${id}` }, id), text.slice(at + id.length)];
+}
+
 /** How much of a whole is taken, as a bar; the numbers are said beside it. */
-export function meter(used, total, label) {
+export function meter(used, total, label, kind = "meter-used") {
   const share = total > 0 ? Math.min(used / total, 1) : 0;
   return s(
     "svg",
     { class: "meter", role: "img", "aria-label": label, height: 6, width: "100%" },
     s("rect", { class: "meter-all", width: "100%", height: 6, rx: 3 }),
-    share > 0 && s("rect", { class: "meter-used", width: `${(share * 100).toFixed(1)}%`, height: 6, rx: 3 }),
+    share > 0 && s("rect", { class: kind, width: `${(share * 100).toFixed(1)}%`, height: 6, rx: 3 }),
   );
 }
 
 /** The same with words below it. */
-export function gauge(used, total, words) {
-  return h("span", { class: "counts" }, meter(used, total, words), h("span", { class: "small" }, words));
+export function gauge(used, total, words, kind) {
+  return h("span", { class: "counts" }, meter(used, total, words, kind), h("span", { class: "small" }, words));
 }
 
 /** How many of the tasks are in which state, as one bar and in words. */

@@ -79,11 +79,12 @@ export function threadDump(dump) {
   return h(
     "div",
     { class: "threads" },
+    dump.pid > 0 && h("p", { class: "small muted" }, `Process ${dump.pid}`),
     dump.threadInfos.map((thread) =>
       h(
         "details",
         { key: thread.threadName },
-        h("summary", {}, thread.threadName),
+        h("summary", {}, thread.threadName, thread.state && h("span", { class: "small muted" }, ` ${thread.state.toLowerCase()}`)),
         verbatim(thread.threadName, thread.stringifiedThreadInfo),
       ),
     ),

@@ -3,7 +3,7 @@
 import { getJson } from "../api.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
-import { card, heading, notice, table } from "../parts.js";
+import { card, heading, linked, notice, table } from "../parts.js";
 
 let before = null; // the answer before this one, of which rates are made
 
@@ -52,8 +52,8 @@ function rowsOf(told) {
 }
 
 function nameOf({ process, actor }) {
-  if (actor) return h("span", { class: "branch mono" }, actor.path);
-  return [h("strong", {}, process.name), " ", !process.answers && h("span", { class: "badge tone-bad" }, "does not answer")];
+  if (actor) return h("span", { class: "branch mono" }, linked(actor.path));
+  return [h("strong", {}, linked(process.name)), " ", !process.answers && h("span", { class: "badge tone-bad" }, "does not answer")];
 }
 
 function kindOf({ process, actor }) {
@@ -85,11 +85,11 @@ export function view(told) {
         "Actors by process",
         [
           { title: "Actor", kind: "wrap", cell: nameOf },
-          { title: "Kind", kind: "wide wrap", cell: kindOf },
+          { title: "Kind", kind: "wrap", cell: kindOf },
           { title: "Mailbox", kind: "number", cell: backlog },
-          { title: "Handlers", kind: "number wide", cell: (row) => (row.actor ? count(row.actor.handlers) : "") },
-          { title: "Messages", kind: "number wide", cell: (row) => (row.actor ? count(row.actor.messages) : "") },
-          { title: "Per second", kind: "number wide", cell: (row) => (row.rate === undefined ? "" : row.rate.toFixed(1)) },
+          { title: "Handlers", kind: "number", cell: (row) => (row.actor ? count(row.actor.handlers) : "") },
+          { title: "Messages", kind: "number", cell: (row) => (row.actor ? count(row.actor.messages) : "") },
+          { title: "Per second", kind: "number", cell: (row) => (row.rate === undefined ? "" : row.rate.toFixed(1)) },
           { title: "Dead letters", kind: "number", cell: deadLetters },
         ],
         rowsOf(told),

@@ -19,7 +19,7 @@ export async function follow(jobId) {
   try {
     const { status, operation } = await getJson(`jobs/${at(jobId, mine.kind, mine.id)}`);
     if (status.id !== "COMPLETED") return;
-    const failure = operation["failure-cause"];
+    const failure = operation["failure-cause"] ?? operation.failureCause;
     Object.assign(mine, { ended: true, bad: Boolean(failure) });
     if (failure) mine.words = `${mine.what} failed: ${failure["stack-trace"]}`;
     else mine.words = `${mine.what}: ${operation.location ?? `number ${operation.checkpointId}`}`;

@@ -19,7 +19,8 @@ function restore(one, job, shell) {
     const back = { type: "button", disabled: job.state !== "RUNNING", on: { click: () => rollBack(job, one, shell) } };
     if (!isOver(job.state)) ways.push(h("button", back, "Roll back"));
   }
-  return ways.length ? h("div", { class: "buttons" }, ways) : "–";
+  if (ways.length) return h("div", { class: "buttons" }, ways);
+  return { COMPLETED: one.discarded ? "Discarded" : "–", FAILED: "Nothing was kept" }[one.status] ?? "–";
 }
 
 export function view(statistics, job, _parameters, shell) {
@@ -44,14 +45,21 @@ export function view(statistics, job, _parameters, shell) {
           { title: "Number", kind: "number", cell: (c) => c.id },
           { title: "Kind", cell: (c) => (c.is_savepoint ? "savepoint" : "checkpoint") },
           { title: "State", cell: (c) => badge(c.status) },
-          { title: "Triggered", kind: "wide", cell: (c) => moment(c.trigger_timestamp) },
-          { title: "Duration", kind: "number wide", cell: (c) => duration(c.end_to_end_duration) },
+          { title: "Triggered", cell: (c) => moment(c.trigger_timestamp) },
+          { title: "Duration", kind: "number", cell: (c) => duration(c.end_to_end_duration) },
           { title: "Size", kind: "number", cell: (c) => bytes(c.state_size) },
-          { title: "Path", kind: "wide mono wrap", cell: (c) => c.external_path ?? c.failure_message ?? "–" },
+          { title: "Path", kind: "mono wrap", cell: (c) => c.external_path ?? c.failure_message ?? "–" },
           { title: "Restore", cell: (c) => restore(c, job, shell) },
         ],
         history,
         { key: (c) => c.id, none: "None is remembered." },
+      ),
+      h(
+        "p",
+        { class: "small muted" },
+        "A completed checkpoint is discarded when newer ones are complete; ",
+        h("code", {}, "execution.checkpointing.num-retained"),
+        " says how many are kept. Savepoints stay until they are disposed of.",
       ),
     ),
   ];

@@ -4,7 +4,7 @@ import { getJson, at } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
 import { jobGraph, pressureOf, progressOf } from "../graph.js";
-import { badge, card, empty, gauge, lasting, notice, table } from "../parts.js";
+import { badge, card, empty, gauge, lasting, notice, table, tone } from "../parts.js";
 import { pressure } from "./job_streaming.js";
 import { jobHref } from "./job_tables.js";
 
@@ -21,9 +21,10 @@ export function lastLine(entry) {
   return (entry.stacktrace.startsWith("Traceback") ? said.at(-1) : said[0]) ?? entry.exceptionName;
 }
 
-function progress(spark) {
-  const words = progressOf(spark);
-  return words ? gauge(spark["tasks-completed"], spark.tasks, words) : "–";
+function progress(vertex, spark) {
+  const found = progressOf(spark);
+  if (!found) return "–";
+  return found.share === null ? found.words : gauge(found.share, 1, found.words, `fill-${tone(vertex.status)}`);
 }
 
 function queries(job) {
@@ -41,8 +42,8 @@ function queries(job) {
           { title: "Rows/s in", kind: "number", cell: (query) => rate(query["input-rows-per-second"]) },
           { title: "Rows/s done", kind: "number", cell: (query) => rate(query["processed-rows-per-second"]) },
           { title: "Back pressure", cell: pressure },
-          { title: "Task", kind: "wide name", cell: (query) => query.task },
-          { title: "Id", kind: "wide mono", cell: (query) => query.id },
+          { title: "Task", kind: "name", cell: (query) => query.task },
+          { title: "Id", kind: "mono", cell: (query) => query.id },
         ],
         rows,
         { key: (query) => query["run-id"] },
@@ -98,8 +99,8 @@ export function view(failure, job) {
                 { title: "Task", kind: "name", cell: (v) => h("a", { href: href(v.id), title: v.name }, v.name) },
                 { title: "State", cell: (v) => badge(v.status) },
                 { title: "Duration", kind: "number", cell: (v) => lasting(v["start-time"], v["end-time"], ahead) },
-                { title: "Progress", kind: "wide", cell: (v) => progress(job.spark?.[v.id]) },
-                { title: "Waits for", kind: "wide", cell: (v) => waiting[v.id] ?? "–" },
+                { title: "Progress", cell: (v) => progress(v, job.spark?.[v.id]) },
+                { title: "Waiting for", cell: (v) => waiting[v.id] ?? "–" },
               ],
               job.vertices,
               { key: (v) => v.id },

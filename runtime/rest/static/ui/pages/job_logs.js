@@ -52,7 +52,7 @@ export function view(data, job, { attempt, log }) {
         },
         { title: "Task", kind: "name", cell: (entry) => entry.task },
         { title: "Attempt", kind: "number", cell: (entry) => entry.attempt + 1 },
-        { title: "State", kind: "wide", cell: (entry) => badge(entry.status) },
+        { title: "State", cell: (entry) => badge(entry.status) },
       ],
       data.logs,
       { key: (entry) => `${entry["attempt-id"]} ${entry.name}`, none: "No attempt has written anything yet." },

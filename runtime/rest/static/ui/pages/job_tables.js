@@ -16,7 +16,12 @@ export function split(jobs) {
 }
 
 function link(job) {
-  return h("a", { href: jobHref(job.jid), title: job.name }, job.name || job.jid);
+  const href = jobHref(job.jid);
+  return [
+    h("a", { href, title: job.name }, job.name || job.jid),
+    " ",
+    h("code", { class: "small muted", title: job.jid }, job.jid.slice(0, 8)), // names are not unique
+  ];
 }
 
 export function jobTable(caption, jobs, none) {
@@ -25,9 +30,9 @@ export function jobTable(caption, jobs, none) {
     [
       { title: "Job", kind: "name", cell: link },
       { title: "State", cell: (job) => badge(job.state) },
-      { title: "Started", kind: "wide", cell: (job) => moment(job["start-time"]) },
+      { title: "Started", cell: (job) => moment(job["start-time"]) },
       { title: "Duration", kind: "number", cell: (job) => lasting(job["start-time"], job["end-time"]) },
-      { title: "Tasks", kind: "wide", cell: (job) => taskCounts(job.tasks) },
+      { title: "Tasks", cell: (job) => taskCounts(job.tasks) },
     ],
     jobs,
     { key: (job) => job.jid, none },

@@ -3,7 +3,7 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
-import { card, configuration, facts, heading, lasting, moment, table, tabs } from "../parts.js";
+import { card, configuration, facts, heading, lasting, linked, moment, table, tabs } from "../parts.js";
 import { followLog, logList, logText, threadDump } from "../texts.js";
 import * as levels from "./log_levels.js";
 
@@ -53,19 +53,18 @@ function processTable(processes, leaders) {
   return table(
     "Processes",
     [
-      { title: "Process", kind: "name", cell: (process) => process.name },
+      { title: "Process", kind: "name", cell: (process) => linked(process.name) },
       { title: "Leadership", cell: (process) => leadership(process, leaders) },
       {
         title: "Leads since",
-        kind: "wide",
         cell: (process) => {
           const since = leaders.get(process.name)?.since;
           return since > 0 ? [moment(since), h("span", { class: "small muted" }, " ", lasting(since, -1))] : "–";
         },
       },
-      { title: "Pid", kind: "number wide", cell: (process) => (process.pid > 0 ? process.pid : "–") },
-      { title: "Restarts", kind: "number wide", cell: (process) => count(process.restarts) },
-      { title: "Address", kind: "wide mono wrap", cell: (process) => process.url || process.address || "–" },
+      { title: "Pid", kind: "number", cell: (process) => (process.pid > 0 ? process.pid : "–") },
+      { title: "Restarts", kind: "number", cell: (process) => count(process.restarts) },
+      { title: "Address", kind: "mono wrap", cell: (process) => process.url || process.address || "–" },
     ],
     processes,
     { key: (process) => `${process.address} ${process.name}` },

@@ -47,8 +47,8 @@ export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
     ),
     card("Running jobs", jobTable("Running jobs", running, "No job is running. Submit one to see it here.")),
     card(
-      "Ended last",
-      jobTable("Jobs that ended last", ended.slice(0, RECENT), "No job has ended yet."),
+      "Recently ended",
+      jobTable("Recently ended jobs", ended.slice(0, RECENT), "No job has ended yet."),
       ended.length > RECENT && h("p", {}, h("a", { href: "#/jobs" }, `All ${plural(ended.length, "ended job")}`)),
     ),
     card("Task executors", executorTable(taskmanagers, (id) => `#/taskmanagers/${at(id)}`)),

@@ -47,7 +47,7 @@ export function view({ job, vertex, attempts }) {
     heading(vertex.name, state && badge(state)),
     facts([
       ["Id", h("code", {}, vertex.id)],
-      waiting && ["Waits for", waiting],
+      waiting && ["Waiting for", waiting],
       inputs.length > 0 && [
         "Reads from",
         inputs.map((v, i) => [i > 0 && ", ", h("a", { href: jobHref(job.jid, "tasks", v.id) }, v.name)]),
@@ -63,14 +63,13 @@ export function view({ job, vertex, attempts }) {
           { title: "State", cell: (a) => badge(a.status) },
           {
             title: "Task executor",
-            kind: "wide",
             cell: (a) =>
               a["taskmanager-id"] && !a["taskmanager-id"].startsWith("(")
                 ? h("a", { href: `#/taskmanagers/${at(a["taskmanager-id"])}` }, a["taskmanager-id"])
                 : "none",
           },
-          { title: "Started", kind: "wide", cell: (a) => moment(a["start-time"]) },
-          { title: "Profile", kind: "wide", cell: profileOf },
+          { title: "Started", cell: (a) => moment(a["start-time"]) },
+          { title: "Profile", cell: profileOf },
           { title: "Duration", kind: "number", cell: (a) => lasting(a["start-time"], a["end-time"], ahead) },
         ],
         attempts,

@@ -31,7 +31,7 @@ function memory(name, used, most) {
 }
 
 function state(executor) {
-  const { metrics, process = {} } = executor;
+  const { metrics, process = {}, "resident-memory": resident = {} } = executor;
   return [
     card(
       "Resources",
@@ -39,10 +39,11 @@ function state(executor) {
         ["Slots", `${count(executor.slotsNumber - executor.freeSlots)} of ${count(executor.slotsNumber)} in use`],
         ["Tasks", count(executor.assignedTasks)],
         ["Cores", count(executor.totalResource.cpuCores)],
-        memory("Memory of Spark", metrics.heapUsed, metrics.heapMax),
-        memory("Memory of its own", metrics.nonHeapUsed, metrics.nonHeapMax),
-        ["Machine", bytes(executor.hardware.physicalMemory)],
-        ["Heard", lasting(executor.timeSinceLastHeartbeat, -1), " ago"],
+        memory("Spark driver heap", metrics.heapUsed, metrics.heapMax),
+        ["Spark driver memory (resident)", bytes(resident.spark ?? 0)],
+        ["Task executor memory (resident)", bytes(resident["task-executor"] ?? 0)],
+        ["Memory of the machine", bytes(executor.hardware.physicalMemory)],
+        ["Last heartbeat", lasting(executor.timeSinceLastHeartbeat, -1), " ago"],
       ]),
     ),
     card(

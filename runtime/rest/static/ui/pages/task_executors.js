@@ -21,11 +21,11 @@ export function executorTable(executors, href) {
           return gauge(used, tm.slotsNumber, `${count(used)} of ${count(tm.slotsNumber)}`);
         },
       },
-      { title: "Cores", kind: "number wide", cell: (tm) => count(tm.totalResource.cpuCores) },
-      { title: "Memory", kind: "number wide", cell: (tm) => bytes(tm.memoryConfiguration.totalProcessMemory) },
+      { title: "Cores", kind: "number", cell: (tm) => count(tm.totalResource.cpuCores) },
+      { title: "Memory", kind: "number", cell: (tm) => bytes(tm.memoryConfiguration.totalProcessMemory) },
       {
-        title: "Heard",
-        kind: "number wide",
+        title: "Last heartbeat",
+        kind: "number",
         cell: (tm) => [lasting(tm.timeSinceLastHeartbeat, -1), " ago"],
       },
     ],

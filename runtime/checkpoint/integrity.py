@@ -1,0 +1,148 @@
+"""Tells whether the content of a file is what was written. Pure.
+
+Two witnesses are asked. Hadoop's local file system writes ``.<name>.crc`` beside each file: a header and the CRC-32 of
+each block. Spark compares them whenever it reads, so a file that differs cannot be loaded. And each snapshot keeps the
+size and the SHA-256 digest of its files (`FileRecord`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.checkpoint.metadata_log import IncompleteError
+
+_HEADER = struct.Struct(">4sI")
+_MAGIC = b"crc\0"
+_MAX_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file as it was when a snapshot was taken.
+
+    Args:
+        size: in bytes.
+        mtime_ns: time of its last change, in nanoseconds since the epoch.
+        sha256: digest of its content, in hexadecimal digits.
+    """
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+class ContentCheck:
+    """Takes the digest of a file's content, and compares the content with Hadoop's checksums on the way.
+
+    Args:
+        checksums: content of the file's ``.crc``; None where there is none. One without Hadoop's header is passed over,
+            as Hadoop does.
+    """
+
+    def __init__(self, checksums: bytes | None) -> None:
+        self._digest = hashlib.sha256()
+        self._sums = b""
+        self._block = 0
+        self._rest = b""
+        self._at = 0
+        self._is_same = True
+        if checksums is not None and len(checksums) >= _HEADER.size:
+            magic, block = _HEADER.unpack_from(checksums)
+            if magic == _MAGIC:
+                self._sums = checksums[_HEADER.size :]
+                self._block = block
+                self._is_same = 0 < block <= _MAX_BLOCK
+
+    def update(self, chunk: bytes) -> None:
+        """Take in the next bytes of the content."""
+        self._digest.update(chunk)
+        if not (self._block and self._is_same):
+            return
+        data = memoryview(self._rest + chunk)
+        whole = len(data) - len(data) % self._block
+        for start in range(0, whole, self._block):
+            self._compare(data[start : start + self._block])
+        self._rest = bytes(data[whole:])
+
+    def end(self) -> tuple[str, bool]:
+        """Return the digest in hexadecimal digits, and whether the checksums are those of the content."""
+        if self._rest:
+            self._compare(memoryview(self._rest))
+        return self._digest.hexdigest(), self._is_same and self._at == len(self._sums)
+
+    def _compare(self, block: memoryview) -> None:
+        if self._sums[self._at : self._at + 4] != zlib.crc32(block).to_bytes(4, "big"):
+            self._is_same = False
+        self._at += 4
+
+
+def checksum_file(path: str) -> str:
+    """The path of the file in which Hadoop keeps the checksums of another one."""
+    directory, slash, name = path.rpartition("/")
+    return f"{directory}{slash}.{name}.crc"
+
+
+def encode_records(records: Mapping[str, FileRecord]) -> bytes:
+    """The content of a snapshot's list of files."""
+    plain = {path: [record.size, record.mtime_ns, record.sha256] for path, record in sorted(records.items())}
+    return json.dumps({"files": plain}, separators=(",", ":")).encode()
+
+
+def decode_records(content: bytes, digest: str) -> dict[str, FileRecord]:
+    """A snapshot's list of files.
+
+    Args:
+        content: as `encode_records` made it.
+        digest: its SHA-256 digest, which is kept elsewhere.
+
+    Raises:
+        IncompleteError: it is another one.
+    """
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise IncompleteError("the list of its files is damaged: its digest is another one")
+    return {path: FileRecord(*values) for path, values in json.loads(content)["files"].items()}
+
+
+def check_sizes(records: Mapping[str, FileRecord], sizes: Mapping[str, int]) -> None:
+    """See that recorded files are there with their sizes.
+
+    Args:
+        records: what was recorded.
+        sizes: of the files that are there, in bytes.
+
+    Raises:
+        IncompleteError: one is missing, or has another size.
+    """
+    for path, record in records.items():
+        size = sizes.get(path)
+        if size is None:
+            raise IncompleteError(f"{path} is missing")
+        if size != record.size:
+            raise IncompleteError(f"{path} has {size} bytes in place of {record.size}")
+
+
+def check_unchanged(path: str, now: FileRecord, before: FileRecord | None) -> None:
+    """See that a file of a committed batch is what an earlier snapshot recorded.
+
+    Args:
+        path: below the checkpointLocation or the sink's log.
+        now: what it is.
+        before: what it was; None where it is new.
+
+    Raises:
+        IncompleteError: it has changed, and is none of the files that Spark may write again.
+    """
+    if before is None or before.sha256 == now.sha256 or _may_be_rewritten(path):
+        return
+    raise IncompleteError(f"{path} is not what it was when an earlier checkpoint was taken")
+
+
+def _may_be_rewritten(path: str) -> bool:
+    """Whether a file may be written again: whole state by Spark's maintenance, descriptions of operators by each run,
+    the query's id by a rollback."""
+    return path.endswith((".zip", ".snapshot", ".crc", "checkpoint/metadata")) or "/_metadata/" in path

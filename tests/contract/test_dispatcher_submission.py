@@ -1,0 +1,209 @@
+# ruff: noqa: F811 - fixtures are imported by name
+"""A submission is accepted or leaves nothing behind, and nobody is told of an outcome that is not known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from actors.errors import FencingError
+from actors.receptionist import Listing, Receptionist, receptionist_of
+from actors.rpc.gateway import FencingToken
+from actors.rpc.service import RpcService
+from blob.client import BlobClient
+from blob.endpoint import BlobServerEndpoint
+from blob.gateway import NAME as BLOB_SERVER
+from blob.gateway import BlobAddress
+from blob.offload import Inline
+from blob.server import BlobServer
+from blob.settings import BlobServerOptions
+from runtime.dispatcher import endpoint
+from runtime.dispatcher.archive import ArchivedExecutionGraphStore, MemoryArchivedExecutionGraphStore, Retention
+from runtime.dispatcher.endpoint import Dispatcher
+from runtime.dispatcher.mini_dispatcher import end_of_cluster
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.errors import JobSubmissionError
+from runtime.ha.connection import RedisConnection
+from runtime.ha.keys import ClusterKeys
+from runtime.ha.latch import RedisLeaderLatch
+from runtime.ha.model import DISPATCHER, LeaderTerm
+from runtime.ha.running_jobs import JobSchedulingStatus
+from runtime.ha.services import MEMORY_THRESHOLD, RedisHaServices
+from runtime.ids import JobID
+from runtime.jobgraph.codec import encode
+from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from tests.contract.test_dispatcher_recovery import SECRET, Guardian, service  # noqa: F401
+from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
+
+LEASE = 30.0
+RETENTION = partial(Retention, 1000, 1 << 20, 3600.0)
+JOB, OTHER = JobID("a" * 32), JobID("b" * 32)
+
+
+def graph(job_id: JobID = JOB, size: int = 0) -> JobGraph:
+    return JobGraph.for_script("job", job_id=job_id, argv=("x" * size,), created_ms=1)
+
+
+class World:
+    """A Dispatcher that leads, between a real Redis and a master that starts nothing."""
+
+    def __init__(self, dispatcher: Dispatcher, guardian: Guardian) -> None:
+        self.dispatcher = dispatcher
+        self.guardian = guardian
+        self.gateway = self.gateway_of_the_term()
+
+    def gateway_of_the_term(self) -> DispatcherGateway:
+        """The Dispatcher, for a client that has looked up its present leadership."""
+        token = self.dispatcher.fencing_token
+        assert token is not None
+        token = FencingToken(token.epoch, token.session)
+        return self.dispatcher.service.gateway(self.dispatcher.address, DispatcherGateway, token, 120.0)
+
+    async def submit(self, job: JobGraph) -> JobID:
+        return await self.gateway.submit_job(Inline(encode(job)))
+
+
+@asynccontextmanager
+async def leading(
+    service: RpcService,
+    url: str,
+    directory: Path,
+    archive: ArchivedExecutionGraphStore | None = None,
+    *,
+    kind: type[Dispatcher] = Dispatcher,
+    guardian: Guardian | None = None,
+) -> AsyncIterator[World]:
+    receptionist = Receptionist(service)
+    await service.start_server(receptionist)
+    if guardian is None:
+        guardian = Guardian(service)
+        guardian.let.set()
+    await service.start_server(guardian)
+    blob_server = BlobServer(directory / "blob", SECRET, options=BlobServerOptions(disk_reserve=0))
+    blobs = BlobServerEndpoint(service, BLOB_SERVER, blob_server)
+    await service.start_server(blobs)
+    receptionist.enter(Listing(blobs.path, str(blobs.address), 0, None))
+    dispatcher = kind(
+        service,
+        "dispatcher",
+        ha=RedisHaServices(url, "c", directory / "ha", lease=LEASE, retry=0.01),
+        receptionist=receptionist_of(service, service.address_of("/user/x")),
+        master_address=str(guardian.address),
+        blob=BlobAddress(*blob_server.address),
+        blobs=BlobClient(blob_server.address, SECRET),
+        archive=archive or MemoryArchivedExecutionGraphStore(RETENTION()),
+        log_dir=directory,
+        savepoint_dir=directory,
+        sweep_interval_s=3600.0,
+        starts_at_once=2,
+    )
+    await service.start_server(dispatcher)
+    await until(lambda: dispatcher.fencing_token is not None, 60)
+    yield World(dispatcher, guardian)
+
+
+@pytest.fixture
+async def registry(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[RedisHaServices]:
+    """What is stored, seen from outside."""
+    ha = RedisHaServices(redis_server.url, "c", tmp_path / "ha", timeout=10.0)
+    yield ha
+    await ha.close()
+
+
+async def test_what_a_full_disk_refuses_leaves_no_entry_and_may_be_submitted_again(
+    service: RpcService, redis_server: RedisServer, registry: RedisHaServices, tmp_path: Path
+) -> None:
+    async with leading(service, redis_server.url, tmp_path) as world:
+        graphs = tmp_path / "ha" / "c" / "jobgraphs"
+        graphs.parent.mkdir(parents=True, exist_ok=True)
+        graphs.touch()  # nothing can be written below it
+        job = graph(size=2 * MEMORY_THRESHOLD)
+        with pytest.raises(JobSubmissionError, match="was not accepted"):
+            await world.submit(job)
+        entries = await registry.running_jobs_registry().entries()
+        assert entries == {}
+        end = end_of_cluster(entries, is_attached=False)
+        assert end is not None, "a cluster of this job alone ends"
+        assert end.status is ApplicationStatus.UNKNOWN
+        assert world.guardian.started == {}
+        graphs.unlink()
+        assert await world.submit(job) == JOB
+        await until(lambda: world.guardian.started[JOB] == 1)
+
+
+async def test_a_write_whose_outcome_is_unknown_is_no_refusal(
+    service: RpcService,
+    redis_proxy: RedisProxy,
+    registry: RedisHaServices,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    async with leading(service, redis_proxy.url, tmp_path) as world:
+        redis_proxy.hold = lambda request: (
+            b"handles:jobgraphs" in request and b"absent" in request and not redis_proxy.held
+        )
+        assert await world.submit(graph()) == JOB
+        assert len(redis_proxy.held) == 1, "the first write is on its way still"
+        redis_proxy.held[0]()
+        await until(lambda: world.guardian.started[JOB] == 1)
+        assert await registry.job_graph_store().job_ids() == [JOB]
+        assert (await registry.running_jobs_registry().entries())[JOB].status is JobSchedulingStatus.PENDING
+
+
+async def test_a_leader_that_loses_its_term_meanwhile_leaves_the_answer_to_the_next(
+    service: RpcService,
+    redis_proxy: RedisProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    async with leading(service, redis_proxy.url, tmp_path) as world:
+        redis_proxy.refuse = True
+        redis_proxy.reset()
+        submission = asyncio.ensure_future(world.submit(graph()))
+        await until(lambda: "it is written again" in caplog.text)
+        assert not submission.done()
+        world.dispatcher.revoke_leadership()
+        with pytest.raises(FencingError, match=f"whether job {JOB} was accepted is not known"):
+            await submission
+        redis_proxy.refuse = False
+
+
+async def test_the_next_leader_withdraws_what_was_not_stored_and_runs_what_was(
+    service: RpcService, redis_server: RedisServer, registry: RedisHaServices, tmp_path: Path
+) -> None:
+    connection = RedisConnection(redis_server.url)
+    latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
+    term = LeaderTerm(DISPATCHER, (await latch.acquire("predecessor", 0)).epoch, "predecessor")
+    for job_id in (JOB, OTHER):
+        await registry.running_jobs_registry().set_pending(job_id, term)
+    await registry.job_graph_store().put(OTHER, encode(graph(OTHER)), term)
+    await latch.release(term)
+    await connection.close()
+    async with leading(service, redis_server.url, tmp_path) as world:
+        assert list(await registry.running_jobs_registry().entries()) == [OTHER]
+        await until(lambda: world.guardian.started[OTHER] == 1)
+        assert await world.submit(graph()) == JOB, "whoever was not told the outcome asks again"
+        await until(lambda: world.guardian.started[JOB] == 1)
+
+
+async def test_only_a_pending_entry_is_withdrawn(redis_server: RedisServer, registry: RedisHaServices) -> None:
+    connection = RedisConnection(redis_server.url)
+    latch = RedisLeaderLatch(connection, ClusterKeys("c"), DISPATCHER, 600.0)
+    term = LeaderTerm(DISPATCHER, (await latch.acquire("leader", 0)).epoch, "leader")
+    jobs = registry.running_jobs_registry()
+    await jobs.withdraw(JOB, term)
+    await jobs.set_pending(JOB, term)
+    await jobs.set_running(OTHER, term)
+    for job_id in (JOB, OTHER):
+        await jobs.withdraw(job_id, term)
+    assert list(await jobs.entries()) == [OTHER]
+    await connection.close()

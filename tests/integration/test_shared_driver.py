@@ -1,0 +1,232 @@
+"""Scripts that share a Spark driver neither harm nor read each other's Spark; docs/isolation.md is the table of these.
+
+One job runs beside all of the others (`BESIDE`). After each bully a third job (`AFTER`) looks for what it has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_harness import Cluster, await_value
+from tests.job_files import write_job
+
+SHARED = ("-D", "task.spark-driver=shared")
+
+BEGIN = """\
+import os, sys, threading, time
+from pathlib import Path
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+spark = SparkSession.builder.getOrCreate()
+sc = spark.sparkContext
+jvm = spark._jvm
+hadoop = sc._jsc.hadoopConfiguration()
+
+def attempt(name, call):
+    try:
+        call()
+    except Exception as error:
+        print(name, "refused:", "Cannot stop" in str(error) or "--own-driver" in str(error), flush=True)
+    else:
+        print(name, "done", flush=True)
+"""
+
+BESIDE = (
+    BEGIN
+    + """
+hadoop.set("fs.s3a.access.key", "mine")
+sc.setCheckpointDir(sys.argv[2])
+Path("config.txt").write_text("mine")
+sc.addFile("config.txt")
+spark.range(5).createOrReplaceGlobalTempView("common")
+cached = spark.range(9).cache()
+cached.count()
+kept = sc.parallelize(range(4), 2).persist()
+kept.count()
+read = lambda _: open(SparkFiles.get("config.txt")).read()
+Path(sys.argv[1] + ".began").touch()
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+print(hadoop.get("fs.s3a.access.key"), sc.getCheckpointDir().startswith("file:" + sys.argv[2]))
+print(read(0), sc.parallelize([0], 1).map(read).collect(), spark.range(1).select(udf(read)("id")).first()[0])
+print(spark.table("global_temp.common").count(), cached.storageLevel.useMemory, kept.is_cached)
+blocks = sc._jsc.sc().getPersistentRDDs().size()
+print(blocks, sc._jvm.SparkSession.getDefaultSession().isDefined())
+"""
+)
+BESIDE_SAYS = "mine True\nmine ['mine'] mine\n5 True True\n2 True\n"
+
+AFTER = (
+    BEGIN
+    + """
+print(hadoop.get("fs.s3a.access.key"), sc.getCheckpointDir(), jvm.java.lang.System.getProperty("bully"))
+print([view.viewName for view in spark.sql("SHOW VIEWS IN global_temp").collect()])
+everyones = jvm.org.apache.spark.SparkContext.getOrCreate()
+print(everyones.getPersistentRDDs().size(), sc.getLocalProperty("spark.jobGroup.id"))
+print(sc.statusTracker().getJobIdsForGroup(), jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().name())
+print(sc.parallelize(range(4), 2).map(lambda x: x + 1).sum(), spark.range(3).select(udf(str)("id")).count())
+"""
+)
+AFTER_SAYS = "None None None\n[]\n0 None\n[] INFO\n10 3\n"
+
+BULLIES = {
+    "stop": (
+        """
+attempt("java context", lambda: sc._jsc.stop())
+attempt("context", lambda: sc._jsc.sc().stop())
+attempt("any context", lambda: jvm.org.apache.spark.SparkContext.getOrCreate().stop())
+attempt("session", lambda: spark._jsparkSession.stop())
+thread = threading.Thread(target=attempt, args=("thread", lambda: sc._jsc.stop()))
+thread.start()
+thread.join()
+spark.stop()
+print(SparkSession.builder.getOrCreate().range(3).count())
+""",
+        "".join(f"{name} refused: True\n" for name in ("java context", "context", "any context", "session", "thread"))
+        + "3\n",
+    ),
+    "dstream": (
+        """
+from pyspark.streaming import StreamingContext
+streaming = StreamingContext(sc, 1)
+streaming.queueStream([sc.parallelize(range(3))]).foreachRDD(lambda rdd: None)
+streaming.start()
+streaming.stop()
+print(SparkSession.builder.getOrCreate().range(3).count())
+""",
+        "3\n",
+    ),
+    "dstream-left": (
+        """
+from pyspark.streaming import StreamingContext
+streaming = StreamingContext(sc, 1)
+streaming.queueStream([sc.parallelize(range(3))]).foreachRDD(lambda rdd: None)
+streaming.start()
+print("left")
+os._exit(0)
+""",
+        None,
+    ),
+    "hadoop-configuration": (
+        """
+print(hadoop.get("fs.s3a.access.key"))
+hadoop.set("fs.s3a.access.key", "hunter2")
+spark._jsparkSession.sparkContext().hadoopConfiguration().set("fs.s3a.secret.key", "hunter2")
+print(spark._jsparkSession.sessionState().newHadoopConf().get("fs.s3a.access.key"))
+""",
+        "None\nhunter2\n",
+    ),
+    "checkpoint-directory": (
+        """
+sc.setCheckpointDir("checkpoints")
+numbers = sc.parallelize(range(3))
+numbers.checkpoint()
+numbers.count()
+print(numbers.isCheckpointed())
+""",
+        "True\n",
+    ),
+    "files": (
+        """
+Path("config.txt").write_text("theirs")
+sc.addFile("config.txt")
+read = lambda _: open(SparkFiles.get("config.txt")).read()
+print(read(0), sc.parallelize([0], 1).map(read).collect(), spark.range(1).select(udf(read)("id")).first()[0])
+said = []
+thread = threading.Thread(target=lambda: said.extend(sc.parallelize([0], 1).map(read).collect()))
+thread.start()
+thread.join()
+print(said)
+attempt("ADD JAR", lambda: spark.sql("ADD JAR /nowhere/some.jar"))
+""",
+        "theirs ['theirs'] theirs\n['theirs']\nADD JAR refused: True\n",
+    ),
+    "files-by-the-jvm": (
+        """
+Path("config.txt").write_text("theirs")
+sc._jsc.sc().addFile(str(Path("config.txt").resolve()))
+Path("config.txt").write_text("others")
+print(sc.parallelize([0], 1).map(str).collect())
+""",
+        "['0']\n",
+    ),
+    "caches": (
+        """
+spark.catalog.clearCache()
+spark.range(7).cache().count()
+sc.parallelize(range(9)).persist().count()
+spark.range(8).createOrReplaceTempView("numbers")
+spark.sql("CACHE TABLE numbers")
+print("cached")
+""",
+        "cached\n",
+    ),
+    "global-views": (
+        """
+print([view.viewName for view in spark.sql("SHOW VIEWS IN global_temp").collect()])
+spark.range(1).createOrReplaceGlobalTempView("common")
+print(spark.newSession().table("global_temp.common").count())
+spark.range(1).createOrReplaceGlobalTempView("left")
+""",
+        "[]\n1\n",
+    ),
+    "jobs": (
+        """
+sc.setJobGroup("nightly", "")
+sc.parallelize(range(3)).count()
+print(len(sc.statusTracker().getJobIdsForGroup("nightly")), len(sc.statusTracker().getJobIdsForGroup()))
+sc.addJobTag("tag")
+print(sc.getJobTags())
+sc.cancelJobGroup("nightly")
+sc.cancelJobsWithTag("tag")
+sc.cancelAllJobs()
+""",
+        "1 0\n{'tag'}\n",
+    ),
+    "the-jvm": (
+        """
+sc.setLogLevel("OFF")
+sc._jsc.setLogLevel("OFF")
+jvm.java.lang.System.setProperty("bully", "was here")
+jvm.SparkSession.clearDefaultSession()
+print("done")
+""",
+        "done\n",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def beside(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A job that runs beside the bullies, and at the end still has what is its own; yields the driver's process."""
+    directory = tmp_path_factory.mktemp("beside")
+    gate = directory / "gate"
+    file = write_job(directory, BESIDE)
+    job_id = cluster.submit(file, str(gate), str(directory / "checkpoints"), options=SHARED)
+    await_value(Path(f"{gate}.began").exists)
+    yield driver_of(cluster)
+    gate.touch()
+    assert cluster.await_status(job_id, "FINISHED")["restarts"] == 0
+    assert cluster.run("job", "logs", job_id).stdout == BESIDE_SAYS
+
+
+def driver_of(cluster: Cluster) -> int:
+    """The process of the shared driver, once its TaskExecutor is registered."""
+    managers = await_value(lambda: cluster.json("status")["task_managers"])
+    return int(managers[0]["registration"]["spark_pid"])
+
+
+@pytest.mark.parametrize("bully", BULLIES)
+def test_a_script_keeps_to_its_own_spark(cluster: Cluster, beside: int, tmp_path: Path, bully: str) -> None:
+    text, says = BULLIES[bully]
+    done = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, BEGIN + text, "bully.py")))
+    if says is not None:
+        assert done.stdout == says
+    after = cluster.run("job", "run", *SHARED, str(write_job(tmp_path, AFTER, "after.py")))
+    assert after.stdout == AFTER_SAYS
+    assert driver_of(cluster) == beside, "the driver has not been replaced"

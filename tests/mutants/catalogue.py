@@ -1,0 +1,19 @@
+"""All planted faults."""
+
+from __future__ import annotations
+
+from tests.mutants import actors, blob, checkpoint, clusters, conf_files, control, deployment, ha, jobs, rest
+from tests.mutants.model import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    *actors.MUTANTS,
+    *blob.MUTANTS,
+    *checkpoint.MUTANTS,
+    *clusters.MUTANTS,
+    *conf_files.MUTANTS,
+    *control.MUTANTS,
+    *deployment.MUTANTS,
+    *ha.MUTANTS,
+    *jobs.MUTANTS,
+    *rest.MUTANTS,
+)

@@ -1,0 +1,566 @@
+"""Guards of the control plane: Dispatcher, JobMaster, ResourceManager, TaskExecutor, heartbeats, Spark drivers."""
+
+from __future__ import annotations
+
+from tests.mutants.model import Mutant
+
+_DISPATCHER = "runtime/dispatcher/endpoint.py"
+_CLEANER = "runtime/dispatcher/resource_cleaner.py"
+_CHECKPOINTING = "runtime/jobmaster/checkpointing.py"
+_SAVEPOINTS = "runtime/jobmaster/savepoints.py"
+_ROLLBACK = "runtime/jobmaster/rollback.py"
+_POOL = "runtime/jobmaster/slot_pool.py"
+_JOURNAL = "runtime/jobmaster/journal.py"
+_SLOTS = "runtime/resourcemanager/slot_manager.py"
+_HEARTBEAT = "runtime/heartbeat/monitor.py"
+_LAUNCH = "runtime/spark/launch.py"
+
+MUTANTS = (
+    # ------------------------------------------------------------------ the JobMaster
+    Mutant(
+        "ended-job-promised-to-be-cancelled",
+        "What has ended is not promised to be cancelled, though the Dispatcher does not know of the end yet.",
+        "runtime/jobmaster/endpoint.py",
+        "        if graph.status in (JobStatus.FINISHED, JobStatus.FAILED):\n",
+        "        if graph is None:\n",
+        (
+            "unit/test_job_master_end.py::test_what_has_ended_is_not_promised_to_be_cancelled_though_the_dispatcher_does_not_know",
+        ),
+    ),
+    Mutant(
+        "dying-driver-taken-for-a-living-one",
+        "A task that a dying Spark driver refuses has failed by its driver.",
+        "runtime/taskexecutor/driver_health.py",
+        "if isinstance(error, DriverLostError) or not driver.alive or await _is_lost(error, driver, watch):",
+        "if not driver.alive:",
+        ("unit/test_driver_health.py::test_a_jvm_that_is_dying_is_lost_though_its_process_is_there",),
+    ),
+    Mutant(
+        "worker-forgotten-between-its-registration-and-its-slots",
+        "A worker counts as coming until its slots are known; no further one is started in its place.",
+        "runtime/resourcemanager/endpoint.py",
+        """        \"\"\"Called by the InstanceManager.\"\"\"
+        if self""",
+        """        \"\"\"Called by the InstanceManager.\"\"\"
+        self._workers.registered(instance.resource_id)
+        if self""",
+        ("unit/test_active_resource_manager.py::test_a_worker_is_coming_until_its_slots_are_known",),
+    ),
+    Mutant(
+        "slot-of-an-unregistered-task-executor-kept",
+        "A slot of a TaskExecutor that has not registered is given up, not tried until no restart is left.",
+        "runtime/jobmaster/deployment.py",
+        "            raise SlotNotAllocatedError(",
+        "            raise KeyError(",
+        ("unit/test_deployment_offload.py::test_a_slot_of_a_task_executor_that_has_not_registered_is_given_up",),
+    ),
+    # ------------------------------------------------------------------ the Dispatcher
+    Mutant(
+        "submission-acknowledged-before-it-is-stored",
+        "A job is acknowledged when it is stored.",
+        _DISPATCHER,
+        "            await self._store(graph, term)\n",
+        '            self.spawn(self._store(graph, term), "storing")\n',
+        (
+            "contract/test_dispatcher_submission.py::test_what_a_full_disk_refuses_leaves_no_entry_and_may_be_submitted_again",
+        ),
+    ),
+    Mutant(
+        "submission-in-doubt-refused",
+        "A write whose outcome is not known is no refusal.",
+        _DISPATCHER,
+        "                except (HaUnreachableError, StateWriteUnknownError) as error:\n",
+        "                except ZeroDivisionError as error:\n",
+        ("contract/test_dispatcher_submission.py::test_a_write_whose_outcome_is_unknown_is_no_refusal",),
+    ),
+    Mutant(
+        "refused-submission-left",
+        "A submission that is refused leaves nothing.",
+        _DISPATCHER,
+        "            await self._cleaner.take_back(job_id, term)\n",
+        "",
+        (
+            "contract/test_dispatcher_submission.py::test_what_a_full_disk_refuses_leaves_no_entry_and_may_be_submitted_again",
+        ),
+    ),
+    Mutant(
+        "half-submission-kept-by-the-next",
+        "The next leader withdraws what was not stored.",
+        _DISPATCHER,
+        "                await registry.withdraw(job_id, term)\n        await self._job_blobs",
+        "        await self._job_blobs",
+        (
+            "contract/test_dispatcher_submission.py::test_the_next_leader_withdraws_what_was_not_stored_and_runs_what_was",
+        ),
+    ),
+    Mutant(
+        "end-told-before-it-is-recorded",
+        "Nobody is told of a job's end before it is recorded.",
+        _DISPATCHER,
+        "        await self._record_end(job, term)\n        dropped",
+        '        self.spawn(self._record_end(job, term), "recording")\n        dropped',
+        (
+            "contract/test_dispatcher_ends.py::test_an_end_whose_record_is_unknown_is_recorded_again_and_told_afterwards",
+        ),
+    ),
+    Mutant(
+        "end-in-the-archive-forgotten",
+        "A leader that finds an end in the archive alone records it.",
+        _DISPATCHER,
+        "            if archived is not None and entry.status is not JobSchedulingStatus.DONE:\n",
+        "            if False:\n",
+        ("contract/test_dispatcher_ends.py::test_the_next_leader_records_an_end_that_is_in_the_archive_alone",),
+    ),
+    Mutant(
+        "accepted-job-withdrawn",
+        "Only the entry of a job that was never accepted is taken back.",
+        _CLEANER,
+        "        if await registry.entry(job_id) == JobEntry(JobSchedulingStatus.PENDING):\n",
+        "        if True:\n",
+        ("unit/test_resource_cleaner.py::test_only_what_was_never_accepted_is_taken_back",),
+    ),
+    Mutant(
+        "cleaned-up-without-deposing",
+        "What a JobMaster still writes does not come after the removals.",
+        _CLEANER,
+        "        await self._ha.depose(job_master(job_id), term)\n",
+        "",
+        ("unit/test_resource_cleaner.py::test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_failed",),
+    ),
+    Mutant(
+        "cleaned-up-in-another-order",
+        "Of an ended job the handle is removed first, then what it points to.",
+        _CLEANER,
+        "        await self._ha.job_graph_store().remove(job_id, term)\n"
+        "        await self._master.stop_job_master(job_id)\n",
+        "        await self._master.stop_job_master(job_id)\n"
+        "        await self._ha.job_graph_store().remove(job_id, term)\n",
+        ("unit/test_resource_cleaner.py::test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_failed",),
+    ),
+    Mutant(
+        "clean-up-given-up",
+        "A clean-up that failed is tried again.",
+        _CLEANER,
+        'log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n',
+        'log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n                break\n',
+        ("unit/test_resource_cleaner.py::test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_failed",),
+    ),
+    Mutant(
+        "clean-up-goes-on-after-the-term",
+        "Who does not lead any more leaves the rest to its successor.",
+        _CLEANER,
+        "            except LeadershipLostError:\n                break\n"
+        "            except (ActorError, HaError, OSError) as error:\n",
+        "            except (ActorError, HaError, OSError) as error:\n",
+        ("unit/test_resource_cleaner.py::test_who_does_not_lead_any_more_leaves_the_rest_to_its_successor",),
+    ),
+    Mutant(
+        "job-forgotten-before-it-is-clean",
+        "A job is forgotten after it was cleaned up.",
+        _CLEANER,
+        "                    if entry is None or not entry.dirty:\n",
+        "                    if True:\n",
+        ("unit/test_resource_cleaner.py::test_a_job_is_forgotten_after_it_was_cleaned_up_and_its_log_with_it",),
+    ),
+    Mutant(
+        "kept-jobs-unbounded",
+        "A bounded number of ended jobs is kept.",
+        "runtime/dispatcher/retention.py",
+        "too_many = count > self._capacity",
+        "too_many = False",
+        ("unit/test_job_retention.py::test_the_oldest_end_goes_first_whatever_the_order_of_arrival",),
+    ),
+    Mutant(
+        "last-job-dropped-for-its-size",
+        "The job that ended last is kept whatever its size.",
+        "runtime/dispatcher/retention.py",
+        "too_large = size > self._max_bytes and count > 1",
+        "too_large = size > self._max_bytes",
+        ("unit/test_job_retention.py::test_the_last_one_stays_whatever_its_size_and_takes_the_room_of_the_others",),
+    ),
+    Mutant(
+        "thawed-dispatcher-drops-old-jobs",
+        "A Dispatcher whose lease is over drops nothing from the archive, which is its successor's, too.",
+        _DISPATCHER,
+        "        while self.may_act(term):",
+        "        while self._term == term:",
+        ("contract/test_dispatcher_revoked.py::test_a_thawed_dispatcher_drops_no_old_jobs",),
+    ),
+    Mutant(
+        "thawed-leader-acts",
+        "A leader whose lease is over starts nothing and stops nothing.",
+        "runtime/leadership.py",
+        "        if not self._election.has_leadership(own):\n",
+        "        if False:\n",
+        (
+            "contract/test_dispatcher_revoked.py::"
+            "test_a_thawed_dispatcher_answers_nobody_starts_nothing_and_writes_nothing",
+            "contract/test_dispatcher_revoked.py::test_amid_a_recovery_no_further_job_master_is_started",
+            "contract/test_dispatcher_revoked.py::test_amid_a_shutdown_no_master_is_told_to_stop",
+        ),
+    ),
+    Mutant(
+        "thawed-leader-answers",
+        "A leader whose lease is over answers nobody.",
+        "runtime/leadership.py",
+        "        if self._term is None or not self._election.has_leadership(self._term):\n            raise",
+        "        if self._term is None:\n            raise",
+        (
+            "contract/test_dispatcher_revoked.py::"
+            "test_a_thawed_dispatcher_answers_nobody_starts_nothing_and_writes_nothing",
+        ),
+    ),
+    Mutant(
+        "end-of-another-leaders-cluster",
+        "Only who leads has the masters of a cluster stop.",
+        "runtime/dispatcher/masters.py",
+        "        await self._master.shut_down_cluster(end)\n",
+        "        await self.service.gateway(status.address, MasterGateway).shut_down_cluster(end)\n",
+        ("contract/test_dispatcher_revoked.py::test_amid_a_shutdown_no_master_is_told_to_stop",),
+    ),
+    # ------------------------------------------------------------------ the JobMaster
+    Mutant(
+        "checkpoint-swept-by-a-former-job-master",
+        "A JobMaster that may not lead any more sweeps nothing.",
+        _CHECKPOINTING,
+        "        self._endpoint.act(self._term)\n        completed = []\n",
+        "        completed = []\n",
+        ("unit/test_job_checkpoints.py::test_a_job_master_that_may_not_lead_any_more_sweeps_nothing",),
+    ),
+    Mutant(
+        "completed-checkpoint-swept",
+        "A successor sweeps what is not stored, and nothing else.",
+        _CHECKPOINTING,
+        "abandoned = [path for path in begun if str(path) not in kept]",
+        "abandoned = list(begun)",
+        ("unit/test_job_checkpoints.py::test_a_successor_knows_what_is_stored_and_sweeps_the_rest",),
+    ),
+    Mutant(
+        "loaded-checkpoint-subsumed",
+        "The last checkpoint that was loaded is kept until a newer one is.",
+        _CHECKPOINTING,
+        "removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)",
+        "removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term)",
+        ("unit/test_job_checkpoints.py::test_the_last_checkpoint_that_was_loaded_is_kept_until_a_newer_one_is",),
+    ),
+    Mutant(
+        "savepoint-published-by-a-former-job-master",
+        "A JobMaster that stood still does not publish a savepoint.",
+        _CHECKPOINTING,
+        "            await self._written()  # refused where the store knows a later JobMaster\n"
+        "            self._endpoint.act(self._term)\n",
+        "",
+        ("unit/test_job_checkpoints.py::test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone",),
+    ),
+    Mutant(
+        "savepoint-of-a-former-job-master-left",
+        "A savepoint takes away what former JobMasters were writing for it.",
+        _SAVEPOINTS,
+        "                _take_away(other)\n",
+        "                pass\n",
+        (
+            "unit/test_job_checkpoints.py::test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were_writing",
+        ),
+    ),
+    Mutant(
+        "savepoint-of-a-later-job-master-taken-away",
+        "A former JobMaster leaves what a later one writes.",
+        _SAVEPOINTS,
+        "            if number.isdecimal() and int(number) <= epoch:\n",
+        "            if number.isdecimal():\n",
+        (
+            "unit/test_job_checkpoints.py::test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were_writing",
+        ),
+    ),
+    Mutant(
+        "same-savepoint-made-twice",
+        "A savepoint is found by a successor, and made once.",
+        _CHECKPOINTING,
+        "        if there:\n            return self._already_there(trigger, there)\n",
+        "",
+        ("unit/test_job_checkpoints.py::test_a_successor_that_is_asked_for_a_savepoint_again_finds_it",),
+    ),
+    Mutant(
+        "former-rollback-removed-by-a-former-job-master",
+        "What a former rollback goes back to is removed by the leader alone.",
+        _CHECKPOINTING,
+        "        self._endpoint.act(self._term)\n"
+        "        try:\n            await self._endpoint.run_blocking(self._rollbacks.forget",
+        "        try:\n            await self._endpoint.run_blocking(self._rollbacks.forget",
+        ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),
+    ),
+    Mutant(
+        "rollback-to-another-jobs-state",
+        "A job goes back to what is its own.",
+        _ROLLBACK,
+        "        if owner != self._job_id:\n",
+        "        if False:\n",
+        ("unit/test_job_checkpoints.py::test_a_job_goes_back_to_what_is_its_own_and_whole",),
+    ),
+    Mutant(
+        "rollback-after-a-newer-checkpoint",
+        "A job goes back until a later checkpoint stands for itself.",
+        _ROLLBACK,
+        "(latest is not None and latest.checkpoint_id > rollback.after)",
+        "False",
+        ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),
+    ),
+    Mutant(
+        "state-told-before-it-is-written",
+        "What is acknowledged of an execution is written down.",
+        _JOURNAL,
+        "        await asyncio.shield(written)\n",
+        "",
+        ("unit/test_execution_journal.py::test_changes_during_a_write_go_into_the_next_one",),
+    ),
+    Mutant(
+        "state-written-by-a-former-job-master",
+        "A JobMaster whose term is over says so to whoever waits.",
+        _JOURNAL,
+        "        if self._closed:\n            raise",
+        "        if False:\n            raise",
+        ("unit/test_execution_journal.py::test_who_has_left_the_job_to_another_writes_nothing",),
+    ),
+    Mutant(
+        "slot-of-two-allocations",
+        "A slot that is held already is not accepted under another allocation.",
+        _POOL,
+        "if self._closed or any(other.slot.slot_id == offer.slot_id for other in self._held.values()):",
+        "if self._closed:",
+        ("unit/test_slot_pool.py::test_a_slot_is_accepted_under_one_allocation",),
+    ),
+    Mutant(
+        "slot-nobody-waits-for-kept",
+        "A slot that nobody waits for is refused.",
+        _POOL,
+        "        if pending is None:\n            return False, []\n        slot",
+        "        if pending is None:\n            return True, []\n        slot",
+        ("unit/test_slot_pool.py::test_offers_that_nobody_waits_for_are_refused",),
+    ),
+    Mutant(
+        "slots-kept-at-the-end",
+        "At the end of a job all of its slots go back.",
+        _POOL,
+        "        instructions += [ReturnSlot(held.slot) for held in self._held.values()]\n",
+        "",
+        ("unit/test_slot_pool.py::test_closing_gives_everything_back_and_takes_no_more",),
+    ),
+    Mutant(
+        "late-release-takes-the-next-requests-slot",
+        "A late release does not take the slot from the next request.",
+        _POOL,
+        "(item for item in self._held.values() if item.request_id == request_id), None)\n        if held is None:",
+        "(item for item in self._held.values() if item.request_id is not None), None)\n        if held is None:",
+        ("unit/test_slot_pool.py::test_a_late_release_does_not_take_the_slot_from_the_next_request",),
+    ),
+    # ------------------------------------------------------------------ the ResourceManager
+    Mutant(
+        "slot-given-while-its-outcome-is-unknown",
+        "A slot whose allocation was not answered is given to nobody until it is known.",
+        _SLOTS,
+        "        self._become(slot, SlotState.UNKNOWN)\n",
+        "        self._become(slot, SlotState.FREE)\n",
+        ("unit/test_slot_manager.py::test_an_unanswered_allocation_is_settled_by_the_next_report",),
+    ),
+    Mutant(
+        "report-frees-a-slot-on-its-way",
+        "A report that crossed an allocation does not free the slot.",
+        _SLOTS,
+        "            if slot.state is not SlotState.PENDING:\n                self._become(slot, SlotState.FREE)\n",
+        "            self._become(slot, SlotState.FREE)\n",
+        ("unit/test_slot_manager.py::test_a_report_that_crossed_an_allocation_does_not_free_the_slot",),
+    ),
+    Mutant(
+        "request-repeated-counts-twice",
+        "A request that is repeated is one.",
+        _SLOTS,
+        "        if allocation_id in self._requests or allocation_id in self._held:\n",
+        "        if allocation_id in self._requests:\n",
+        ("unit/test_slot_manager.py::test_a_request_that_has_its_slot_is_not_made_again",),
+    ),
+    Mutant(
+        "late-notice-frees-anothers-slot",
+        "A late notice frees no slot that belongs to another allocation by now.",
+        _SLOTS,
+        "slot.state is SlotState.PENDING or slot.allocation_id not in (None, allocation_id)",
+        "slot.state is SlotState.PENDING",
+        ("unit/test_slot_manager.py::test_a_late_notice_frees_no_slot_of_another_allocation",),
+    ),
+    Mutant(
+        "slot-of-a-worker-that-is-being-stopped",
+        "A TaskExecutor that is released is given to nobody.",
+        _SLOTS,
+        "free = 0 if manager.released else now.free",
+        "free = now.free",
+        ("unit/test_slot_manager.py::test_a_released_task_executor_is_given_to_nobody_until_it_is_kept",),
+    ),
+    Mutant(
+        "old-instance-kept",
+        "A new instance of a TaskExecutor takes the place of the old one.",
+        _SLOTS,
+        "        if old is not None:\n            self._remove(old)\n",
+        "",
+        ("unit/test_slot_manager.py::test_a_new_instance_replaces_the_old_one_of_its_name",),
+    ),
+    # ------------------------------------------------------------------ the TaskExecutor
+    Mutant(
+        "slot-given-twice",
+        "A slot that belongs to an allocation is given to no other.",
+        "runtime/taskexecutor/slot_table.py",
+        '            raise SlotOccupiedError(f"slot {slot_id} belongs to job {known.job_id}")\n',
+        "",
+        ("unit/test_slot_table.py::test_a_slot_has_one_allocation",),
+    ),
+    Mutant(
+        "allocation-of-another-job-used",
+        "A job uses its own allocations only.",
+        "runtime/taskexecutor/slot_table.py",
+        "if not any(allocation.allocation_id == allocation_id for allocation in self.of_job(job_id)):",
+        "if False:",
+        ("unit/test_slot_table.py::test_a_job_uses_its_own_allocations_only",),
+    ),
+    Mutant(
+        "end-of-a-task-told-once-only",
+        "The end of a task is told again until its JobMaster knows it.",
+        "runtime/taskexecutor/task_table.py",
+        "                await asyncio.sleep(RETRY_S)\n            else:\n                break\n",
+        "                break\n            else:\n                break\n",
+        ("unit/test_task_table.py::test_an_end_is_told_until_the_job_master_knows_it",),
+    ),
+    # ------------------------------------------------------------------ heartbeats
+    Mutant(
+        "silence-unnoticed",
+        "A silent target is lost.",
+        _HEARTBEAT,
+        "        elif silent_for_s >= self._timeout:\n",
+        "        elif False:\n",
+        ("unit/test_heartbeat_monitor.py::test_a_silent_target_is_lost_once",),
+    ),
+    Mutant(
+        "loss-told-twice",
+        "A loss is told once.",
+        _HEARTBEAT,
+        "        del self._targets[target]\n        return [LostTarget",
+        "        return [LostTarget",
+        ("unit/test_heartbeat_monitor.py::test_a_silent_target_is_lost_once",),
+    ),
+    Mutant(
+        "old-heartbeat-brings-the-deadline-near",
+        "An old heartbeat does not bring the deadline near.",
+        _HEARTBEAT,
+        "entry.last_heard = max(entry.last_heard, now)\n        entry.unreachable",
+        "entry.last_heard = now\n        entry.unreachable",
+        (
+            "unit/test_heartbeat_monitor.py::test_a_heartbeat_puts_the_deadline_off_and_an_old_one_does_not_bring_it_near",
+        ),
+    ),
+    Mutant(
+        "standstill-held-against-the-targets",
+        "A watcher's own standstill is not held against those that it watches.",
+        _HEARTBEAT,
+        "            entry.last_heard = max(entry.last_heard, min(entry.last_heard + seconds, now))\n",
+        "            pass\n",
+        ("unit/test_heartbeat_monitor.py::test_the_watchers_own_standstill_is_not_held_against_the_targets",),
+    ),
+    # ------------------------------------------------------------------ Spark
+    Mutant(
+        "driver-opened-by-a-setting",
+        "Settings that keep the driver private cannot be overridden.",
+        _LAUNCH,
+        "return {**defaults, **options.conf, **fixed}",
+        "return {**defaults, **fixed, **options.conf}",
+        ("unit/test_spark_launch.py::test_settings_that_keep_the_driver_private_cannot_be_overridden",),
+    ),
+    Mutant(
+        "connect-on-every-address",
+        "Spark Connect listens on loopback.",
+        _LAUNCH,
+        '"spark.connect.grpc.binding.address": LOOPBACK,',
+        '"spark.connect.grpc.binding.address": "0.0.0.0",',
+        ("unit/test_spark_launch.py::test_settings_that_keep_the_driver_private_cannot_be_overridden",),
+    ),
+    Mutant(
+        "start-of-a-query-stops-anothers",
+        "The start of a query stops no other of its id.",
+        _LAUNCH,
+        'STOP_ACTIVE_RUN: "false",',
+        'STOP_ACTIVE_RUN: "true",',
+        ("unit/test_spark_launch.py::test_no_setting_lets_the_start_of_a_query_stop_another_one",),
+    ),
+    Mutant(
+        "driver-of-anothers-settings",
+        "A driver does not take over the settings of another Spark.",
+        _LAUNCH,
+        'if not name.startswith(("SPARK_", "PYSPARK_", "_PYSPARK"))',
+        "if True",
+        ("unit/test_spark_launch.py::test_environment_does_not_pass_on_the_settings_of_another_spark",),
+    ),
+    Mutant(
+        "archive-from-where-others-may-write",
+        "An archive of classes is not taken from where others may write.",
+        "runtime/spark/cds.py",
+        "if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:",
+        "if status.st_uid not in (os.geteuid(), 0):",
+        ("unit/test_spark_launch.py::test_an_archive_is_not_taken_from_where_others_may_write",),
+    ),
+    # ------------------------------------------------------------------ processes
+    Mutant(
+        "process-that-nobody-noted-begins",
+        "A process begins only when the next master could find it.",
+        "runtime/cluster/claimed_process.py",
+        "        if not noted:\n",
+        "        if False:\n",
+        ("unit/test_claimed_process.py::test_a_process_begins_only_when_it_is_noted",),
+    ),
+    Mutant(
+        "process-of-a-removed-child-left",
+        "A restart that is under way when its child is removed leaves no process.",
+        "runtime/cluster/supervisor.py",
+        "        if child.starting is not None:\n",
+        "        if False:\n",
+        ("unit/test_supervisor.py::test_a_restart_that_is_under_way_when_the_child_is_removed_leaves_no_process",),
+    ),
+    Mutant(
+        "link-in-the-place-of-a-jobs-log",
+        "A link in the place of a job's log is not followed.",
+        "runtime/job_logs.py",
+        "os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
+        "os.O_RDONLY | os.O_CLOEXEC",
+        ("unit/test_job_logs.py::test_a_link_in_the_place_of_a_log_is_not_followed",),
+    ),
+    Mutant(
+        "standstill-unseen-by-the-asking",
+        "A watcher that stood still loses nobody at its first look.",
+        "runtime/heartbeat/manager.py",
+        "            self._monitor.suspended_for(now, now - self._next_tick)\n",
+        "",
+        (
+            "unit/test_heartbeat_manager.py::"
+            "test_a_thawed_watcher_loses_nobody_at_its_first_look_and_the_dead_a_time_out_later",
+        ),
+    ),
+    Mutant(
+        "query-interrupted-amid-a-batch",
+        "A query is stopped when it has committed a batch, and not in the middle of it.",
+        "runtime/spark/query_stop.py",
+        "    while query.isActive() and query.status().isTriggerActive() and _last_batch(query) == batch:\n",
+        "    while False:\n",
+        ("unit/test_query_stop.py::test_a_busy_one_is_stopped_when_it_has_committed_a_batch",),
+    ),
+    Mutant(
+        "query-never-interrupted",
+        "The stop of a query ends by its deadline, by force if need be.",
+        "runtime/spark/query_stop.py",
+        "            is_forced = True\n            break\n",
+        "            break\n",
+        ("unit/test_query_stop.py::test_one_that_commits_none_is_stopped_by_force_and_that_is_told",),
+    ),
+    Mutant(
+        "worker-started-before-the-former-ones-are-known",
+        "A new leader starts no worker before it knows which there are.",
+        "runtime/resourcemanager/worker_allocator.py",
+        "        self._is_recovered = False\n",
+        "        self._is_recovered = True\n",
+        ("unit/test_worker_allocator.py::test_workers_of_an_earlier_leader_are_waited_for_and_not_doubled",),
+    ),
+)

@@ -1,0 +1,38 @@
+"""The copies of files that a script gives to its executors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runtime.spark.classic import ClassicAttachment
+
+
+@pytest.fixture
+def attachment(tmp_path: Path) -> Any:
+    return SimpleNamespace(_spec=SimpleNamespace(work_dir=str(tmp_path / "attempt")))
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(0o644, 0o600), (0o755, 0o700), (0o444, 0o600)])
+def test_a_copy_is_its_users_alone_and_stays_as_it_was(attachment: Any, tmp_path: Path, mode: int, kept: int) -> None:
+    source = tmp_path / "lookup.txt"
+    source.write_text("one")
+    source.chmod(mode)
+    copy = ClassicAttachment._snapshot(attachment, f"file://{source}#alias")
+    path, _, alias = copy.partition("#")
+    assert (Path(path).name, alias) == ("lookup.txt", "alias")
+    assert Path(path).stat().st_mode & 0o777 == kept
+    assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+    source.chmod(0o600)
+    source.write_text("another")
+    assert ClassicAttachment._snapshot(attachment, str(source)) == path
+    assert Path(path).read_text() == "one"
+    assert [file.name for file in Path(path).parent.iterdir()] == ["lookup.txt"]
+
+
+@pytest.mark.parametrize("path", ["hdfs://name/lookup.txt", "/no such file"])
+def test_what_is_no_local_file_is_left_to_spark(attachment: Any, path: str) -> None:
+    assert ClassicAttachment._snapshot(attachment, path) == path

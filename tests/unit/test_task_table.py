@@ -1,0 +1,152 @@
+"""A TaskExecutor tells the ends of its tasks; one that goes tells them with its own, and takes nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from actors.errors import RecipientTerminated, RecipientUnreachable
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
+from runtime.jobmaster.descriptor import ExecutionReport, TaskExecutionState
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.taskexecutor import task_table
+from runtime.taskexecutor.endpoint import TaskExecutor
+from runtime.taskexecutor.task_table import TaskTable
+
+JOB = JobID("a" * 32)
+GONE = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", "its zygote has ended")
+Tell = Callable[[TaskExecutionState], None]
+
+
+class FakeTask:
+    """Fails when its process is lost."""
+
+    lost = asyncio.Event()
+
+    def __init__(self, descriptor: Any, directory: Any, services: Any, on_state: Tell, *rest: Any) -> None:
+        self.descriptor = descriptor
+        self._on_state = on_state
+        self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.RUNNING)
+
+    async def run(self) -> None:
+        await self.lost.wait()
+        self.state = TaskExecutionState(self.descriptor.attempt_id, ExecutionState.FAILED)
+        self._on_state(self.state)
+
+    def report(self) -> ExecutionReport:
+        return ExecutionReport(self.state, 0, JobVertexID.of("job", "script"), AllocationID.random())
+
+
+class FakeJobMaster:
+    """Notes what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def update_task_execution_state(self, state: TaskExecutionState) -> Awaitable[None]:
+        self.told.append(state.state)
+        return asyncio.sleep(0)
+
+    def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
+        self.told.append((resource_id, cause))
+
+
+class FakeEndpoint:
+    name = "taskmanager-0"
+    log = logging.getLogger(__name__)
+
+    def spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work)
+
+
+@pytest.fixture
+def job_master(monkeypatch: pytest.MonkeyPatch) -> FakeJobMaster:
+    monkeypatch.setattr(FakeTask, "lost", asyncio.Event())
+    monkeypatch.setattr(task_table, "Task", FakeTask)
+    return FakeJobMaster()
+
+
+def table_with_a_task(job_master: FakeJobMaster) -> TaskTable:
+    connection = SimpleNamespace(gateway=job_master)
+    connections = SimpleNamespace(jobs=lambda: [JOB], find=lambda job_id: connection)
+    table = TaskTable(cast(Any, FakeEndpoint()), cast(Any, connections))
+    descriptor = SimpleNamespace(job_id=JOB, attempt_id=ExecutionAttemptID.random(), task_name="script")
+    table.start(cast(Any, descriptor), cast(Any, None), cast(Any, None), cast(Any, None))
+    return table
+
+
+async def test_an_end_is_told_at_once(job_master: FakeJobMaster) -> None:
+    table = table_with_a_task(job_master)
+    FakeTask.lost.set()
+    await table.job_ended(JOB)
+    await asyncio.sleep(0)
+    assert job_master.told == [ExecutionState.FAILED]
+
+
+async def test_an_end_is_told_until_the_job_master_knows_it(
+    job_master: FakeJobMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_table, "RETRY_S", 0.0)
+    answers = [RecipientUnreachable("it is being replaced"), RecipientUnreachable("it still is"), None]
+
+    async def update(state: TaskExecutionState) -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(job_master, "update_task_execution_state", update)
+    table = table_with_a_task(job_master)
+    FakeTask.lost.set()
+    await table.job_ended(JOB)
+    while table._reports:
+        await asyncio.wait(table._reports.values())
+    assert answers == []
+
+
+async def test_the_ends_that_a_task_executor_takes_along_are_told_with_its_own(job_master: FakeJobMaster) -> None:
+    """A JobMaster that knew of the failed attempt alone would restart it at the TaskExecutor that goes."""
+    table = table_with_a_task(job_master)
+    table.hold_ends_back()
+    FakeTask.lost.set()
+    await table.job_ended(JOB)
+    await asyncio.sleep(0)
+    assert job_master.told == []
+    await table.last_words(GONE, 1.0)
+    assert job_master.told == [ExecutionState.FAILED, (ResourceID("taskmanager-0"), GONE)]
+
+
+async def test_a_task_that_does_not_end_keeps_no_task_executor_from_going(job_master: FakeJobMaster) -> None:
+    table = table_with_a_task(job_master)
+    table.hold_ends_back()
+    await table.last_words(GONE, 0.01)
+    assert job_master.told == [(ResourceID("taskmanager-0"), GONE)]
+    FakeTask.lost.set()
+    await table.job_ended(JOB)
+
+
+class Going:
+    """As much of a TaskExecutor that is about to end as its gateway looks at before it refuses."""
+
+    name = "taskmanager-0"
+    goes = "its zygote (process 7) has ended"
+    fences = SimpleNamespace(check_again=lambda: None)
+    refuse_if_it_goes = TaskExecutor.refuse_if_it_goes
+
+    def _require_services(self) -> Any:
+        return SimpleNamespace(blobs=None)
+
+    async def _read(self, deployment: Any, blobs: Any) -> Any:
+        return SimpleNamespace(attempt_id=ExecutionAttemptID.random())
+
+
+async def test_who_is_about_to_end_takes_no_task_and_no_slot_request() -> None:
+    """The JobMaster takes the error for the loss of the TaskExecutor, and tries its slots no more."""
+    going = cast(Any, Going())
+    with pytest.raises(RecipientTerminated, match=r"taskmanager-0 ends: its zygote \(process 7\) has ended"):
+        await TaskExecutor.submit_task(going, cast(Any, None))
+    with pytest.raises(RecipientTerminated):
+        await TaskExecutor.request_slot(going, *cast(Any, (None,) * 4))
