@@ -122,7 +122,7 @@ class TaskManagerInfo:
         registration: what it said of itself.
         instance_id: of its registration.
         slots: how many it has, and how many of them are free or on their way to a job.
-        allocations: what every slot was used for when it was last heard of.
+        allocations: whose each slot is; one on its way to a job is nobody's yet.
         registered_ms: when it registered, in milliseconds since the epoch.
         last_heartbeat_ms: when it was last heard of.
         metrics: what it took of its machine then; None before its first heartbeat.

@@ -28,7 +28,7 @@ from runtime.ha.errors import HaError
 from runtime.ha.model import RESOURCE_MANAGER, LeaderTerm
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
-from runtime.ids import AllocationID, JobID, ResourceID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.checkpointing_job import CheckpointingJob
 from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
@@ -42,6 +42,9 @@ from runtime.metrics.query_service import serve_metrics
 from runtime.metrics.registry import MetricRegistry
 
 CHECK_INTERVAL_S = 0.5
+
+JobHeartbeatAnswer = tuple[frozenset[ExecutionAttemptID], JobHeartbeat]
+"""A TaskExecutor's answer to a heartbeat, and the attempts that it was known to hold when it was asked."""
 
 
 class JobMaster(CheckpointingJob, JobMasterGateway):
@@ -69,18 +72,21 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
             # It registers by itself, unless it is gone; that is seen here.
             self._task_managers.expect(resource_id, address)
             gateway = self.gateway(address, TaskExecutorGateway, term=term)
-            self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
+            self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
             self._checkpoints_fail(self._cannot_begin)
         self._check(term)
 
-    def _heartbeat_of(self, gateway: TaskExecutorGateway) -> Callable[[], Awaitable[JobHeartbeat]]:
-        async def ask() -> JobHeartbeat:
-            if self.fencing_token is None:
+    def _heartbeat_of(
+        self, resource_id: ResourceID, gateway: TaskExecutorGateway
+    ) -> Callable[[], Awaitable[JobHeartbeatAnswer]]:
+        async def ask() -> JobHeartbeatAnswer:
+            if self.fencing_token is None or self._graph is None:
                 raise FencingError(f"{self.path} does not lead")
             own = LeaderAddress(str(self.address), self.fencing_token)
-            return await gateway.heartbeat_from_job_manager(self._job_id, own)
+            asked_for = self._graph.attempts_seen_at(resource_id)
+            return asked_for, await gateway.heartbeat_from_job_manager(self._job_id, own)
 
         return ask
 
@@ -122,7 +128,7 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
             self._task_manager_lost(resource_id, "its process was replaced")
         gateway = self._task_managers.add(registration)
         if self._heartbeats is not None:
-            self._heartbeats.monitor(resource_id, self._heartbeat_of(gateway))
+            self._heartbeats.monitor(resource_id, self._heartbeat_of(resource_id, gateway))
         was_reconciling = graph.is_reconciling
         reported = graph.executions_reported(resource_id, report.executions, current_instant())
         self._do([*reported, *self._pool.reconcile(resource_id, report.slots)])
@@ -156,11 +162,14 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
     def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
         self._task_manager_lost(resource_id, cause.message, cause)
 
-    def _task_manager_heard(self, target: str, heartbeat: JobHeartbeat) -> None:
+    def _task_manager_heard(self, target: str, answer: JobHeartbeatAnswer) -> None:
+        asked_for, heartbeat = answer
         if self._graph is not None:
             for progress in heartbeat.progress:
                 self._graph.progress_reported(progress)
-            self._do(self._graph.deployments_reported(ResourceID(target), heartbeat.executions, current_instant()))
+            self._do(
+                self._graph.deployments_reported(ResourceID(target), heartbeat.executions, asked_for, current_instant())
+            )
 
     # ------------------------------------------------------------ ResourceManager
 

@@ -172,24 +172,38 @@ class ExecutionGraph(Scheduler):
         """An attempt failed otherwise than by its TaskExecutor's report, e.g. it could not be deployed."""
         return self.task_state_reported(TaskExecutionState(attempt_id, ExecutionState.FAILED, error), at)
 
+    def attempts_seen_at(self, resource_id: ResourceID) -> frozenset[ExecutionAttemptID]:
+        """Return the attempts that a TaskExecutor has reported, and whose end nobody has."""
+        return frozenset(
+            task.current.attempt_id
+            for task in self._tasks.values()
+            if task.current.was_seen_at(resource_id) and not task.current.is_expected_at(resource_id)
+        )
+
     def deployments_reported(
-        self, resource_id: ResourceID, attempt_ids: Iterable[ExecutionAttemptID], at: Instant
+        self,
+        resource_id: ResourceID,
+        attempt_ids: Iterable[ExecutionAttemptID],
+        asked_for: frozenset[ExecutionAttemptID],
+        at: Instant,
     ) -> list[Instruction]:
         """A TaskExecutor says which attempts it holds, those included whose end it has not been able to report.
 
         What should run there but is not held has failed; what is held but should not be is cancelled (Flink's
         `ExecutionDeploymentReconciler`). Attempts whose deployment may be under way are left alone.
+
+        Args:
+            resource_id: the TaskExecutor.
+            attempt_ids: that it held when it answered.
+            asked_for: `attempts_seen_at` it when it was asked. What it has begun since may be missing in its answer,
+                which is older than the news of that, and may come after it: by another connection.
+            at: now.
         """
         held = set(attempt_ids)
         if self._status.is_terminal:
             return []
-        missing = [
-            task
-            for task in self._tasks.values()
-            if task.current.was_seen_at(resource_id)
-            and not task.current.is_expected_at(resource_id)
-            and task.current.attempt_id not in held
-        ]
+        gone = (asked_for & self.attempts_seen_at(resource_id)) - held
+        missing = [task for task in self._tasks.values() if task.current.attempt_id in gone]
         unknown = [attempt_id for attempt_id in sorted(held) if self._current_task(attempt_id) is None]
         instructions: list[Instruction] = [CancelTask(attempt_id, resource_id) for attempt_id in unknown]
         instructions += self._without_the_awaited(resource_id, held, at)

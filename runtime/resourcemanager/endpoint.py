@@ -347,7 +347,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             instance.registration,
             instance.instance_id,
             self._slots.counts(instance.instance_id),
-            instance.allocations,
+            self._slots.statuses(instance.instance_id),
             instance.registered_ms,
             instance.last_heartbeat_ms,
             instance.metrics,

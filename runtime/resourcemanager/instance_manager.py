@@ -13,7 +13,6 @@ from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import TaskExecutorHeartbeat, TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import InstanceID, ResourceID
-from runtime.resourcemanager.slots import SlotStatus
 
 
 @dataclass(slots=True)
@@ -26,7 +25,6 @@ class Instance:
         gateway: asks it.
         registered_ms: when it registered.
         last_heartbeat_ms: when it was last heard of.
-        allocations: what its slots were used for then.
         metrics: what it took of its machine then; None before its first heartbeat.
     """
 
@@ -35,7 +33,6 @@ class Instance:
     gateway: TaskExecutorGateway
     registered_ms: int
     last_heartbeat_ms: int
-    allocations: tuple[SlotStatus, ...] = ()
     metrics: TaskManagerMetrics | None = None
 
     @property
@@ -106,7 +103,7 @@ class InstanceManager:
         instance = self._instances.get(instance_id)
         if instance is not None:
             instance.last_heartbeat_ms = now_ms
-            instance.allocations, instance.metrics = heartbeat.slots.slots, heartbeat.metrics
+            instance.metrics = heartbeat.metrics
 
     def clear(self) -> None:
         """Forget all, and tell nobody: this ResourceManager does not lead any more."""

@@ -7,7 +7,7 @@ from enum import Enum
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 from runtime.resourcemanager.locality import TaskManagerLocation
-from runtime.resourcemanager.slots import SlotCounts, SlotRequest
+from runtime.resourcemanager.slots import SlotCounts, SlotRequest, SlotStatus
 
 NO_SLOTS = SlotCounts()
 
@@ -29,6 +29,13 @@ class Slot:
     state: SlotState = SlotState.FREE
     allocation_id: AllocationID | None = None
     job_id: JobID | None = None
+
+    @property
+    def status(self) -> SlotStatus:
+        """Whose it is, as its TaskExecutor would say it."""
+        if self.state is SlotState.ALLOCATED:
+            return SlotStatus(self.slot_id, self.job_id, self.allocation_id)
+        return SlotStatus(self.slot_id)
 
 
 @dataclass(slots=True)

@@ -92,6 +92,11 @@ class SlotManager:
             return SlotCounts() if manager is None else manager.counts()
         return self._counts
 
+    def statuses(self, instance_id: InstanceID) -> tuple[SlotStatus, ...]:
+        """Whose each slot of a TaskExecutor is; one on its way to a job is nobody's yet. Agrees with `counts`."""
+        manager = self._task_managers.get(instance_id)
+        return () if manager is None else tuple(slot.status for slot in manager.slots.values())
+
     def waiting_reason(self, allocation_id: AllocationID) -> str | None:
         """What a request waits for, in words; None when it does not wait."""
         entry = self._requests.get(allocation_id)

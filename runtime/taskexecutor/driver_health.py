@@ -34,6 +34,8 @@ EXAMINATION_S = 10.0
 """Longest that the end of a failed task waits for a trial."""
 _DETAIL = 1000
 """Most characters that are shown of a failure."""
+DYING_S = 5.0
+"""Longest that a JVM is waited for that may be about to end."""
 PAUSE_S = 10.0
 """Pause between two trials on a driver without tasks."""
 
@@ -214,7 +216,7 @@ async def kind_of(error: Exception, driver: SparkDriver, watch: DriverWatch | No
 
     Args:
         error: what was raised while it was prepared, followed or ended.
-        driver: of the task. A JVM that was killed takes up to a second to die, and refuses calls meanwhile.
+        driver: of the task. A JVM that was killed takes up to a second to die, and refuses calls or breaks them off.
         watch: of that driver, where tasks share it.
     """
     if isinstance(error, DriverLostError) or not driver.alive or await _is_lost(error, driver, watch):
@@ -223,15 +225,18 @@ async def kind_of(error: Exception, driver: SparkDriver, watch: DriverWatch | No
 
 
 async def _is_lost(error: Exception, driver: SparkDriver, watch: DriverWatch | None) -> bool:
-    if isinstance(error, DriverCallError) and watch is not None:
-        return bool(await watch.examine())
+    if isinstance(error, DriverCallError) and watch is not None and await watch.examine():
+        return True
     try:
         async with asyncio.timeout(ANSWER_S):
             return not await driver.ping()
     except DriverLostError:
         return True
-    except (SparkVehicleError, TimeoutError):
+    except TimeoutError:
         return False
+    except SparkVehicleError:
+        # Py4J says of a call that the JVM's death has broken off what it says of one that the JVM has refused.
+        return await driver.wait_dead(DYING_S)
 
 
 def may_be_sparks(failure: ErrorInfo) -> bool:

@@ -172,7 +172,8 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     options = ("--from", stopped.stdout.strip())
     second = cluster.submit(script, str(source.directory), str(sink), "", options=options)
     cluster.await_status(second, "RUNNING")
-    assert cluster.job(second)["checkpoints"]["latest_restored"]["is_savepoint"]
+    restored_from = lambda: cluster.job(second)["checkpoints"]["latest_restored"]  # noqa: E731
+    assert await_value(restored_from)["is_savepoint"], "a job is RUNNING before its task is deployed"
     source.write(2)
     await_checkpoints(cluster, second)
     (task,) = cluster.tasks_of(second)

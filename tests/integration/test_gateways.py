@@ -62,13 +62,13 @@ def test_a_task_executor_is_looked_into_while_a_task_runs(cluster: Cluster, tmp_
                 and found.metrics is not None
                 and found.metrics.tasks == 1
                 and found.metrics.jvm
-                and found.slots.allocated == 1
+                and [status.job_id for status in found.allocations if status.allocation_id] == [waiting.job_id]
                 and found
             )
         )
         assert info.registration.resource_id == WORKER
         assert info.slots.registered == len(info.allocations) == 2
-        assert [status.job_id for status in info.allocations if status.allocation_id] == [waiting.job_id]
+        assert info.slots.allocated == 1
         used, committed, most = (info.metrics.jvm[f"Memory.Heap.{part}"] for part in ("Used", "Committed", "Max"))
         assert 0 < used <= committed <= most <= info.registration.memory_bytes
         assert min(info.metrics.memory_bytes, info.metrics.spark_memory_bytes, info.metrics.open_files) > 0

@@ -36,6 +36,14 @@ MUTANTS = (
         ("unit/test_driver_health.py::test_a_jvm_that_is_dying_is_lost_though_its_process_is_there",),
     ),
     Mutant(
+        "dying-driver-not-waited-for",
+        "A driver whose death breaks off the question whether it lives is waited for.",
+        "runtime/taskexecutor/driver_health.py",
+        "return await driver.wait_dead(DYING_S)",
+        "return False",
+        ("unit/test_driver_health.py::test_a_jvm_whose_death_breaks_off_the_question_is_lost",),
+    ),
+    Mutant(
         "worker-forgotten-between-its-registration-and-its-slots",
         "A worker counts as coming until its slots are known; no further one is started in its place.",
         "runtime/resourcemanager/endpoint.py",

@@ -60,6 +60,12 @@ class FakeDriver:
     condemned: list[str] = field(default_factory=list)
     info: Any = field(default_factory=lambda: SimpleNamespace(pid=7))
     alive: bool = True
+    ends: bool = False
+    """Whether it is about to end."""
+
+    async def wait_dead(self, timeout: float | None = None) -> bool:
+        assert timeout, "a driver that lives on would be waited for without an end"
+        return self.ends
 
     async def ping(self) -> bool:
         answer = self.answers.pop(0) if self.answers else True
@@ -130,6 +136,7 @@ async def test_tasks_that_fail_together_share_one_examination() -> None:
 
 
 GONE = DriverLostError("the driver JVM does not answer: connection refused")
+BROKEN_OFF = DriverCallError("An error occurred while calling o23.sc")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +159,18 @@ async def test_a_jvm_that_is_dying_is_lost_though_its_process_is_there(
 ) -> None:
     driver = cast(SparkDriver, FakeDriver([answer], alive=alive))
     assert await kind_of(error, driver, None) == kind
+
+
+@pytest.mark.parametrize("error", [BROKEN_OFF, OSError("/proc/7/cwd")])
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("answer", [BROKEN_OFF, GONE])
+async def test_a_jvm_whose_death_breaks_off_the_question_is_lost(
+    error: Exception, is_shared: bool, answer: Exception
+) -> None:
+    driver = FakeDriver([answer, answer], ends=True)
+    trials = Trials(GONE)
+    found = await kind_of(error, cast(SparkDriver, driver), watch(driver, trials) if is_shared else None)
+    assert found is FailureKind.SPARK_LOST
 
 
 async def test_what_a_driver_refuses_is_its_failure_where_it_fails_every_job() -> None:

@@ -480,11 +480,14 @@ def test_deployments_are_reconciled_with_what_a_task_executor_holds() -> None:
     d.run("a")
     d.assign("b")
     stranger = ExecutionAttemptID.random()
-    tm = ResourceID("tm-1")
-    assert d.graph.deployments_reported(tm, [d.attempt("a"), stranger], d.at()) == [CancelTask(stranger, tm)]
-    assert d.graph.deployments_reported(ResourceID("tm-2"), [], d.at()) == []
-    assert d.states()["b"] == "DEPLOYING", "its deployment may be under way"
-    instructions = d.graph.deployments_reported(tm, [], d.at())
+    tm, other = ResourceID("tm-1"), ResourceID("tm-2")
+    seen = d.graph.attempts_seen_at(tm)
+    assert seen == {d.attempt("a")}, "the deployment of b may be under way"
+    assert d.graph.attempts_seen_at(other) == frozenset()
+    assert d.graph.deployments_reported(tm, [d.attempt("a"), stranger], seen, d.at()) == [CancelTask(stranger, tm)]
+    assert d.graph.deployments_reported(other, [], frozenset(), d.at()) == []
+    assert d.graph.deployments_reported(tm, [], frozenset(), d.at()) == [], "it may have begun after the question"
+    instructions = d.graph.deployments_reported(tm, [], seen, d.at())
     assert only(ScheduleRestart, instructions).task_names == ("a", "c")
 
 
@@ -556,7 +559,7 @@ def test_a_suspended_job_leaves_its_tasks_alone() -> None:
     assert d.graph.suspend(d.at()) == [ended(JobStatus.SUSPENDED)]
     assert d.report("a -> b", S.FINISHED) == []
     assert d.graph.suspend(d.at()) == d.graph.cancel(d.at()) == []
-    assert d.graph.deployments_reported(ResourceID("tm-1"), [ExecutionAttemptID.random()], d.at()) == []
+    assert d.graph.deployments_reported(ResourceID("tm-1"), [ExecutionAttemptID.random()], frozenset(), d.at()) == []
 
 
 # ------------------------------------------------------------------------- travelling

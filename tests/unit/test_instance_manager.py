@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.gateways.messages import TaskExecutorHeartbeat, TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ids import InstanceID, ResourceID, SlotID
+from runtime.ids import InstanceID, ResourceID
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
-from runtime.resourcemanager.slots import SlotReport, SlotStatus
+from runtime.resourcemanager.slots import SlotReport
 
 GATEWAY = cast("TaskExecutorGateway", object())
 
@@ -53,12 +53,11 @@ def test_listeners_hear_of_who_comes_and_goes_until_they_are_removed() -> None:
 def test_a_heartbeat_is_kept_with_its_instance_alone() -> None:
     manager = InstanceManager()
     one = manager.register(registration("tm-1"), GATEWAY, 5)
-    slots = (SlotStatus(SlotID(ResourceID("tm-1"), 0)),)
     metrics = TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7)
     manager.heard(InstanceID.random(), TaskExecutorHeartbeat(SlotReport(()), metrics), 8)
     assert (one.last_heartbeat_ms, one.metrics) == (5, None)
-    manager.heard(one.instance_id, TaskExecutorHeartbeat(SlotReport(slots), metrics), 9)
-    assert (one.last_heartbeat_ms, one.allocations, one.metrics) == (9, slots, metrics)
+    manager.heard(one.instance_id, TaskExecutorHeartbeat(SlotReport(()), metrics), 9)
+    assert (one.last_heartbeat_ms, one.metrics) == (9, metrics)
 
 
 def test_a_listener_may_drop_what_has_just_come() -> None:

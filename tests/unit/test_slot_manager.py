@@ -56,6 +56,7 @@ def test_a_free_slot_is_given_and_counted() -> None:
     register(manager, 1, 2)
     assert manager.counts() == SlotCounts(2, 2, 0)
     (given_slot,) = manager.register_slot_request(request(1), 0.0)
+    assert manager.statuses(instance(1)) == report("tm-1", None, None).slots, "the TaskExecutor has not agreed yet"
     assert isinstance(given_slot, AllocateSlot)
     assert (given_slot.address, given_slot.request) == ("addr-1", request(1))
     assert manager.counts() == SlotCounts(2, 1, 1)
@@ -63,6 +64,8 @@ def test_a_free_slot_is_given_and_counted() -> None:
     manager.slot_allocated(given_slot.slot_id, request(1).allocation_id)
     assert manager.counts(instance(1)) == SlotCounts(2, 1, 0)
     assert manager.counts().allocated == 1
+    assert manager.statuses(instance(1)) == report("tm-1", request(1).allocation_id, None).slots
+    assert manager.statuses(instance(2)) == ()
     assert manager.pending_requests == ()
     assert manager.register_slot_request(request(1), 1.0) == [], "asked twice, given once"
 
