@@ -25,31 +25,34 @@ from actors.rpc.gateway import Ask, FencingToken, RpcGateway
 from actors.rpc.service import RpcConfig
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobServerError
-from blob.key import PermanentBlobKey
+from blob.gateway import BlobAddress
+from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
-from runtime.checkpoint.client import CheckpointClient
-from runtime.gateways.diagnostics import ThreadDump
+from runtime.checkpoint.messages import OperationState, OperationStatus
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
+from runtime.gateways.diagnostics import ComponentLog, ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import PASSING, UnknownTaskExecutorError
 from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerView
+from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
 from runtime.gateways.processes import process_addresses
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ids import ExecutionAttemptID, JobID, ResourceID
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
+from runtime.job_logs import FUNCTION_RESULT, KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.errors import InvalidFunctionError
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.jobmaster.execution_state import JobStatus
-from runtime.log_client import LogClient
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 T = TypeVar("T")
 G = TypeVar("G", bound=RpcGateway)
 
 RETRY_S = 0.1
+POLL_S = 0.1
 CARRIED_SIZE = 16 * 1024
 """Bytes that a job's files may have together to travel in its graph, and with it to be in Redis."""
 CARRIED_ROLES = {ArtifactRole.MAIN, ArtifactRole.FILE}  # libraries are shared by their blobs' keys
@@ -82,7 +85,7 @@ class SubmissionUnknownError(NoAnswerError):
         )
 
 
-class ClusterClient(CheckpointClient, LogClient):
+class ClusterClient:
     """Speaks to one cluster.
 
     Args:
@@ -347,6 +350,140 @@ class ClusterClient(CheckpointClient, LogClient):
             time.sleep(max(0.0, until - time.monotonic()))  # the leader is gone: the next look finds the new one
         return None
 
+    # ------------------------------------------------- checkpoints and savepoints
+    # A request bears a trigger id, and is repeated with it until it is done, whoever leads.
+
+    def trigger_checkpoint(self, job_id: JobID, trigger_id: TriggerID | None = None) -> OperationStatus:
+        """Have a job checkpointed, and wait for it; the rest is as in `trigger_savepoint`."""
+        wanted = trigger_id or TriggerID.random()
+        return self._operation(lambda dispatcher: dispatcher.trigger_checkpoint(job_id, wanted).result())
+
+    def trigger_savepoint(
+        self, job_id: JobID, target: Path | None = None, trigger_id: TriggerID | None = None
+    ) -> OperationStatus:
+        """Make a savepoint of a job, and wait for it.
+
+        Args:
+            job_id: the job.
+            target: in which directory; None for the cluster's (``execution.checkpointing.savepoint-dir``).
+            trigger_id: identifies the request; repeating it returns the status of the first. None for a new one.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+        """
+        wanted, directory = trigger_id or TriggerID.random(), _directory(target)
+        return self._operation(lambda dispatcher: dispatcher.trigger_savepoint(job_id, wanted, directory).result())
+
+    def stop_with_savepoint(
+        self, job_id: JobID, target: Path | None = None, *, drain: bool = False, trigger_id: TriggerID | None = None
+    ) -> OperationStatus:
+        """Stop a job's queries between two batches, make a savepoint, and wait for it; the job then finishes.
+
+        With *drain* the queries first work off what their sources have; the rest is as in `trigger_savepoint`.
+        """
+        wanted, directory = trigger_id or TriggerID.random(), _directory(target)
+        return self._operation(
+            lambda dispatcher: dispatcher.stop_with_savepoint(job_id, wanted, directory, drain).result()
+        )
+
+    def stop_and_await_end(
+        self, job_id: JobID, target: Path | None = None, *, drain: bool = False
+    ) -> tuple[OperationStatus, JobStatus | None]:
+        """`stop_with_savepoint`, and wait for the end of the job; its state is None where the job goes on."""
+        wanted = TriggerID.random()
+        while True:
+            status = self.stop_with_savepoint(job_id, target, drain=drain, trigger_id=wanted)
+            if status.state is not OperationState.COMPLETED:
+                return status, None
+            job_status = self._ask(lambda dispatcher: dispatcher.request_job_status(job_id).result())
+            if job_status.is_globally_terminal:
+                return status, job_status
+            time.sleep(POLL_S)
+
+    @staticmethod
+    def stop_failure(status: OperationStatus, job_status: JobStatus | None) -> str:
+        """Return why `stop_and_await_end` has not done all that was asked for; empty where it has."""
+        if status.state is not OperationState.COMPLETED:
+            return status.error
+        if job_status is not JobStatus.FINISHED:
+            ended = "goes on" if job_status is None else f"is {job_status.value}"
+            return f"savepoint {status.path} is whole, but the job {ended}"
+        return (
+            "" if status.drained else f"the job is not drained: {'; '.join(status.notes)}; its savepoint: {status.path}"
+        )
+
+    def roll_back(
+        self, job_id: JobID, target: str | Path, *, new_query_id: bool = False, trigger_id: TriggerID | None = None
+    ) -> OperationStatus:
+        """Restart a running job from one of its checkpoints or savepoints.
+
+        Args:
+            job_id: the job.
+            target: a checkpoint's number or ``chk-<number>``, or the directory of a savepoint.
+            new_query_id: whether the queries get new ids, so that sinks that remember batches take them again.
+            trigger_id: identifies the request; repeating it is the same rollback. None for a new one.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            CheckpointError: the job cannot go back there, and goes on as before.
+        """
+        wanted, path = trigger_id or TriggerID.random(), str(target.resolve()) if isinstance(target, Path) else target
+        return self._ask(lambda dispatcher: dispatcher.roll_back(job_id, wanted, path, new_query_id).result())
+
+    def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        """The figures of a job's checkpoints; raises `JobNotFoundError`."""
+        return self._ask(lambda dispatcher: dispatcher.request_checkpoint_statistics(job_id).result())
+
+    def dispose_savepoint(self, path: Path) -> None:
+        """Remove a savepoint; raises `SavepointError` where the directory is none."""
+        self._ask(lambda dispatcher: dispatcher.dispose_savepoint(str(path.resolve())).result())
+
+    def _operation(self, ask: Callable[[DispatcherGateway], OperationStatus]) -> OperationStatus:
+        while (status := self._ask(ask)).state is OperationState.IN_PROGRESS:
+            time.sleep(POLL_S)
+        return status
+
+    # --------------------------------------------------------------------- logs
+
+    def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
+        """The logs of a job's attempts, oldest attempt first: while they run, and until the job is forgotten.
+
+        Of one that has ended also what its TaskExecutor (``taskexecutor``) and Spark (``spark``) logged meanwhile.
+
+        Raises:
+            JobNotFoundError: no such job is running or remembered.
+        """
+        logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id).result(60.0))
+        with self.blobs() as blobs:
+            return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name != FUNCTION_RESULT]
+
+    def function_result(self, job_id: JobID) -> bytes | None:
+        """What a job that runs a function returned, pickled; None where it returned nothing that is kept.
+
+        Raises:
+            JobNotFoundError: no such job is running or remembered.
+        """
+        attempts = [attempt for task in self.job(job_id).tasks for attempt in task.attempts]
+        kept = [log for attempt in attempts for log in attempt.logs if log.name == FUNCTION_RESULT]
+        return self.kept_log(job_id, kept[-1]) if kept else None
+
+    def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
+        """What is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
+        with self.blobs() as blobs:
+            return _fetch_log(blobs, log.blob_key, job_id)
+
+    def task_executor_logs(self, resource_id: ResourceID) -> list[tuple[ComponentLog, bytes]]:
+        """The log of a TaskExecutor and that of its Spark driver, or their heads and tails.
+
+        Raises:
+            UnknownTaskExecutorError: it is not registered.
+        """
+        location, gateway = self._blob_location(), self.task_executor(resource_id)
+        names = [log.name for log in gateway.request_log_list().result()]
+        logs = [gateway.request_file_upload(name, BlobAddress(*location)).result(60.0) for name in names]
+        with self._blob_client(location) as blobs:
+            return [(log, _fetch_once(blobs, TransientBlobKey(log.blob_key))) for log in logs]
+
     # ------------------------------------------------------------------ cluster
 
     def status(self) -> ClusterStatus:
@@ -427,3 +564,25 @@ def _carried(files: Sequence[tuple[Path, ArtifactRole]]) -> list[Artifact] | Non
     ):
         return None
     return [Artifact(path.name, role, content=path.read_bytes()) for path, role in files]
+
+
+def _directory(target: Path | None) -> str:
+    return "" if target is None else str(target.resolve())
+
+
+def _fetch_log(blobs: BlobClient, key: str, job_id: JobID) -> bytes:
+    if not key:
+        return b""
+    parsed = BlobKey.parse(key)
+    return (
+        _fetch_once(blobs, parsed)
+        if isinstance(parsed, TransientBlobKey)
+        else blobs.get_bytes(parsed, logs_owner(job_id))
+    )
+
+
+def _fetch_once(blobs: BlobClient, key: TransientBlobKey) -> bytes:
+    """Fetch a transient blob that was made for this client alone, and delete it."""
+    content = blobs.get_bytes(key)
+    blobs.delete(key)
+    return content

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError
-from actors.process.diagnostics import DiagnosticsGateway, diagnostics_at
+from actors.process.diagnostics import DiagnosticsGateway, ProcessActors, diagnostics_at
 from actors.rpc.endpoint import RpcEndpoint
 from blob.client import BlobClient
 from blob.gateway import BlobAddress
@@ -18,6 +19,8 @@ from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, Offloaded, offload_if_larger
 from conf.configuration import Configuration
 from conf.options import BlobOptions, RpcOptions
+from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus, SnapshotType
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.environment.context import blob_client
 from runtime.gateways.diagnostics import LogInfo, ThreadDump
 from runtime.gateways.dispatcher import DispatcherGateway
@@ -25,11 +28,12 @@ from runtime.gateways.errors import PASSING, NoSuchLogError, UnknownTaskExecutor
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerInfo, TaskManagerView
 from runtime.gateways.metric_query_service import MetricQueryServiceGateway
+from runtime.gateways.processes import LogLevelChange, chosen, log_level_changes, process_addresses
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, LeaderInformation
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import ExecutionAttemptID, JobID, ResourceID
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.job_logs import KeptLog, LogChunk, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
@@ -38,17 +42,20 @@ from runtime.leaders import G, LeaderFollower
 from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
 from runtime.metrics.process import add_process_metrics
 from runtime.metrics.registry import MetricRegistry
-from runtime.rest.checkpoint_backend import CheckpointBackend, ClusterCheckpoints
+from runtime.metrics.store import MetricStore
 from runtime.rest.errors import RestError
-from runtime.rest.metric_backend import QUERY_TIMEOUT_S, ClusterMetrics, MetricBackend
-from runtime.rest.process_backend import ASK_TIMEOUT_S, ClusterProcesses, ProcessBackend
 from runtime.stack_samples import StackProfile
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 PATIENCE_S = 10.0
 RETRY_S = 0.1
 SLOW_ASK_S = 60.0
+PROCESS_ASK_S = 3.0
+"""Longest that one process is waited for where all are asked."""
+PROCESS_ASKS_AT_ONCE = 64
 MOST_OF_A_LOG = 1024 * 1024
 """Most bytes of a log that is still written which one answer brings; whoever wants more asks on."""
 
@@ -62,7 +69,7 @@ class JobFile:
     path: Path
 
 
-class Backend(CheckpointBackend, MetricBackend, ProcessBackend, Protocol):
+class Backend(Protocol):
     """What the handlers need of a cluster; the errors of `runtime.gateways.errors`, or `RestError` of status 503."""
 
     async def jobs(self) -> tuple[JobDetails, ...]:
@@ -115,8 +122,39 @@ class Backend(CheckpointBackend, MetricBackend, ProcessBackend, Protocol):
     async def shut_down(self) -> None:
         """Begin to stop the cluster."""
 
+    # ------------------------------------------------------------- checkpoints
 
-class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
+    async def checkpoints(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        """The figures of a job's checkpoints."""
+
+    async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
+        """Have a checkpoint or savepoint made. Idempotent by trigger id."""
+
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        """Have a job go back. Idempotent by trigger id; raises `CheckpointError` where it cannot."""
+
+    async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        """What became of that; raises `UnknownOperationError`."""
+
+    async def dispose_savepoint(self, path: str) -> bool:
+        """Remove a savepoint; False where there is none. Raises `SavepointError` where something else is there."""
+
+    # ------------------------------------------------- each process of the cluster
+
+    async def metrics(self) -> MetricStore:
+        """The metrics of the whole cluster, as they are now."""
+
+    async def process_actors(self) -> dict[str, ProcessActors | None]:
+        """The actors of each process, by its name; None where it does not answer."""
+
+    async def log_levels(self) -> dict[str, dict[str, str] | None]:
+        """The log levels of each process, by its name; None where it does not answer."""
+
+    async def set_log_level(self, process: str | None, logger: str, level: str) -> list[LogLevelChange]:
+        """Change the level of a logger in one process or in all; raises `UnknownProcessError`, `LogLevelError`."""
+
+
+class ClusterBackend:
     """The cluster that the web endpoint belongs to.
 
     Args:
@@ -169,10 +207,10 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
         return await self._ask(self._dispatcher, question, "Dispatcher")
 
     def _metric_query_service(self, address: str) -> MetricQueryServiceGateway:
-        return self._endpoint.service.gateway(address, MetricQueryServiceGateway, timeout_s=QUERY_TIMEOUT_S)
+        return self._endpoint.service.gateway(address, MetricQueryServiceGateway, timeout_s=PROCESS_ASK_S)
 
     def _diagnostics(self, address: str) -> DiagnosticsGateway:
-        return self._endpoint.service.gateway(diagnostics_at(address), DiagnosticsGateway, timeout_s=ASK_TIMEOUT_S)
+        return self._endpoint.service.gateway(diagnostics_at(address), DiagnosticsGateway, timeout_s=PROCESS_ASK_S)
 
     def _own_metrics(self) -> list[ScopeDump]:
         return self._metrics.snapshot()
@@ -323,3 +361,99 @@ class ClusterBackend(ClusterCheckpoints, ClusterMetrics, ClusterProcesses):
             raise RestError(
                 503, f"whether job {graph.job_id} was accepted is not known: {error}; GET /jobs/{graph.job_id} shows it"
             ) from error
+
+    # ------------------------------------------------------------- checkpoints
+
+    async def checkpoints(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        return await self._ask_dispatcher(lambda dispatcher: dispatcher.request_checkpoint_statistics(job_id))
+
+    async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
+        wanted, target, kind = trigger.trigger_id, trigger.target, trigger.type
+
+        def ask(dispatcher: DispatcherGateway) -> Awaitable[OperationStatus]:
+            match kind:
+                case SnapshotType.CHECKPOINT:
+                    return dispatcher.trigger_checkpoint(job_id, wanted)
+                case SnapshotType.SAVEPOINT | SnapshotType.SAVEPOINT_CANCEL:
+                    cancel_job = kind is SnapshotType.SAVEPOINT_CANCEL
+                    return dispatcher.trigger_savepoint(job_id, wanted, target, cancel_job)
+                case SnapshotType.SAVEPOINT_SUSPEND | SnapshotType.SAVEPOINT_TERMINATE:
+                    return dispatcher.stop_with_savepoint(job_id, wanted, target, kind.drains)
+
+        return await self._ask_dispatcher(ask)
+
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        return await self._ask_dispatcher(
+            lambda dispatcher: dispatcher.roll_back(job_id, trigger_id, target, new_query_id)
+        )
+
+    async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        return await self._ask_dispatcher(
+            lambda dispatcher: dispatcher.get_triggered_savepoint_status(job_id, trigger_id)
+        )
+
+    async def dispose_savepoint(self, path: str) -> bool:
+        asked = 0
+
+        def ask(dispatcher: DispatcherGateway) -> Awaitable[bool]:
+            nonlocal asked
+            asked += 1
+            return dispatcher.dispose_savepoint(path)
+
+        return await self._ask_dispatcher(ask) or asked > 1  # the first answer may have been lost
+
+    # ------------------------------------------------- each process of the cluster
+
+    async def metrics(self) -> MetricStore:
+        addresses = await self._ask_dispatcher(lambda dispatcher: dispatcher.request_metric_query_service_addresses())
+        workers = await self._ask_dispatcher(
+            lambda dispatcher: dispatcher.request_task_manager_metric_query_service_addresses()
+        )
+        room = asyncio.Semaphore(PROCESS_ASKS_AT_ONCE)
+        told = await asyncio.gather(
+            *(self._query(address, room) for address in [*addresses, *(worker.address for worker in workers)])
+        )
+        return MetricStore([*self._own_metrics(), *(dump for dumps in told for dump in dumps)])
+
+    async def _query(self, address: str, room: asyncio.Semaphore) -> list[ScopeDump]:
+        """The metrics of one process; none where it does not answer: what is gone has no metrics."""
+        async with room:
+            try:
+                return await self._metric_query_service(address).query_metrics()
+            except ActorError as error:
+                logger.info("the metrics of %s are not known: %s", address, error)
+                return []
+
+    async def _addresses(self) -> dict[str, str]:
+        return process_addresses(await self.status(), await self.task_managers())
+
+    async def _ask_all(
+        self, addresses: Mapping[str, str], question: Callable[[DiagnosticsGateway], Awaitable[T]]
+    ) -> dict[str, T | ActorError]:
+        room = asyncio.Semaphore(PROCESS_ASKS_AT_ONCE)
+
+        async def ask(address: str) -> T | ActorError:
+            async with room:
+                try:
+                    return await question(self._diagnostics(address))
+                except ActorError as error:  # it has ended, stands still, or refuses: what is told of it
+                    return error
+
+        names = sorted(addresses)
+        answers = await asyncio.gather(*(ask(addresses[name]) for name in names))
+        return dict(zip(names, answers, strict=True))
+
+    async def process_actors(self) -> dict[str, ProcessActors | None]:
+        told = await self._ask_all(await self._addresses(), lambda process: process.request_actors())
+        return {name: None if isinstance(answer, ActorError) else answer for name, answer in told.items()}
+
+    async def log_levels(self) -> dict[str, dict[str, str] | None]:
+        told = await self._ask_all(await self._addresses(), lambda process: process.request_log_levels())
+        return {name: None if isinstance(answer, ActorError) else answer for name, answer in told.items()}
+
+    async def set_log_level(self, process: str | None, logger: str, level: str) -> list[LogLevelChange]:
+        addresses = await self._addresses()
+        meant = {name: addresses[name] for name in chosen(addresses, process)}
+        return log_level_changes(
+            await self._ask_all(meant, lambda one: one.set_log_level(logger, level)), logger, level
+        )

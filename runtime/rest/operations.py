@@ -11,7 +11,7 @@ from typing import Any
 from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus
 from runtime.gateways.errors import JobAlreadyTerminatedError, UnknownOperationError
 from runtime.ids import JobID, TriggerID
-from runtime.rest.checkpoint_backend import CheckpointBackend
+from runtime.rest.backend import Backend
 from runtime.rest.errors import RestError
 from runtime.rest.snapshots import noticed
 
@@ -36,7 +36,7 @@ class TriggeredOperations:
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[JobID, TriggerID], _Triggered] = OrderedDict()
 
-    async def begin(self, backend: CheckpointBackend, job_id: JobID, trigger: CheckpointTrigger) -> None:
+    async def begin(self, backend: Backend, job_id: JobID, trigger: CheckpointTrigger) -> None:
         """Have it made; the same id again changes nothing."""
         key = (job_id, trigger.trigger_id)
         if key in self._known:
@@ -51,7 +51,7 @@ class TriggeredOperations:
         known = self._known.get((job_id, trigger_id))
         return None if known is None else known.trigger
 
-    async def status(self, backend: CheckpointBackend, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+    async def status(self, backend: Backend, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         """What became of it so far; raises `UnknownOperationError` where nobody knows of it."""
         known = self._known.get((job_id, trigger_id))
         if known is None:

@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from runtime.checkpoint.client import CheckpointClient
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
 from runtime.checkpoint.coordinator import CheckpointCoordinator
 from runtime.checkpoint.instructions import (
@@ -35,6 +34,7 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.statistics import HISTORY, CheckpointStatsStatus
+from runtime.client import ClusterClient
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobmaster.execution_state import Instant, JobStatus
 
@@ -474,6 +474,6 @@ def test_a_stop_is_drained_when_all_of_its_tasks_are() -> None:
 def test_a_stop_has_succeeded_when_all_that_was_asked_for_is_done(
     status: OperationStatus, job: JobStatus | None, told: str
 ) -> None:
-    failure = CheckpointClient.stop_failure(status, job)
+    failure = ClusterClient.stop_failure(status, job)
     assert told in failure
     assert bool(failure) is bool(told)

@@ -17,8 +17,8 @@ from runtime.ids import ResourceID
 from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
 from runtime.metrics.prometheus import MEDIA, exposition
 from runtime.metrics.store import MetricStore
+from runtime.rest.backend import ClusterBackend
 from runtime.rest.messages import metrics as messages
-from runtime.rest.metric_backend import ClusterMetrics
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_app import TOKEN, UNKNOWN, Site
 from tests.unit.test_rest_messages import ID, READ, WRITE
@@ -195,7 +195,7 @@ def test_skew_is_a_share_of_the_mean(values: list[float], skew: float) -> None:
     assert messages.AGGREGATIONS["skew"](values) == pytest.approx(skew)
 
 
-class Told(ClusterMetrics):
+class Told(ClusterBackend):
     """A cluster of processes that answer, do not answer, or are gone."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
