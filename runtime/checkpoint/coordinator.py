@@ -13,20 +13,10 @@ from __future__ import annotations
 
 import posixpath
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.instructions import (
-    AllocateCheckpointID,
-    CheckpointInstruction,
-    DiscardSnapshots,
-    FailJob,
-    NotifyAborted,
-    NotifyComplete,
-    StoreCheckpoint,
-    TriggerTasks,
-)
 from runtime.checkpoint.messages import (
     NO_TOTALS,
     AcknowledgeCheckpoint,
@@ -38,12 +28,263 @@ from runtime.checkpoint.messages import (
     OperationState,
     OperationStatus,
     SnapshotType,
+    TaskSnapshot,
 )
-from runtime.checkpoint.operations import Operations
-from runtime.checkpoint.pending import PendingCheckpoint, RunningTasks
+from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker, TaskStateStats
-from runtime.ids import JobID, TriggerID
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobmaster.execution_state import Instant
+
+OPERATIONS_KEPT = 64
+"""How many requests that are done are remembered."""
+
+
+class Operations:
+    """The requests of clients by their trigger ids, and what became of them (Flink's `CompletedOperationCache`).
+
+    A repeated trigger id is one request.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[TriggerID, OperationStatus] = {}
+        self._joined: dict[TriggerID, TriggerID] = {}
+
+    def find(self, trigger_id: TriggerID) -> OperationStatus | None:
+        """Return what became of a request so far; None where it is not known."""
+        known = self._known.get(self._joined.get(trigger_id, trigger_id))
+        return None if known is None else replace(known, trigger_id=trigger_id)
+
+    def all(self) -> tuple[OperationStatus, ...]:
+        """Return all that are remembered: in the order in which they came, then those that have joined one of them."""
+        joined = (replace(self._known[first], trigger_id=later) for later, first in self._joined.items())
+        return (*self._known.values(), *joined)
+
+    def join(self, trigger_id: TriggerID, first: TriggerID) -> OperationStatus:
+        """Add a request for what *first* asks for: it shares the outcome of that one."""
+        self._joined[trigger_id] = first
+        return replace(self._known[first], trigger_id=trigger_id)
+
+    def begin(self, trigger: CheckpointTrigger) -> OperationStatus:
+        """Add a request."""
+        status = OperationStatus(trigger.trigger_id, OperationState.IN_PROGRESS)
+        self._known[trigger.trigger_id] = status
+        done = [key for key, known in self._known.items() if known.state is not OperationState.IN_PROGRESS]
+        for key in done[: max(len(done) - OPERATIONS_KEPT, 0)]:
+            del self._known[key]
+        self._joined = {later: first for later, first in self._joined.items() if first in self._known}
+        return status
+
+    def numbered(self, trigger_id: TriggerID, checkpoint_id: int) -> None:
+        """Its checkpoint has a number."""
+        self._change(trigger_id, checkpoint_id=checkpoint_id)
+
+    def completed(self, trigger_id: TriggerID, path: str, notes: tuple[str, ...] = (), *, drained: bool = True) -> None:
+        """It is done."""
+        self._change(trigger_id, state=OperationState.COMPLETED, path=path, notes=notes, drained=drained)
+
+    def failed(self, trigger_id: TriggerID, error: str) -> None:
+        """Note its failure."""
+        self._change(trigger_id, state=OperationState.FAILED, error=error)
+
+    def undone(self, trigger_id: TriggerID, error: str) -> None:
+        """It was done, and does not hold any more."""
+        self._known[trigger_id] = replace(self._known[trigger_id], state=OperationState.FAILED, error=error)
+
+    def _change(self, trigger_id: TriggerID, **changes: object) -> None:
+        known = self._known.get(trigger_id)
+        if known is not None and known.state is OperationState.IN_PROGRESS:
+            self._known[trigger_id] = replace(known, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTask:
+    """A task that runs and takes part in checkpoints.
+
+    Args:
+        attempt_id: its present attempt.
+        key: of the task.
+        name: of the task.
+        resource_id: the TaskExecutor where it runs.
+    """
+
+    attempt_id: ExecutionAttemptID
+    key: JobVertexID
+    name: str
+    resource_id: ResourceID
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTasks:
+    """The tasks of a job at one moment.
+
+    Args:
+        tasks: those that run.
+        are_ready: whether all that are deployed run; a checkpoint has to include them all.
+        are_stateful: whether one of them has a streaming query, so that there is something to checkpoint.
+    """
+
+    tasks: tuple[CheckpointTask, ...] = ()
+    are_ready: bool = False
+    are_stateful: bool = False
+
+
+class PendingCheckpoint:
+    """One checkpoint until it is stored or aborted.
+
+    Args:
+        job_id: of the job.
+        checkpoint_id: its number.
+        trigger: the request.
+        tasks: who has to acknowledge it.
+        directory: where its snapshots go.
+        at: when it was triggered.
+        since: when it was requested.
+    """
+
+    def __init__(
+        self,
+        job_id: JobID,
+        checkpoint_id: int,
+        trigger: CheckpointTrigger,
+        tasks: Collection[CheckpointTask],
+        directory: str,
+        at: Instant,
+        since: Instant,
+    ) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.trigger = trigger
+        self.directory = directory
+        self.triggered = at
+        self.since = since
+        self.notes: list[str] = []
+        self.drained = True
+        self.is_being_stored = False
+        self._job_id = job_id
+        self._tasks = {task.attempt_id: task for task in tasks}
+        self._acknowledged: dict[ExecutionAttemptID, tuple[QuerySnapshot, ...]] = {}
+
+    @property
+    def tasks(self) -> tuple[CheckpointTask, ...]:
+        """Who takes part."""
+        return tuple(self._tasks.values())
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        """Whether all have acknowledged it."""
+        return len(self._acknowledged) == len(self._tasks)
+
+    @property
+    def queries(self) -> tuple[QuerySnapshot, ...]:
+        """What has been acknowledged so far."""
+        return tuple(query for queries in self._acknowledged.values() for query in queries)
+
+    def expects(self, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether that attempt takes part and has not acknowledged it yet."""
+        return attempt_id in self._tasks and attempt_id not in self._acknowledged
+
+    def takes_part(self, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether that attempt takes part."""
+        return attempt_id in self._tasks
+
+    def key_of(self, attempt_id: ExecutionAttemptID) -> JobVertexID:
+        """The task of an attempt that takes part."""
+        return self._tasks[attempt_id].key
+
+    def missing_of(self, running: Collection[ExecutionAttemptID]) -> list[CheckpointTask]:
+        """Those who have not acknowledged it and are not among *running* any more."""
+        return [task for key, task in self._tasks.items() if key not in self._acknowledged and key not in running]
+
+    def acknowledge(self, ack: AcknowledgeCheckpoint) -> None:
+        """One has done its part."""
+        self._acknowledged[ack.attempt_id] = ack.queries
+        self.notes += ack.notes
+        self.drained = self.drained and ack.drained
+
+    def problem(self) -> str:
+        """Why it cannot be completed although all have acknowledged it; empty where it can."""
+        names = [query.name for query in self.queries]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if not names:
+            return "the job has no streaming query whose state could be kept"
+        if twice:
+            return (
+                f"two tasks have a streaming query named {twice[0]!r}: give each a name of its own with queryName(), "
+                "by which its state is found again"
+            )
+        return ""
+
+    def metadata(self, completed_ms: int) -> CheckpointMetadata:
+        """It as it is stored; to be called when all have acknowledged it."""
+        tasks = tuple(
+            TaskSnapshot(task.key, task.name, self._acknowledged[attempt]) for attempt, task in self._tasks.items()
+        )
+        return CheckpointMetadata(
+            self._job_id, self.checkpoint_id, self.directory, self.triggered.epoch_ms, completed_ms, tasks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateCheckpointID:
+    """Get the next number; answer with `id_allocated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerTasks:
+    """Have the tasks take part; one that cannot be reached is answered with `declined`."""
+
+    checkpoint_id: int
+    trigger: CheckpointTrigger
+    directory: str
+    tasks: tuple[CheckpointTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """All have acknowledged it: make it last; answer with `stored` or `store_failed`.
+
+    A savepoint is written to the trigger's target, a checkpoint is added to the store.
+    """
+
+    trigger: CheckpointTrigger
+    metadata: CheckpointMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyComplete:
+    """Second phase: tell the tasks that the checkpoint is complete."""
+
+    checkpoint_id: int
+    tasks: tuple[CheckpointTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAborted:
+    """Tell the tasks that the checkpoint came to nothing."""
+
+    checkpoint_id: int
+    tasks: tuple[CheckpointTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSnapshots:
+    """Remove the files of a checkpoint that nobody will restore."""
+
+    checkpoint_id: int
+    directory: str
+    queries: tuple[QuerySnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Too many checkpoints have failed in a row."""
+
+    reason: str
+
+
+CheckpointInstruction = (
+    AllocateCheckpointID | TriggerTasks | StoreCheckpoint | NotifyComplete | NotifyAborted | DiscardSnapshots | FailJob
+)
+
 
 REMEMBERED = 1000
 """Of how many checkpoints that are over it is remembered what became of them."""

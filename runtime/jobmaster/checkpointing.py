@@ -16,18 +16,20 @@ from actors.errors import ActorError, FencingError, WireError
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.coordinator import CheckpointCoordinator
-from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.instructions import (
+from runtime.checkpoint.coordinator import (
     AllocateCheckpointID,
+    CheckpointCoordinator,
     CheckpointInstruction,
+    CheckpointTask,
     DiscardSnapshots,
     FailJob,
     NotifyAborted,
     NotifyComplete,
+    RunningTasks,
     StoreCheckpoint,
     TriggerTasks,
 )
+from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.messages import (
     FORMAT_VERSION,
     NO_TOTALS,
@@ -44,7 +46,6 @@ from runtime.checkpoint.messages import (
     TriggerCheckpoint,
 )
 from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from runtime.checkpoint.pending import CheckpointTask, RunningTasks
+from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobGraph

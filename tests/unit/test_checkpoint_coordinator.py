@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.coordinator import CheckpointCoordinator
-from runtime.checkpoint.instructions import (
+from runtime.checkpoint.coordinator import (
     AllocateCheckpointID,
+    CheckpointCoordinator,
     CheckpointInstruction,
+    CheckpointTask,
     DiscardSnapshots,
     FailJob,
     NotifyAborted,
     NotifyComplete,
+    RunningTasks,
     StoreCheckpoint,
     TriggerTasks,
 )
@@ -32,7 +34,6 @@ from runtime.checkpoint.messages import (
     SnapshotType,
 )
 from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.statistics import HISTORY, CheckpointStatsStatus
 from runtime.client import ClusterClient
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.checkpoint.files import path_of, rename_durably, uri_of
-from runtime.checkpoint.sink_log import files_in_log, orphans, relocated
+from runtime.checkpoint.restore import files_in_log, orphans, relocated
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1).filter(
     lambda s: s not in (".", "..")

@@ -16,6 +16,7 @@ import pytest
 
 from actors.errors import FencingError
 from conf.configuration import Configuration
+from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
 from runtime.checkpoint.messages import (
     NO_TOTALS,
@@ -29,7 +30,6 @@ from runtime.checkpoint.messages import (
     TriggerCheckpoint,
 )
 from runtime.checkpoint.model import NOTHING_COMMITTED
-from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
 from runtime.checkpoint.savepoint import verify_savepoint
 from runtime.checkpoint.snapshot import take_snapshot

@@ -7,11 +7,17 @@ import time
 from typing import Self
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.coordinator import CheckpointCoordinator
-from runtime.checkpoint.instructions import AllocateCheckpointID, CheckpointInstruction, StoreCheckpoint, TriggerTasks
+from runtime.checkpoint.coordinator import (
+    AllocateCheckpointID,
+    CheckpointCoordinator,
+    CheckpointInstruction,
+    CheckpointTask,
+    RunningTasks,
+    StoreCheckpoint,
+    TriggerTasks,
+)
 from runtime.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetadata, CheckpointTrigger, SnapshotType
 from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.pending import CheckpointTask, RunningTasks
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
