@@ -10,7 +10,7 @@ from actors.mailbox import Envelope
 from actors.messages import ReceiveTimeout
 
 if TYPE_CHECKING:
-    from actors.core.cell_state import CellState
+    from actors.core.cell import Cell
 
 
 class TimerEnvelope(Envelope):
@@ -52,7 +52,7 @@ class Timers:
 
     __slots__ = ("_cell", "_timers")
 
-    def __init__(self, cell: CellState) -> None:
+    def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._timers: dict[Hashable, _Timer] = {}
 
@@ -155,7 +155,7 @@ class ReceiveTimer:
 
     __slots__ = ("_cell", "_due", "_handle", "_seconds")
 
-    def __init__(self, cell: CellState, seconds: float) -> None:
+    def __init__(self, cell: Cell, seconds: float) -> None:
         self._cell = cell
         self._seconds = seconds
         self._due = 0.0

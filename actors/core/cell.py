@@ -1,16 +1,25 @@
-"""What runs an actor (Akka's `ActorCell` and `Mailbox`): its mailbox, its turns, its behaviours and its children."""
+"""What runs an actor (Akka's `ActorCell`, its traits, and `Mailbox`).
+
+A cell has its mailbox, its turns, its behaviours, its children, those that it watches, its failures and its life.
+Hooks may be coroutines, so each step that calls one goes on in a method of its own. While a hook runs the cell handles
+nothing else, system messages included, as if the hook were a plain one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
+import random
+import traceback
+import types
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from actors.core.cell_state import unrun
-from actors.core.supervising import Supervising
+from actors.context import ActorContext
+from actors.core.children import Child, Children, Waiting
 from actors.core.system_messages import (
     Create,
     DeathWatchNotification,
@@ -25,14 +34,17 @@ from actors.core.system_messages import (
     Watch,
 )
 from actors.errors import (
+    ActorError,
+    ActorInitializationError,
     ActorKilled,
+    ActorProcessDied,
     ActorSystemError,
     DeathPactError,
     MailboxFull,
     StashOverflow,
     UnhandledMessageError,
 )
-from actors.mailbox import Envelope
+from actors.mailbox import Envelope, Mailbox
 from actors.messages import (
     ActorIdentity,
     Failure,
@@ -45,7 +57,12 @@ from actors.messages import (
 )
 from actors.props import Props
 from actors.ref import ActorRef, current_cell
+from actors.supervision import BackoffCounter, Directive, SupervisorStrategy
 from actors.timers import ReceiveTimer, TimerEnvelope, Timers
+
+if TYPE_CHECKING:
+    from actors.actor import Actor
+    from actors.core.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +70,161 @@ _WAIT_FOR_THE_MESSAGE = (Terminate, Recreate)
 """What waits until the message that is being handled by a coroutine has been handled; the rest is done meanwhile."""
 
 
-class Cell(Supervising):
-    """Runs one actor, on the loop's thread, a turn at a time; a cell is in the run queue at most once."""
+class Cell:
+    """Runs one actor, on the loop's thread, a turn at a time; a cell is in the run queue at most once.
 
-    __slots__ = ()
+    There may be 100,000 in a process: what not every actor uses is made on demand.
+
+    Args:
+        node: the node it lives in.
+        props: its recipe.
+        path: its path.
+        uid: its incarnation.
+        parent: its parent, here or in another process.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_behaviors",
+        "_busy",
+        "_children",
+        "_closed",
+        "_ended",
+        "_failed",
+        "_in_hook",
+        "_receive",
+        "_receive_timer",
+        "_scheduled",
+        "_stash",
+        "_stopped_watchees",
+        "_suspended",
+        "_system",
+        "_throughput",
+        "_timers",
+        "_watched_by",
+        "_watching",
+        "actor",
+        "envelope",
+        "mailbox",
+        "node",
+        "parent",
+        "props",
+        "ref",
+    )
+
+    def __init__(self, node: Node, props: Props, path: str, uid: int, parent: ActorRef) -> None:
+        self.node = node
+        self.props = props
+        self.parent = parent
+        self.ref = ActorRef(node, node.origin, path, uid, self)
+        self.mailbox: Mailbox = node.new_mailbox(props, path)
+        self.actor: Actor | None = None
+        self.envelope: Envelope | None = None
+        """The message that is being handled, or that the failed instance was handling."""
+        self._receive: Callable[[Any], Any] = _nobody
+        self._behaviors: list[Callable[[Any], Any]] | None = None
+        self._stash: list[Envelope] | None = None
+        self._timers: Timers | None = None
+        self._receive_timer: ReceiveTimer | None = None
+        self._children: Children | None = None
+        self._watching: set[ActorRef] | None = None
+        self._watched_by: set[ActorRef] | None = None
+        self._stopped_watchees: set[ActorRef] | None = None
+        """Whose `Terminated` is in the mailbox and is still wanted."""
+        self._system: deque[SystemMessage] | None = None
+        self._throughput = props.throughput or node.settings.throughput
+        self._suspended = 0
+        self._failed: ActorRef | None = None
+        """Who has failed: the actor itself, or the child whose failure it has escalated."""
+        self._ended = True
+        """Whether the instance (if any) has had its last hook: pre_restart, post_stop or one that failed."""
+        self._busy: asyncio.Task[None] | None = None
+        self._in_hook = False
+        self._scheduled = False
+        self._closed = False
+
+    @property
+    def children(self) -> Children:
+        """The bookkeeping of the children."""
+        children = self._children
+        if children is None:
+            children = self._children = Children()
+        return children
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the actor has stopped."""
+        return self._closed
+
+    @property
+    def is_occupied(self) -> bool:
+        """Whether it could not handle a message now: it is busy with one, or suspended."""
+        return self._busy is not None or self._suspended > 0
+
+    # ------------------------------------------------------------------ instances and coroutines
+
+    def new_instance(self) -> Actor:
+        """Make an instance, which is the cell's from before its constructor runs."""
+        props = self.props
+        actor_class = props.load_class()
+        actor: Actor = actor_class.__new__(actor_class)
+        actor.context = ActorContext(self)
+        self.actor = actor
+        self._receive = actor.receive
+        actor.__init__(*props.args, **props.kwargs)  # type: ignore[misc]  # the context has to be there before
+        self._ended = False
+        return actor
+
+    def run_hook(self, result: Any, done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+        """Go on with *done* when what a hook has returned has ended: at once, unless it is a coroutine."""
+        if result is None or not inspect.isawaitable(result):
+            error = unrun(result)
+            if error is None:
+                done()
+            else:
+                failed(error)
+            return
+        self._in_hook = True
+        self.run_async(result, done, failed)
+
+    def run_async(
+        self, awaitable: Awaitable[Any], done: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """Run a coroutine to its end, and handle nothing else meanwhile that might interfere with it."""
+        self._busy = self.node.loop.create_task(self._drive(awaitable, done, failed))
+        if self.node.aborting:
+            self.abort()
+
+    async def _drive(
+        self, awaitable: Awaitable[Any], done: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        error: BaseException | None = None
+        try:
+            await awaitable
+        except KeyboardInterrupt:
+            raise
+        except asyncio.CancelledError as cancelled:  # of what it awaited, or at the end: no reason to end the system
+            error = self.cancelled(cancelled)
+        except BaseException as raised:  # also SystemExit: the supervisor decides
+            error = raised
+        self._busy = None
+        self._in_hook = False
+        if error is None:
+            done()
+        else:
+            failed(error)
+        self.wake()
+
+    def cancelled(self, cancelled: asyncio.CancelledError) -> ActorError:
+        """The failure of a handler or hook that a cancellation has ended."""
+        error = ActorError(f"what {self.ref.path} was doing, or waiting for, was cancelled")
+        error.__cause__ = cancelled
+        return error
+
+    def abort(self) -> None:
+        """Cancel the coroutine that is running: the time allowed for stopping is over."""
+        if self._busy is not None:
+            self.node.loop.call_soon(self._busy.cancel)  # not at once: a coroutine that has not begun would never know
 
     # ------------------------------------------------------------------ what comes in
 
@@ -320,6 +488,498 @@ class Cell(Supervising):
         children.add(name, ref, props)
         return ref
 
+    # ------------------------------------------------------------------ watching and being watched
+
+    def watch(self, ref: ActorRef) -> None:
+        """Be told when *ref* has stopped; idempotent."""
+        watching = self._watching
+        if ref == self.ref or (watching is not None and ref in watching):
+            return
+        if watching is None:
+            watching = self._watching = set()
+        watching.add(ref)
+        self.node.watching(ref, self)
+        self.node.send_system(ref, Watch(self.ref))
+
+    def unwatch(self, ref: ActorRef) -> None:
+        """Be told no more, not even by a `Terminated` that is in the mailbox already."""
+        if self._watching is not None and ref in self._watching:
+            self._watching.discard(ref)
+            self._watch_ended(ref)
+            self.node.send_system(ref, Unwatch(self.ref))
+        if self._stopped_watchees is not None:
+            self._stopped_watchees.discard(ref)
+
+    def _watch_ended(self, ref: ActorRef) -> None:
+        if self._children is None or self._children.find(ref) is None:
+            self.node.unwatching(ref, self)
+
+    def unwatch_all(self) -> None:
+        """The actor stops: it wants to hear of nobody's death any more."""
+        for ref in list(self._watching or ()):
+            self.unwatch(ref)
+        self._watching = None
+        self._stopped_watchees = None
+
+    def add_watcher(self, watcher: ActorRef) -> None:
+        """*watcher* wants to be told."""
+        if watcher != self.ref:
+            if self._watched_by is None:
+                self._watched_by = set()
+            self._watched_by.add(watcher)
+
+    def remove_watcher(self, watcher: ActorRef) -> None:
+        """*watcher* does not want to be told any more."""
+        if self._watched_by is not None:
+            self._watched_by.discard(watcher)
+
+    def watchee_terminated(self, notification: DeathWatchNotification) -> None:
+        """Somebody has stopped: one that is watched, or a child, or both; or nobody of interest any more."""
+        ref = notification.actor
+        if self._watching is not None and ref in self._watching:
+            self._watching.discard(ref)
+            self.node.unwatching(ref, self)
+            self.announce(Terminated(ref, notification.existence_confirmed, notification.address_terminated))
+        child = None if self._children is None else self._children.find(ref)
+        if child is None:
+            return
+        self.node.unwatching(ref, self)
+        if notification.address_terminated and not self.children.is_dying(ref):
+            self.child_lost(ref, ActorProcessDied(f"the process of {ref.path} has ended"))
+        else:
+            self.child_terminated(ref)
+
+    def announce(self, terminated: Terminated) -> None:
+        """Tell the actor, by way of the mailbox: behind what the dead one had sent before."""
+        if self._children is not None and self._children.is_terminating:
+            return
+        self.expect_terminated(terminated.actor)
+        self.deliver_own(terminated, terminated.actor)
+
+    def expect_terminated(self, ref: ActorRef) -> None:
+        """The `Terminated` of *ref* is in the mailbox or the stash, to be received unless *ref* is unwatched before."""
+        if self._stopped_watchees is None:
+            self._stopped_watchees = set()
+        self._stopped_watchees.add(ref)
+
+    def receive_terminated(self, message: Terminated) -> Any:
+        """The actor handles a `Terminated`, unless it has stopped watching since that was queued."""
+        if self._stopped_watchees is not None and message.actor in self._stopped_watchees:
+            self._stopped_watchees.discard(message.actor)
+            return self._receive(message)
+        return None
+
+    def tell_watchers(self) -> None:
+        """The actor has stopped: its parent and its watchers are told."""
+        notification = DeathWatchNotification(self.ref, True, False)
+        watchers, self._watched_by = self._watched_by, None
+        self.node.send_system(self.parent, notification)
+        for watcher in watchers or ():
+            if watcher != self.parent:
+                self.node.send_system(watcher, notification)
+
+    # ------------------------------------------------------------------ creation
+
+    def create(self) -> None:
+        """Make the instance and call `pre_start`."""
+        try:
+            result = self.new_instance().pre_start()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the supervisor decides, whatever it is
+            self._creation_failed(error)
+            return
+        self.run_hook(result, self.wake, self._creation_failed)
+
+    def _creation_failed(self, error: BaseException) -> None:
+        self.reset_behavior()
+        self.actor = None
+        self._ended = True
+        self.handle_failure(self._initialization_error("creation", error), "its creation")
+
+    def _initialization_error(self, what: str, error: BaseException) -> ActorInitializationError:
+        wrapped = ActorInitializationError(f"{self.ref.path}: {what} failed: {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+
+    def _create_anew(self) -> None:
+        """A restart of an actor that has never lived is its creation, once its constructor's children are gone."""
+        self._stop_children()
+        if not self.children.wait_for(Waiting.CREATION):
+            self._finish_creation()
+
+    def _finish_creation(self) -> None:
+        self._suspended -= 1
+        self._failed = None
+        self.create()
+
+    # ------------------------------------------------------------------ failure
+
+    def handle_failure(
+        self, error: BaseException, handling: str, perpetrator: ActorRef | None = None, spare: tuple[ActorRef, ...] = ()
+    ) -> None:
+        """Suspend this actor and its children, and ask the parent what is to be done.
+
+        Args:
+            error: why it fails.
+            handling: what it was doing.
+            perpetrator: the child whose failure this one escalates.
+            spare: children that are not to be suspended (because they are already).
+        """
+        if self._failed is not None:
+            log.error(
+                "%s failed in %s while it was failing or stopping already", self.ref.path, handling, exc_info=error
+            )
+            return
+        self._suspended += 1
+        self._failed = perpetrator or self.ref
+        if self._children is not None:
+            for child in self._children.refs():
+                if child not in spare:
+                    self.node.send_system(child, Suspend())
+        is_far = self.parent._target is None
+        trace = "".join(traceback.format_exception(error)) if is_far else ""
+        failed = Failed(self.ref, error, handling, trace, escalated=perpetrator is not None)
+        self.node.send_system(self.parent, failed)
+
+    def suspend(self) -> None:
+        """Handle no user messages; nor do the children."""
+        self._suspended += 1
+        if self._children is not None:
+            for child in self._children.refs():
+                self.node.send_system(child, Suspend())
+
+    def resume(self, cause: BaseException | None) -> None:
+        """Take one suspension back, here and in the children.
+
+        Args:
+            cause: the failure of this actor that its supervisor passes over; None when it is not about this actor.
+        """
+        if self.actor is None:
+            self._create_anew()
+        elif cause is not None and self._ended and self._failed is not None:
+            self.recreate(cause)  # there is no instance that could go on
+        else:
+            self._resume(cause)
+
+    def _resume(self, cause: BaseException | None) -> None:
+        perpetrator = self._failed
+        self._suspended -= 1
+        if cause is not None:
+            self._failed = None
+            self.envelope = None
+        if self._children is not None:
+            for child in self._children.refs():
+                self.node.send_system(child, Resume(cause if child == perpetrator else None))
+
+    # ------------------------------------------------------------------ restart
+
+    def recreate(self, cause: BaseException, delay_s: float = 0.0) -> None:
+        """Restart: the old instance's `pre_restart`, the end of the children that it stops, a new instance.
+
+        With a delay the old instance is gone at once, and the new one comes later (as with Akka's `BackoffSupervisor`).
+        """
+        due = self.node.loop.time() + delay_s
+        if self.actor is None:
+            self._create_anew()
+        elif not self.children.is_normal:
+            self._resume(None)  # it is being restarted or stopped already: the suspensions have to stay balanced
+        elif self._ended:
+            self._await_children(cause, due)
+        else:
+            self.unstash_all()
+            self.cancel_timers()
+            message = None if self.envelope is None else self.envelope.message
+            try:
+                result = self.actor.pre_restart(cause, message)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                self._pre_restart_failed(cause, due, error)
+                return
+            self.run_hook(
+                result,
+                functools.partial(self._await_children, cause, due),
+                functools.partial(self._pre_restart_failed, cause, due),
+            )
+
+    def _pre_restart_failed(self, cause: BaseException, due: float, error: BaseException) -> None:
+        # As in Akka: it is the old instance that has failed once more, and there is nothing left to decide about it.
+        log.error("%s failed in pre_restart; it is restarted all the same", self.ref.path, exc_info=error)
+        self._await_children(cause, due)
+
+    def _await_children(self, cause: BaseException, due: float) -> None:
+        self._ended = True
+        self.reset_behavior()
+        if not self.children.wait_for(Waiting.RECREATION, (cause, due)):
+            self._await_time(cause, due)
+
+    def _await_time(self, cause: BaseException, due: float) -> None:
+        if due > self.node.loop.time():
+            self.children.waiting = Waiting.DELAY
+            come = Perform(functools.partial(self._time_has_come, cause))
+            self.node.loop.call_at(due, self.deliver_system, come)
+        else:
+            self._finish_recreation(cause)
+
+    def _time_has_come(self, cause: BaseException) -> None:
+        if self._children is not None and self._children.waiting is Waiting.DELAY:  # it was not stopped meanwhile
+            self._children.waiting = Waiting.NOTHING
+            self._finish_recreation(cause)
+
+    def _finish_recreation(self, cause: BaseException) -> None:
+        survivors = tuple(self.children.refs())
+        self._suspended -= 1
+        self._failed = None
+        self.envelope = None
+        try:
+            result = self.new_instance().post_restart(cause)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._recreation_failed(survivors, error)
+            return
+        self.run_hook(
+            result,
+            functools.partial(self._recreated, survivors, cause),
+            functools.partial(self._recreation_failed, survivors),
+        )
+
+    def _recreated(self, survivors: tuple[ActorRef, ...], cause: BaseException) -> None:
+        if self._receive_timer is not None:
+            self._receive_timer.restart()
+        for child in survivors:  # those that pre_restart has not stopped are restarted with their parent
+            self.node.send_system(child, Recreate(cause))
+        self.wake()
+
+    def _recreation_failed(self, survivors: tuple[ActorRef, ...], error: BaseException) -> None:
+        self.reset_behavior()
+        self._ended = True
+        self.handle_failure(self._initialization_error("restart", error), "its restart", spare=survivors)
+
+    # ------------------------------------------------------------------ termination
+
+    def stop(self, ref: ActorRef) -> None:
+        """Stop a child, or this actor itself."""
+        child = None if self._children is None else self._children.find(ref)
+        if child is not None and child.lost:
+            self.child_terminated(ref)  # its process is gone, and no other was started yet
+            return
+        if child is not None:
+            self.children.shall_die(ref)
+        self.node.send_system(ref, Terminate())
+
+    def _stop_children(self) -> None:
+        if self._children is not None:
+            for child in self._children.refs():
+                self.stop(child)
+
+    def terminate(self) -> None:
+        """Stop: the children first, then the instance's `post_stop`; what is left becomes dead letters."""
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+        self.unwatch_all()
+        was_terminating = self._children is not None and self._children.is_terminating
+        self._stop_children()
+        if not was_terminating:
+            # No user message is handled any more, and failures of dying children are nobody's business.
+            self._suspended += 1
+            self._failed = self.ref
+        if self._children is None or not self._children.wait_for(Waiting.TERMINATION):
+            self._finish_termination()
+
+    def _finish_termination(self) -> None:
+        actor = self.actor
+        if actor is None or self._ended:
+            self._terminated()
+            return
+        self._ended = True
+        self.cancel_timers()
+        try:
+            result = actor.post_stop()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._post_stop_failed(error)
+            return
+        self.run_hook(result, self._terminated, self._post_stop_failed)
+
+    def _post_stop_failed(self, error: BaseException) -> None:
+        log.error("%s failed in post_stop; it is stopped all the same", self.ref.path, exc_info=error)
+        self._terminated()
+
+    def _terminated(self) -> None:
+        self.reset_behavior()
+        self._closed = True
+        stash, self._stash = self._stash, None
+        left = [*(stash or ()), *self.mailbox.drain()]
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+        self.node.cell_stopped(self)
+        for envelope in left:
+            if type(envelope) is not TimerEnvelope:
+                self.node.undeliverable(self.ref, *envelope)
+        self.tell_watchers()
+        waiting, self._system = self._system, None
+        for message in waiting or ():
+            self.node.undeliverable_system(self.ref, message)
+        self.actor = None
+        self.envelope = None
+        self._children = None
+        self._watching = None
+
+    def child_terminated(self, ref: ActorRef) -> None:
+        """A child has stopped: its name is free, and whatever waited for the last of them goes on."""
+        waiting, restart = self.children.remove(ref)
+        if waiting is Waiting.TERMINATION:
+            self._finish_termination()
+        elif waiting is Waiting.RECREATION and restart is not None:
+            self._await_time(*restart)
+        elif waiting is Waiting.CREATION:
+            self._finish_creation()
+
+    # ------------------------------------------------------------------ the supervision of its children
+
+    def handle_failed(self, failed: Failed) -> None:
+        """A child waits for a directive."""
+        child = None if self._children is None else self._children.find(failed.child)
+        if child is None:
+            return  # an earlier incarnation, or one that has stopped meanwhile
+        self._decide(child, failed)
+
+    def child_lost(self, ref: ActorRef, error: BaseException) -> None:
+        """The process of a child has died, or its creation in another process has failed.
+
+        The strategy decides as for any error. A restart is a new incarnation in a new process; to resume is to stop.
+        """
+        child = None if self._children is None else self._children.find(ref)
+        if child is None or child.lost:
+            return
+        if self._watching is not None and ref in self._watching:
+            self._watching.discard(ref)
+            self.announce(Terminated(ref, existence_confirmed=True, address_terminated=True))
+        self.node.unwatching(ref, self)
+        if self.children.is_dying(ref):
+            self.child_terminated(ref)
+            return
+        child.lost = True
+        self._decide(child, Failed(ref, error, "its process"))
+
+    def _decide(self, child: Child, failed: Failed) -> None:
+        if self.actor is None:  # its own creation has failed: there is nobody to decide
+            self.stop(child.ref)
+            return
+        strategy = self.actor.supervisor_strategy
+        directive = strategy.decide(failed.error)
+        if child.lost and directive is Directive.RESUME:
+            directive = Directive.STOP
+        affected = self.children.all() if strategy.all_for_one else [child]
+        delay_s = 0.0
+        verdict = directive.name.lower()
+        if directive is Directive.RESTART:
+            now = self.node.loop.time()
+            allowed = [
+                _may_restart(each, strategy, now) for each in affected
+            ]  # it counts for each, whatever the others'
+            if all(allowed):
+                delay_s = _delay(child, strategy, now, self.node.rng)
+                verdict = f"restart in {delay_s:.2f} s" if delay_s else verdict
+            else:
+                directive = Directive.STOP
+                verdict = "stop, for it has failed too often"
+        self._report(failed, verdict)
+        unmatched = strategy.unmatched(failed.error)
+        if unmatched is not None:
+            log.warning("%s: %s", self.ref.path, unmatched)
+        match directive:
+            case Directive.RESUME:
+                self.node.send_system(child.ref, Resume(failed.error))
+            case Directive.RESTART:
+                self._restart(affected, child, failed.error, delay_s)
+            case Directive.STOP:
+                for each in affected:
+                    self.stop(each.ref)
+            case Directive.ESCALATE:
+                if child.lost:
+                    self.child_terminated(child.ref)
+                self.handle_failure(failed.error, failed.handling, failed.child, spare=(failed.child,))
+
+    def _report(self, failed: Failed, verdict: str) -> None:
+        """One line for each decision; the traceback once, at the failure and not at each level that it rises to."""
+        path = failed.child.path
+        error: Any = failed.error
+        name = type(error).__name__
+        if failed.escalated:
+            log.error("%s has escalated %s: %s; directive: %s", path, name, error, verdict)
+        elif failed.trace:
+            log.error(
+                "%s failed in %s: %s: %s; directive: %s\n%s", path, failed.handling, name, error, verdict, failed.trace
+            )
+        else:
+            log.error(
+                "%s failed in %s: %s: %s; directive: %s", path, failed.handling, name, error, verdict, exc_info=error
+            )
+
+    # ------------------------------------------------------------------ restarting
+
+    def _restart(self, affected: list[Child], failed: Child, cause: BaseException, delay_s: float) -> None:
+        for each in affected:
+            if each is not failed and not each.lost:
+                self.node.send_system(each.ref, Suspend())
+        for each in affected:
+            if not each.lost:
+                self.node.send_system(each.ref, Recreate(cause, delay_s))
+            elif delay_s:
+                self._later(delay_s, functools.partial(self._make_again, each))
+            else:
+                self._make_again(each)
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.node.loop.call_later(delay_s, self.deliver_system, Perform(action))
+
+    def _make_again(self, child: Child) -> None:
+        """A new incarnation, in a new process, takes the place of one whose process has died."""
+        if self._children is None or self._children.find(child.ref) is not child:
+            return  # it was stopped while it waited
+        name = child.ref.name
+        try:
+            ref = self.node.create_child(self, child.props, name)
+        except ActorError as error:
+            log.error("%s cannot be made again: %s", child.ref.path, error)
+            self.child_terminated(child.ref)
+            return
+        child.lost = False
+        child.ref = ref
+
+
+def unrun(result: Any) -> TypeError | None:
+    """The error of a handler or hook that has returned a generator; None when it has not."""
+    if not isinstance(result, (types.GeneratorType, types.AsyncGeneratorType)):
+        return None
+    return TypeError(
+        f"{result.__qualname__} returned a generator, of which no line has run: take the yield out of it; "
+        "to wait for something, write async def and await"
+    )
+
+
+def _nobody(message: Any) -> None:
+    raise RuntimeError("a message was handled before its actor was made")
+
+
+def _may_restart(child: Child, strategy: SupervisorStrategy, now: float) -> bool:
+    if child.window is None:
+        child.window = strategy.window()
+    return child.window.restart_permissible(now)
+
+
+def _delay(child: Child, strategy: SupervisorStrategy, now: float, rng: random.Random) -> float:
+    """How long the restart is put off, in seconds."""
+    if strategy.backoff is None:
+        return 0.0
+    if child.backoff is None:
+        child.backoff = BackoffCounter(strategy.backoff)
+    return child.backoff.next_delay(now, rng)
+
 
 _SPECIAL: dict[type, Callable[[Cell, Any], Any]] = {
     PoisonPill: Cell._poisoned,
@@ -327,6 +987,7 @@ _SPECIAL: dict[type, Callable[[Cell, Any], Any]] = {
     Identify: Cell._identify,
     Terminated: Cell.receive_terminated,
 }
+
 
 _SYSTEM: dict[type, Callable[[Cell, Any], None]] = {
     Create: lambda cell, message: cell.create(),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from actors.address import ActorAddress
 from actors.core.cell import Cell
-from actors.core.cell_state import CellState
 from actors.core.delivery import Delivery, Remote
 from actors.core.guardians import start_guardians
 from actors.core.router import routed
@@ -114,7 +113,7 @@ class Node(Delivery):
         """The mailbox that *props* ask for."""
         return (props.mailbox or _DEFAULT_MAILBOX).create(path)
 
-    def create_child(self, parent: CellState, props: Props, name: str) -> ActorRef:
+    def create_child(self, parent: Cell, props: Props, name: str) -> ActorRef:
         """Make a child, here or elsewhere; returns its ref at once."""
         path = f"{parent.ref.path}/{name}"
         uid = self.new_uid()
@@ -122,14 +121,14 @@ class Node(Delivery):
             return self._order_child(parent, props, path, uid)
         return self.start_cell(routed(props), path, uid, parent.ref).ref
 
-    def _lives_elsewhere(self, parent: CellState, props: Props) -> bool:
+    def _lives_elsewhere(self, parent: Cell, props: Props) -> bool:
         if props.deploy_to is not None:
             return True
         if props.placement is Placement.DEFAULT:
             return parent.ref.path == "/user"
         return props.placement is not Placement.LOCAL
 
-    def _order_child(self, parent: CellState, props: Props, path: str, uid: int) -> ActorRef:
+    def _order_child(self, parent: Cell, props: Props, path: str, uid: int) -> ActorRef:
         assert self.remote is not None
         origin = self.origin
         if props.deploy_to is not None:
@@ -169,7 +168,7 @@ class Node(Delivery):
         props.load_class()
         return self.start_cell(routed(props), order.path, order.uid, order.parent).ref
 
-    def cell_stopped(self, cell: CellState) -> None:
+    def cell_stopped(self, cell: Cell) -> None:
         """A cell has stopped: its path is free."""
         path = cell.ref.path
         if self.cells.get(path) is cell:
