@@ -1,34 +1,48 @@
 """The actors of one process (what Akka's `ActorRefProvider` and `Dispatcher` are to an `ActorSystem`).
 
 A node runs on one event loop and is used on that loop's thread; from other threads `ActorRef`'s methods and `post` lead
-there. What is not in this process it hands to its `Remote`.
+there. It gives its cells their turns, and knows whom a ref means: a cell, an ask, nobody, or an actor of another
+process, which it hands to its `Remote`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import functools
 import logging
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from actors.address import ActorAddress
 from actors.core.cell import Cell
-from actors.core.delivery import Delivery, Remote
-from actors.core.guardians import start_guardians
+from actors.core.dead_letters import DeadLetters
+from actors.core.guardians import Root, start_guardians
+from actors.core.promise import Promise, Promises, SubscriberWatch, TerminationPromise
 from actors.core.router import routed
 from actors.core.settings import CoreSettings
-from actors.core.system_messages import Create, DeathWatchNotification, Perform
+from actors.core.system_messages import AskFailed, Create, DeathWatchNotification, Perform, SystemMessage, Watch
 from actors.errors import (
+    ActorError,
     ActorInitializationError,
     ActorSystemError,
     InvalidActorName,
+    MailboxFull,
+    RecipientTerminated,
 )
+from actors.event_stream import EventStream
 from actors.mailbox import UnboundedMailbox
+from actors.messages import ActorIdentity, Identify, PoisonPill, ReceiveTimeout, Terminated
 from actors.props import CreateOrder, Placement, Props
-from actors.ref import ActorRef, Origin, Target, forget_node, register_node
+from actors.ref import ActorRef, Origin, Target, current_cell, forget_node, register_node
+from actors.rpc.gateway import Ask
+from actors.selection import ActorSelection, SelectionMessage, step
+from actors.serialization import Serializer
 
 if TYPE_CHECKING:
     from actors.mailbox import Mailbox
@@ -36,8 +50,43 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class Node(Delivery):
+POST_LIMIT = 10_000
+"""How many calls of other threads may wait; a thread that has more waits itself."""
+
+TURNS = 64
+
+_get_ident = threading.get_ident
+_DEFAULT_MAILBOX = UnboundedMailbox()
+_UNMOURNED = (PoisonPill, Terminated, ReceiveTimeout)
+"""What is no loss when its recipient is gone (Akka's `DeadLetterSuppression`)."""
+
+
+class Remote(Protocol):
+    """How a node reaches what is not in its process. Called on the node's loop only."""
+
+    def send(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
+        """Send a message; raises `SerializationError` when it cannot travel. What is lost: `Node.undeliverable`."""
+
+    def send_system(self, ref: ActorRef, message: SystemMessage) -> None:
+        """Send a system message."""
+
+    def create(self, order: CreateOrder, ref: ActorRef, on_failed: Callable[[Exception], None]) -> None:
+        """Have an actor made elsewhere. What is sent to *ref* from now on waits for that."""
+
+    def watching(self, ref: ActorRef) -> None:
+        """From now on say it when the process of *ref* ends: `Node.process_ended`."""
+
+    def unwatching(self, ref: ActorRef) -> None:
+        """That is of interest no more."""
+
+    def closed(self) -> None:
+        """The node has ended."""
+
+
+class Node:
     """The actors of one process.
 
     Args:
@@ -53,6 +102,9 @@ class Node(Delivery):
         turn_budget_s: how long actors have their turns before the loop sees to I/O and timers again; None: 64 turns.
     """
 
+    ask_type: type[Ask[Any]] = Ask
+    """What asks of the loop's own thread are made of."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -67,18 +119,30 @@ class Node(Delivery):
         rng: random.Random | None = None,
         turn_budget_s: float | None = 0.002,
     ) -> None:
-        super().__init__(
-            loop,
-            turn_budget_s,
-            Origin(system, address.host, address.port),
-            settings or CoreSettings(),
-            remote,
-            f"/temp/{temp}/" if temp else "/temp/",
-            rng or random.Random(),  # noqa: S311  # uids tell incarnations apart, they keep no secret
-        )
+        self.loop = loop
+        self.thread = _get_ident()
+        self.origin = Origin(system, address.host, address.port)
         self.name = system
         self.uid = uid
+        self.settings = settings or CoreSettings()
+        self.remote = remote
+        self.rng = rng = rng or random.Random()  # noqa: S311  # uids tell incarnations apart, they keep no secret
+        self.is_closed = False
         self.aborting = False
+        self._turn_budget_s = turn_budget_s
+        self._run_queue: deque[Cell] = deque()
+        self._running = False
+        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._post_pending = False
+        self._room = threading.Event()
+        self._background: set[asyncio.Task[Any]] = set()
+        self.cells: dict[str, Cell] = {}
+        self.root: Root | None = None
+        self.promises = Promises(self, f"/temp/{temp}/" if temp else "/temp/", rng.getrandbits(61) + 1)
+        self.serializer = Serializer(lambda text: ActorRef.parse(text, self))
+        self.dead_letters = ActorRef(self, self.origin, "/deadLetters", 0, _Grave(self))
+        self.event_stream = EventStream(self.run_on_loop, self._event_refused, self.watch_subscriber)
+        self.letters = DeadLetters(loop, self.event_stream.publish)
         self.on_cell_stopped: Callable[[ActorRef], None] | None = None
         self.terminated: concurrent.futures.Future[None] = concurrent.futures.Future()
         """Done when a root node's guardians have stopped."""
@@ -102,6 +166,344 @@ class Node(Delivery):
     @system.setter
     def system(self, system: ActorSystemBase) -> None:
         self._system = system
+
+    # ------------------------------------------------------------------ turns and threads
+
+    def schedule(self, cell: Cell) -> None:
+        """Have the cell take a turn soon. Cells take their turns one after the other in one callback of the loop."""
+        self._run_queue.append(cell)
+        if not self._running:
+            self._running = True
+            self.loop.call_soon(self._run_turns)
+
+    def _run_turns(self) -> None:
+        queue = self._run_queue
+        budget_s = self._turn_budget_s
+        ends = 0.0 if budget_s is None else time.perf_counter() + budget_s
+        left = TURNS
+        try:
+            while queue:
+                cell = queue.popleft()
+                try:
+                    contextvars.Context().run(cell.turn)
+                except BaseException:  # an interrupt; the cell goes on if the loop does
+                    cell.interrupted()
+                    raise
+                if budget_s is None:
+                    left -= 1
+                    if not left:
+                        break
+                elif time.perf_counter() >= ends:
+                    break
+        finally:
+            if queue:
+                self.loop.call_soon(self._run_turns)
+            else:
+                self._running = False
+
+    def post(self, callback: Callable[..., object], *args: Any) -> bool:
+        """Call *callback* on the loop, in the order of the calls; from any thread. False when the node has ended.
+
+        When too many calls of other threads wait already, the calling thread waits until there is room.
+        """
+        if _get_ident() == self.thread:
+            if not self.is_closed:
+                self.loop.call_soon(callback, *args)
+            return not self.is_closed
+        while len(self._posted) >= POST_LIMIT and not self.is_closed:
+            self._room.clear()
+            if len(self._posted) >= POST_LIMIT:
+                self._room.wait(1.0)
+        if self.is_closed:
+            return False
+        self._posted.append((callback, args))
+        if not self._post_pending:
+            self._post_pending = True
+            try:
+                self.loop.call_soon_threadsafe(self._run_posted)
+            except RuntimeError:  # the loop was closed just now
+                return False
+        return True
+
+    def _run_posted(self) -> None:
+        self._post_pending = False  # before the first is taken: what comes after that asks for another run
+        posted = self._posted
+        for _ in range(len(posted)):
+            callback, args = posted.popleft()
+            try:
+                callback(*args)
+            except Exception:  # it is nobody else's to see
+                log.exception("a call from another thread failed")
+        self._room.set()
+
+    def run_blocking(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Run a blocking function in a thread of the loop's executor."""
+        call: Callable[[], T] = functools.partial(function, *args, **kwargs)
+        return self.loop.run_in_executor(None, contextvars.copy_context().run, call)
+
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside the actors."""
+        task = self.loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def run_on_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function on the loop: at once, when this is its thread."""
+        if _get_ident() == self.thread:
+            function(*args)
+        else:
+            self.post(function, *args)
+
+    # ------------------------------------------------------------------ refs
+
+    def ref(self, path: str, uid: int, origin: Origin | None = None) -> ActorRef:
+        """The ref of the actor at *path*, bound to this node; with uid 0 of whichever lives there when it is used."""
+        if uid and (origin is None or origin == self.origin):
+            target = self._find(path, uid)
+            if target is not None:
+                return target.ref
+        if path == "/deadLetters":
+            return self.dead_letters
+        return ActorRef(self, origin or self.origin, path, uid)
+
+    def _find(self, path: str, uid: int) -> Cell | Promise | None:
+        found = self.cells.get(path) or self.promises.get(path)
+        return found if found is not None and uid in (found.ref.uid, 0) else None
+
+    def target_of(self, ref: ActorRef) -> Target | None:
+        """What a ref leads to, where that lives here."""
+        return self._find(ref.path, ref.uid) if ref.uid and ref.origin == self.origin else None
+
+    def select(self, path: str, base: ActorRef) -> ActorSelection:
+        """The actors that match *path*, relative to *base*."""
+        return ActorSelection(self, path, base)
+
+    # ------------------------------------------------------------------ messages
+
+    def send(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
+        """Send a message of an actor of this node, or of nobody. Raises `MailboxFull` and `SerializationError`."""
+        target = ref._target
+        if target is not None:
+            target.deliver(message, sender)
+        elif ref._origin != self.origin:
+            self._send_away(ref, message, sender)
+        elif (found := self._find(ref.path, ref.uid)) is None:
+            if ref.path == "/" and self.root is not None:
+                self._deliver_found(self.root, message, sender)
+            else:
+                self._send_away(ref, message, sender)
+        else:
+            self._deliver_found(found, message, sender)
+
+    def _send_away(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
+        if self.remote is None or self.is_closed:
+            self.undeliverable(ref, message, sender)
+        else:
+            self.remote.send(ref, message, sender)
+
+    def deliver(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
+        """Deliver a message that came from elsewhere. Never raises: a full mailbox makes a dead letter."""
+        self.deliver_text(ref.path, ref.uid, message, sender)
+
+    def deliver_text(self, path: str, uid: int, message: Any, sender: ActorRef | None) -> None:
+        """The same by path and uid, which need no ref when the actor is there."""
+        found: Target | None = self._find(path, uid)
+        if found is None and path == "/":
+            found = self.root
+        if found is None:
+            self.undeliverable(self.ref(path, uid), message, sender)
+            return
+        try:
+            self._deliver_found(found, message, sender)
+        except Exception as error:  # a full mailbox, or a user's priority function: the sender is elsewhere
+            self.undeliverable(self.ref(path, uid), message, sender, error)
+
+    def _deliver_found(self, found: Target, message: Any, sender: ActorRef | None) -> None:
+        if type(message) is SelectionMessage and not isinstance(found, Promise):
+            self._pass_on(found, message, sender)
+        else:
+            found.deliver(message, sender)
+
+    def _pass_on(self, at: Target, selection: SelectionMessage, sender: ActorRef | None) -> None:
+        """Take a selection one element further, at a cell or at the root of all paths."""
+        assert isinstance(at, (Cell, Root))
+        children = at.children
+        way = step(selection, [ref.name for ref in children.refs()])
+        if way.missed:
+            self.undeliverable(at.ref, selection, sender)
+            return
+        refs = (
+            [at.parent] if way.to_parent else [ref for name in way.children if (ref := children.ref(name)) is not None]
+        )
+        for ref in refs:
+            if isinstance(way.rest, SelectionMessage) and isinstance(ref._target, (Cell, Root)):
+                self._pass_on(ref._target, way.rest, sender)
+            else:
+                try:
+                    self.send(ref, way.rest, sender)
+                except ActorError as error:  # the others are to get it all the same
+                    self.undeliverable(ref, way.rest, sender, error)
+
+    def post_message(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
+        """Send a message from another thread."""
+        self.post(self._send_posted, ref, message, sender)
+
+    def _send_posted(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
+        try:
+            self.send(ref, message, sender)
+        except Exception as error:  # there is nobody to raise it at any more
+            log.warning("a %s for %s was not sent: %s", type(message).__name__, ref.path, error)
+            self.undeliverable(ref, message, sender, error)
+
+    # ------------------------------------------------------------------ system messages
+
+    def send_system(self, ref: ActorRef, message: SystemMessage) -> None:
+        """Send a system message, to here or elsewhere."""
+        target = ref._target
+        if target is None and ref._origin == self.origin:
+            target = self._find(ref.path, ref.uid)
+        if target is not None:
+            target.deliver_system(message)
+        elif self.remote is None or self.is_closed:
+            self.undeliverable_system(ref, message)
+        else:
+            self.remote.send_system(ref, message)
+
+    def deliver_system(self, ref: ActorRef, message: SystemMessage) -> None:
+        """Deliver a system message that came for this node from elsewhere."""
+        target: Target | None = self._find(ref.path, ref.uid)
+        if target is None and ref.path == "/":
+            target = self.root
+        if target is None:
+            self.undeliverable_system(ref, message)
+        else:
+            target.deliver_system(message)
+
+    def undeliverable_system(self, ref: ActorRef, message: SystemMessage) -> None:
+        """*ref* has stopped, or never lived: who wants to watch it is told; the rest is of no interest any more."""
+        if isinstance(message, Watch):
+            self.send_system(message.watcher, DeathWatchNotification(ref, existence_confirmed=False))
+
+    # ------------------------------------------------------------------ what nobody gets
+
+    def undeliverable(
+        self, ref: ActorRef, message: Any, sender: ActorRef | None, error: BaseException | None = None
+    ) -> None:
+        """A message has no recipient, or that has refused it: a dead letter, and an asker is told at once.
+
+        Args:
+            ref: the recipient.
+            message: the message.
+            sender: its sender.
+            error: why; default: the recipient has terminated.
+        """
+        while type(message) is SelectionMessage:
+            message = message.message
+        if type(message) is Identify:
+            (sender or self.dead_letters).tell(ActorIdentity(message.message_id, None), ref)
+            return
+        if not isinstance(message, _UNMOURNED):
+            self.letters.put(message, sender, ref, error)
+        if sender is not None and sender.is_ask:
+            self.fail_ask(sender, error or RecipientTerminated(f"{ref} has stopped, or never lived"))
+
+    def dead_letter(self, message: Any, sender: ActorRef | None, recipient: ActorRef) -> None:
+        """Count, log and publish a message that nobody gets."""
+        self.letters.put(message, sender, recipient)
+
+    @property
+    def dead_letters_count(self) -> int:
+        """How many dead letters there have been in this process."""
+        return self.letters.count
+
+    def publish(self, event: Any) -> None:
+        """Publish an event on the event stream."""
+        self.event_stream.publish(event)
+
+    def _event_refused(self, subscriber: ActorRef, event: Any, error: MailboxFull) -> None:
+        self.letters.put(event, None, subscriber, error)
+
+    # ------------------------------------------------------------------ asks
+
+    def ask(self, ref: ActorRef, message: Any, timeout_s: float | None = None) -> Ask[Any]:
+        """See `ActorRef.ask`; from any thread."""
+        cell = current_cell.get()
+        return self._promised(functools.partial(self._ask, ref, message, None if cell is None else cell.ref), timeout_s)
+
+    def graceful_stop(self, ref: ActorRef, timeout_s: float | None = None, message: Any = None) -> Ask[bool]:
+        """Stop an actor and wait for its end; from any thread. Ends in True, or `AskTimeout`.
+
+        Args:
+            ref: the actor.
+            timeout_s: for how long to wait, in seconds; default: the system's ask timeout.
+            message: what makes it stop; default: `PoisonPill`.
+        """
+        return self._promised(functools.partial(self._stop_gracefully, ref, message or PoisonPill()), timeout_s)
+
+    def _promised(self, begin: Callable[[Any, float], None], timeout_s: float | None) -> Ask[Any]:
+        if timeout_s is None:
+            timeout_s = self.settings.ask_timeout_s
+        if not timeout_s > 0:
+            raise ValueError(f"the time allowed for an answer is a positive number of seconds, not {timeout_s!r}")
+        if threading.get_ident() == self.thread:
+            future = self.loop.create_future()
+            begin(future, timeout_s)
+            return self.ask_type(future, self.loop, timeout_s)
+        promised: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        if not self.post(begin, promised, timeout_s):
+            promised.set_exception(self._is_over())
+        return Ask(promised, self.loop, timeout_s)
+
+    def _is_over(self) -> RecipientTerminated:
+        return RecipientTerminated(f"the actor system {self.origin.system} has been terminated")
+
+    def _ask(self, ref: ActorRef, message: Any, asker: ActorRef | None, future: Any, timeout_s: float) -> None:
+        if self.is_closed:
+            future.set_exception(self._is_over())
+            return
+        innermost = message
+        while type(innermost) is SelectionMessage:
+            innermost = innermost.message
+        promise = Promise(self, future, ref, type(innermost).__qualname__, timeout_s, asker)
+        try:
+            self.send(ref, message, promise.ref)
+        except Exception as error:  # a full mailbox, or a message that cannot travel
+            if self.promises.remove(promise):
+                promise.fail(error)
+
+    def _stop_gracefully(self, ref: ActorRef, message: Any, future: Any, timeout_s: float) -> None:
+        if self.is_closed:
+            future.set_result(True)
+            return
+        promise = TerminationPromise(self, future, ref, type(message).__qualname__, timeout_s)
+        self.watching(ref, promise)
+        self.send_system(ref, Watch(promise.ref))
+        self.send(ref, message, None)
+
+    def watch_subscriber(self, ref: ActorRef) -> None:
+        """See that the end of a subscriber to the event stream is noticed; of an actor of this node it is anyway."""
+        if ref._target is None and not self.is_closed:
+            watch = SubscriberWatch(self, ref)
+            self.watching(ref, watch)
+            self.send_system(ref, Watch(watch.ref))
+
+    def fail_ask(self, asker: ActorRef, error: BaseException) -> None:
+        """Tell an asker that there will be no reply; it sees the error as if it came from another process."""
+        promise = self.promises.get(asker.path)
+        if promise is None:
+            if asker._target is None:  # it is of another node; one of this node waits no more
+                self.send_system(asker, AskFailed(error))
+        elif promise.ref == asker:
+            told = error
+            if error.__traceback__ is not None:  # it was raised by the handler, and is not the asker's to raise again
+                told = self.serializer.loads(self.serializer.dumps(error))
+                told.__cause__ = error
+            promise.deliver_system(AskFailed(told))
+
+    def ask_time_left(self, asker: ActorRef) -> float | None:
+        """For how many seconds an asker of this node waits yet; None for one of another node."""
+        promise = self.promises.get(asker.path)
+        return None if promise is None else max(promise.deadline - self.loop.time(), 0.0)
 
     # ------------------------------------------------------------------ making actors
 
@@ -216,11 +618,25 @@ class Node(Delivery):
         if self.is_closed:
             return
         forget_node(self)
-        self.close_dispatcher()
+        self.is_closed = True  # no call of other threads is taken any more; those that were are carried out
+        self._running = True  # no turn is asked for any more
+        for task in self._background:
+            task.cancel()
+        self._run_posted()
         self.promises.close(self._is_over())
         self.letters.close()
         if self.remote is not None:
             self.remote.closed()
 
 
-_DEFAULT_MAILBOX = UnboundedMailbox()
+class _Grave:
+    """The target of `/deadLetters`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def deliver(self, message: Any, sender: ActorRef | None) -> None:
+        self._node.undeliverable(self._node.dead_letters, message, sender)
+
+    def deliver_system(self, message: SystemMessage) -> None:
+        self._node.undeliverable_system(self._node.dead_letters, message)

@@ -174,7 +174,7 @@ def test_other_threads(system: DeterministicSystem) -> None:
 
 
 def test_a_fast_thread_waits(system: DeterministicSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.core.dispatcher.POST_LIMIT", 10)
+    monkeypatch.setattr("actors.core.node.POST_LIMIT", 10)
     seen: list[Any] = []
     log = system.actor_of(Props(Log, "log", seen))
     sent = threading.Semaphore(0)
