@@ -46,7 +46,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def write_mark(self, data: bytes) -> None:
-        """Keep some bytes for all servers that use this store (see `blob.fence`)."""
+        """Keep some bytes for all servers that use this store (see `blob.server`)."""
 
 
 class VoidBlobStore(BlobStore):

@@ -17,7 +17,7 @@ class AbstractID(str):
 
     It is a plain string on the wire and in file names, and is checked whenever one is constructed. Ids of different
     kinds with the same digits compare equal, as strings do; the type checker keeps them apart. One with a
-    ``log_field`` among the arguments of a log line is that field of it (`actors.process.log_format`).
+    ``log_field`` among the arguments of a log line is that field of it (`actors.process.logs`).
 
     Raises:
         ValueError: the text is not 32 lower-case hexadecimal digits.

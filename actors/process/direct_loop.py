@@ -2,7 +2,7 @@
 
 asyncio's selector is asked to wait for as long as the loop may sleep; this one arms a timerfd and stops the loop
 instead. The connections of the RPC layer are served in it, without asyncio's machinery. Only public interfaces of
-asyncio are used. `actors.process.embedding` runs it inside a Thespian actor.
+asyncio are used. `actors.process.host` runs it inside a Thespian actor.
 """
 
 from __future__ import annotations

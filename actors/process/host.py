@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
 import signal
+import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +18,56 @@ from typing import Any
 from thespian.actors import Actor, ActorExitRequest, ThespianWatch, WatchMessage
 
 from actors.process.diagnostics import Diagnostics
-from actors.process.embedding import EmbeddedLoop
+from actors.process.direct_loop import DirectLoop, YieldingSelector
 from actors.process.logs import LogConfig, configure_logging
 from actors.process.thespian_base import set_process_name
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.service import RpcConfig, RpcService
 
+log = logging.getLogger(__name__)
+
+TURN_BUDGET_S = 0.005
+
+
+class EmbeddedLoop:
+    """The loop and its turns.
+
+    `fileno()` is what the actor hands to `ThespianWatch`; `turn()` is what it calls on each wake-up.
+    """
+
+    def __init__(self) -> None:
+        self._selector = YieldingSelector()
+        self.loop = DirectLoop(self._selector)
+        asyncio.set_event_loop(self.loop)
+
+    def fileno(self) -> int:
+        """The epoll descriptor: readable whenever the loop has something to do."""
+        return self._selector.fileno()
+
+    def turn(self) -> None:
+        """Run the loop until it has nothing to do for `LINGER_S`, at most about `TURN_BUDGET_S` seconds."""
+        self._selector.turn_ends = time.monotonic() + TURN_BUDGET_S
+        self.loop.run_forever()
+
+    @contextlib.contextmanager
+    def outside_thespian(self) -> Iterator[None]:
+        """Within this context the loop sleeps as an ordinary one (`run_until_complete` at start and stop)."""
+        self._selector.blocking = True
+        try:
+            yield
+        finally:
+            self._selector.blocking = False
+            if not self.loop.is_closed():
+                self._selector.timer.arm(0.0)  # what was made ready in here needs a turn that nothing else may ask for
+
+    def close(self) -> None:
+        """Close the loop and its descriptors."""
+        self.loop.close()
+
+
 # Thespian replaces the root logger in each actor by one that forwards every record by its transport (66 us to
 # 1.6 ms a line). What the process that started the system had configured is kept from here and put back in the actor.
 _ROOT, _MANAGER = logging.root, logging.Logger.manager
-log = logging.getLogger(__name__)
-
 STOP_DEADLINE_S = 10.0
 FIRST_TURNS = 3
 """Turns of the loop for what an endpoint began at its start: it asks somebody, and Thespian's own work (some ms to tell

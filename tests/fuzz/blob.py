@@ -11,8 +11,6 @@ import hashlib
 from pathlib import PurePosixPath
 
 from blob.errors import BlobError, BlobProtocolError, InvalidBlobKey
-from blob.fence import _decode as decode_fence
-from blob.fence import _encode as encode_fence
 from blob.key import BlobKey, BlobType, PermanentBlobKey
 from blob.protocol import (
     INLINE_CONTENT,
@@ -25,6 +23,8 @@ from blob.protocol import (
     Response,
     Status,
 )
+from blob.server import _decode as decode_fence
+from blob.server import _encode as encode_fence
 from blob.storage import blob_file_name, job_directory_name, job_of_directory
 from tests.fuzz.source import ByteSource
 

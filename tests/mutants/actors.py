@@ -481,7 +481,7 @@ MUTANTS = (
     Mutant(
         "quarantine-forgotten",
         "An incarnation in quarantine is not spoken with again.",
-        "actors/remote/associations.py",
+        "actors/remote/peers.py",
         "        if uid in self._quarantined:\n            return Seen(False)\n",
         "",
         ("unit/test_actor_associations.py::test_quarantine_is_for_ever",),
@@ -489,7 +489,7 @@ MUTANTS = (
     Mutant(
         "superseded-incarnation-not-quarantined",
         "An incarnation whose address another has taken is dead for good.",
-        "actors/remote/associations.py",
+        "actors/remote/peers.py",
         '        self._remember(known.uid, f"another incarnation ({uid}) has taken its address {address}")\n',
         "",
         ("unit/test_actor_associations.py::test_another_incarnation_supersedes_a_living_one",),

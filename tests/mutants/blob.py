@@ -7,7 +7,7 @@ from tests.mutants.model import Mutant
 _CONTENTS = "blob/contents.py"
 _STORAGE = "blob/storage.py"
 _LIMITS = "blob/limits.py"
-_FENCE = "blob/fence.py"
+_FENCE = "blob/server.py"
 _CONNECTION = "blob/connection.py"
 _CACHE = "blob/cache.py"
 _ACCEPTOR = "blob/acceptor.py"
@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "referenced-copy-evicted",
         "A cache evicts no copy that is used.",
-        "blob/residents.py",
+        "blob/cache.py",
         "            if not self._referenced(entry):\n",
         "            if True:\n",
         (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.remote.associations import Association, Associations, Seen, State
+from actors.remote.peers import Association, Associations, Seen, State
 
 
 def table(remembered: int = 1000) -> Associations[str]:

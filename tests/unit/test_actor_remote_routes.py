@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from actors.remote.gateway import PATH, NodeId, Route
-from actors.remote.routes import RouteTable
+from actors.remote.root import RouteTable
 
 ROOT = NodeId("s", "127.0.0.1", 1000, 1, "127.0.0.1", 1000, 1)
 FIRST = NodeId("s", "127.0.0.1", 1001, 2, "127.0.0.1", 1000, 1)

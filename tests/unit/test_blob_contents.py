@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blob.contents import BlobContents
+from blob.contents import BlobContents, KeyedLocks
 from blob.errors import BlobNotFound
 from blob.file_store import FileSystemBlobStore
 from blob.key import KEY_TYPES, BlobKey, BlobType
 from blob.limits import StorageBudget
-from blob.locks import KeyedLocks
 from blob.storage import BlobDirectory
 from blob.store import BlobStore, VoidBlobStore
 from blob.uploads import UploadName

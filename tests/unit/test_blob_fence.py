@@ -7,8 +7,8 @@ import pytest
 from actors.errors import FencingError
 from actors.rpc.gateway import FencingToken
 from blob.errors import BlobServerError, BlobStoreError
-from blob.fence import Fence
 from blob.file_store import FileSystemBlobStore
+from blob.server import Fence
 from blob.store import VoidBlobStore
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from blob.locks import KeyedLocks
+from blob.contents import KeyedLocks
 from tests.waiting import PATIENCE_S
 
 

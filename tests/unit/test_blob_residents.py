@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blob.cache import Entry, Residents
 from blob.key import TransientBlobKey
-from blob.residents import Entry, Residents
 
 JOB = "a" * 32
 ENTRIES: list[Entry] = [

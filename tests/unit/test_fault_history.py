@@ -14,7 +14,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from actors.process.log_context import log_context
-from actors.process.log_format import TextFormatter
+from actors.process.logs import TextFormatter
 from runtime.ha.election import DefaultLeaderElectionService, LeaderContender, LeaderElectionDriver
 from runtime.ha.model import LeaderTerm, job_master
 from tests.faults.deeds import Turns

@@ -32,8 +32,8 @@ NEEDS_A_SPARK_PROCESS = "runtime.spark."
 
 UNFENCED = {
     "BlobServerGateway.use_job": "spares blobs from a sweep for a while, and deletes nothing",
-    "BlobServerGateway.cleanup_job": "has its leader as an argument: `blob.fence` keeps the highest on disk and in the "
-    "blob store, for BlobServers to come",
+    "BlobServerGateway.cleanup_job": "has its leader as an argument: `blob.server` keeps the highest on disk and in "
+    "the blob store, for BlobServers to come",
     "BlobServerGateway.sweep_orphans": "as cleanup_job",
     "DiagnosticsGateway.set_log_level": "an operator's, to a process that leads or not",
     "HighAvailabilityGateway.acquire": "takes the latch itself",
