@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.process.host import LINGER_S, TURN_BUDGET_S, EmbeddedLoop
+from actors.process.direct_loop import LINGER_S
+from actors.process.host import TURN_BUDGET_S, EmbeddedLoop
 from tests.waiting import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
