@@ -239,7 +239,7 @@ def describe_redis(configuration: Configuration) -> str:
     """The redis-server that would be started, or the configured one, which is asked; raises `HaError`."""
     url = configuration.get(HighAvailabilityOptions.REDIS_URL)
     if url is None:
-        from runtime.ha.redis_binary import find_redis_server
+        from runtime.ha.redis_process import find_redis_server
 
         return f"{find_redis_server()}"
     import asyncio

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
 from runtime.ha.errors import (
     HaUnreachableError,
@@ -22,10 +22,151 @@ from runtime.ha.errors import (
     StateHandleNotFoundError,
     StateWriteUnknownError,
 )
+from runtime.ha.fenced import Demand, FencedMaps
+from runtime.ha.keys import ClusterKeys
 from runtime.ha.model import LeaderTerm
+from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
 
 logger = logging.getLogger(__name__)
+
+INITIAL_CHECKPOINT_ID = 1
+"""Flink's: the number of a job's first checkpoint."""
+
+
+class CheckpointIDCounter:
+    """The counter of one job, in a map of all (Flink: ``ZooKeeperCheckpointIDCounter``).
+
+    Every write demands the value that was there before, so that one that was delayed cannot undo a later one. With the
+    number goes the epoch of its writer: after a lost reply nobody takes a successor's write for his own.
+
+    A write is refused (`LeadershipLostError`) when its term is over. After `StateWriteUnknownError` a write may be
+    repeated: then a number may have been left out, but none is given out twice. Every method may raise
+    `HaUnreachableError`; then nothing was changed.
+    """
+
+    def __init__(self, maps: FencedMaps, keys: ClusterKeys, job_id: str) -> None:
+        self._maps = maps
+        self._key = keys.checkpoint_ids
+        self._job_id = job_id
+        self._lock = asyncio.Lock()
+
+    async def get_and_increment(self, term: LeaderTerm) -> int:
+        """The number of the next checkpoint; nobody else gets it."""
+        async with self._lock:
+            before = await self._raw()
+            count = _count(before)
+            await self._write(before, count + 1, term)
+            return count
+
+    async def get(self) -> int:
+        """The number that would be given out next."""
+        return _count(await self._raw())
+
+    async def set_count(self, count: int, term: LeaderTerm) -> None:
+        """Give out ``count`` next, for example one more than that of the checkpoint that was restored."""
+        check_count(count)
+        async with self._lock:
+            await self._write(await self._raw(), count, term)
+
+    async def _write(self, before: str | None, count: int, term: LeaderTerm) -> None:
+        text = f"{count}@{term.epoch}"
+        demand = Demand.ABSENT if before is None else before
+        try:
+            write = await self._maps.hset(self._key, self._job_id, text, term, demand=demand)
+        except HaUnreachableError as error:
+            if before != text and await self._look(error) == text:
+                return
+            raise self._unknown(error) from error
+        if not write.done:
+            raise StateHandleConflictError(
+                f"the checkpoint counter of job {self._job_id} was changed by somebody else; read it again"
+            )
+
+    async def _look(self, cause: HaUnreachableError) -> str | None:
+        try:
+            return await self._raw()
+        except HaUnreachableError:
+            raise self._unknown(cause) from cause
+
+    def _unknown(self, cause: HaUnreachableError) -> StateWriteUnknownError:
+        return StateWriteUnknownError(
+            f"whether the checkpoint counter of job {self._job_id} was changed is not known ({cause.cause}); repeat it"
+        )
+
+    async def _raw(self) -> str | None:
+        return await self._maps.get(self._key, self._job_id)
+
+
+def check_count(count: int) -> None:
+    """Raise ValueError unless it can be the number of a checkpoint."""
+    if count < 0:
+        raise ValueError(f"the number of a checkpoint is 0 or more, not {count}")
+
+
+def _count(text: str | None) -> int:
+    return INITIAL_CHECKPOINT_ID if text is None else int(text.partition("@")[0])
+
+
+class CheckpointRecoveryFactory:
+    """Stores and counters by job: handles in a map for each, files in a directory for each.
+
+    Args:
+        maps: where the handles and the numbers are.
+        keys: their names.
+        directory: of the cluster's state files.
+        retry: seconds between the looks after a lost reply.
+        memory_threshold: see `StateHandleStore`.
+    """
+
+    def __init__(
+        self, maps: FencedMaps, keys: ClusterKeys, directory: Path, *, retry: float, memory_threshold: int = 0
+    ) -> None:
+        self._maps = maps
+        self._keys = keys
+        self._directory = directory
+        self._retry = retry
+        self._memory_threshold = memory_threshold
+
+    def completed_checkpoint_store(self, job_id: str, max_retained: int) -> CompletedCheckpointStore:
+        """The store of a job, for its leading JobMaster.
+
+        Args:
+            max_retained: how many checkpoints it keeps, 1 or more.
+        """
+        return CompletedCheckpointStore(job_id, self._handles(job_id), max_retained)
+
+    def checkpoint_id_counter(self, job_id: str) -> CheckpointIDCounter:
+        """The counter of a job, for its leading JobMaster."""
+        return CheckpointIDCounter(self._maps, self._keys, job_id)
+
+    async def clean_up(self, job_id: str, term: LeaderTerm) -> None:
+        """Remove all of it, handles before files; to be called when the job is over and its JobMaster has ended.
+
+        May be repeated. Raises as the writes of a store do.
+        """
+        handles = self._handles(job_id)
+        for name in await handles.names():
+            await handles.remove(name, term)
+        await self._maps.hdel(self._keys.checkpoint_ids, job_id, term, demand=Demand.ANY)
+        await asyncio.to_thread(self._files(job_id).delete_all)
+
+    def _handles(self, job_id: str) -> StateHandleStore:
+        return StateHandleStore(
+            self._maps,
+            self._keys,
+            _kind(job_id),
+            self._files(job_id),
+            retry=self._retry,
+            memory_threshold=self._memory_threshold,
+        )
+
+    def _files(self, job_id: str) -> StateFiles:
+        return StateFiles(self._directory / _kind(job_id))
+
+
+def _kind(job_id: str) -> str:
+    return f"checkpoints-{job_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,48 +180,6 @@ class CompletedCheckpoint:
 
     checkpoint_id: int
     data: bytes
-
-
-class CompletedCheckpointStore(Protocol):
-    """The newest checkpoints of a job, at most a given number of them.
-
-    Used by the leading JobMaster only. A write is refused (`LeadershipLostError`) when its term is over, and is to be
-    repeated after `StateWriteUnknownError`. Every method may raise `HaUnreachableError`.
-    """
-
-    async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
-        """Find what is stored, the oldest first, and delete what former terms left unfinished; to be called first.
-
-        Raises:
-            StateCorruptedError: a checkpoint is damaged; `release` it to go on without.
-        """
-
-    async def add(
-        self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int] = ()
-    ) -> list[CompletedCheckpoint]:
-        """Store a checkpoint; returns those that it subsumes, which are in the store no more.
-
-        One that could not be removed now, because nobody answered, is removed and returned by a later `add`.
-
-        Args:
-            checkpoint_id: its number.
-            data: what the coordinator wrote.
-            term: the leadership.
-            needed: the numbers of those that it must not subsume, however many are kept.
-
-        Raises:
-            StateHandleConflictError: another one is stored under the number, or one with a higher number.
-            OSError: the file cannot be written; nothing was changed.
-        """
-
-    async def replace(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
-        """Store other bytes for a checkpoint that is there; `StateHandleNotFoundError` where it is not."""
-
-    async def get_all(self) -> list[CompletedCheckpoint]:
-        """What is stored, the oldest first; `StateCorruptedError` where one is damaged."""
-
-    async def release(self, checkpoint_id: int, term: LeaderTerm) -> bool:
-        """Remove a checkpoint, damaged or not; whether it was there."""
 
 
 class RetainedCheckpoints:
@@ -140,8 +239,11 @@ class RetainedCheckpoints:
         return [CompletedCheckpoint(number, self._kept[number]) for number in sorted(self._kept)]
 
 
-class DefaultCompletedCheckpointStore:
-    """A `CompletedCheckpointStore` by indirection (Flink's ``DefaultCompletedCheckpointStore``).
+class CompletedCheckpointStore:
+    """The newest checkpoints of a job, at most a given number of them (Flink's ``DefaultCompletedCheckpointStore``).
+
+    Used by the leading JobMaster only. A write is refused (`LeadershipLostError`) when its term is over, and is to be
+    repeated after `StateWriteUnknownError`. Every method may raise `HaUnreachableError`.
 
     Args:
         handles: the handles of this job's checkpoints and of nothing else.
@@ -155,6 +257,11 @@ class DefaultCompletedCheckpointStore:
         self._lock = asyncio.Lock()
 
     async def recover(self, term: LeaderTerm) -> list[CompletedCheckpoint]:
+        """Find what is stored, the oldest first, and delete what former terms left unfinished; to be called first.
+
+        Raises:
+            StateCorruptedError: a checkpoint is damaged; `release` it to go on without.
+        """
         async with self._lock:
             await self._handles.sweep(term)
             await self._read()
@@ -163,6 +270,20 @@ class DefaultCompletedCheckpointStore:
     async def add(
         self, checkpoint_id: int, data: bytes, term: LeaderTerm, needed: Collection[int] = ()
     ) -> list[CompletedCheckpoint]:
+        """Store a checkpoint; returns those that it subsumes, which are in the store no more.
+
+        One that could not be removed now, because nobody answered, is removed and returned by a later `add`.
+
+        Args:
+            checkpoint_id: its number.
+            data: what the coordinator wrote.
+            term: the leadership.
+            needed: the numbers of those that it must not subsume, however many are kept.
+
+        Raises:
+            StateHandleConflictError: another one is stored under the number, or one with a higher number.
+            OSError: the file cannot be written; nothing was changed.
+        """
         async with self._lock:
             await self._know()
             self._retained.check_add(checkpoint_id, data)
@@ -170,12 +291,14 @@ class DefaultCompletedCheckpointStore:
             return await self._subsume(term)
 
     async def replace(self, checkpoint_id: int, data: bytes, term: LeaderTerm) -> None:
+        """Store other bytes for a checkpoint that is there; `StateHandleNotFoundError` where it is not."""
         async with self._lock:
             await self._know()
             self._retained.check_replace(checkpoint_id)
             await self._put(checkpoint_id, data, term, [item.checkpoint_id for item in self._retained.kept()])
 
     async def get_all(self) -> list[CompletedCheckpoint]:
+        """What is stored, the oldest first; `StateCorruptedError` where one is damaged."""
         found = []
         for name, data in (await self._handles.get_all()).items():
             if isinstance(data, StateCorruptedError):
@@ -186,6 +309,7 @@ class DefaultCompletedCheckpointStore:
         return sorted(found, key=lambda item: item.checkpoint_id)
 
     async def release(self, checkpoint_id: int, term: LeaderTerm) -> bool:
+        """Remove a checkpoint, damaged or not; whether it was there."""
         async with self._lock:
             there = await self._handles.remove(str(checkpoint_id), term)
             self._retained.left(checkpoint_id)

@@ -10,14 +10,15 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis.asyncio as aioredis
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import MasterNotFoundError
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from runtime.ha.errors import (
@@ -26,12 +27,154 @@ from runtime.ha.errors import (
     RedisRequirementError,
     RedisUnreachableError,
 )
-from runtime.ha.redis_url import SentinelUrl, describe_url, is_sentinel
 from runtime.ha.scripts import Script
-from runtime.ha.sentinel import SentinelClient
 from runtime.ha.tasks import cancel_and_wait
 
 logger = logging.getLogger(__name__)
+
+SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+SCHEMES = ("redis", "rediss", "unix", *SENTINEL_SCHEMES)
+
+_REDIS_PORT, _SENTINEL_PORT = 6379, 26379
+_SENTINEL_FORM = "write redis+sentinel://[:password@]host:26379,other:26379/service[/0]"
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelUrl:
+    """A URL of the form for Sentinel, taken apart. It holds passwords: never to be shown.
+
+    Args:
+        hosts: of the Sentinels, with their ports.
+        service: the name by which they know the master.
+        database: its number.
+        credentials: for Redis: ``username`` and ``password``, as far as given.
+        sentinel_credentials: the same for the Sentinels.
+        tls: arguments of redis-py for TLS to both; None without.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+    service: str
+    database: int = 0
+    credentials: dict[str, str] = field(default_factory=dict, repr=False)
+    sentinel_credentials: dict[str, str] = field(default_factory=dict, repr=False)
+    tls: dict[str, Any] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        return f"{self.service} of the Sentinels {hosts}" + (f"/{self.database}" if self.database else "")
+
+    @classmethod
+    def parse(cls, url: str) -> SentinelUrl:
+        """The parts of a URL.
+
+        Raises:
+            ValueError: it cannot be used; the message does not repeat it.
+        """
+        # The text of urllib's own errors can hold a part of the password, hence `from None`.
+        try:
+            parts = urlsplit(url)
+            user, _, hosts = parts.netloc.rpartition("@")
+            found = tuple(_host(text) for text in hosts.split(","))
+            service, _, database = parts.path.strip("/").partition("/")
+            number = int(database or 0)
+        except ValueError:
+            raise ValueError(f"the Redis URL for Sentinel cannot be read; {_SENTINEL_FORM}") from None
+        if not service:
+            raise ValueError(f"the Redis URL for Sentinel does not say by which name they know it; {_SENTINEL_FORM}")
+        name, _, password = user.partition(":")
+        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        tls = {key: value for key, value in query.items() if key.startswith("ssl_")}
+        return cls(
+            found,
+            unquote(service),
+            number,
+            _credentials(unquote(name), unquote(password)),
+            _credentials(query.get("sentinel-username", ""), query.get("sentinel-password", "")),
+            tls if parts.scheme == "rediss+sentinel" else None,
+        )
+
+
+def _host(text: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError("no host")
+    return parts.hostname, parts.port or _SENTINEL_PORT
+
+
+def _credentials(username: str, password: str) -> dict[str, str]:
+    given = {"username": username, "password": password}
+    return {key: value for key, value in given.items() if value}
+
+
+def is_sentinel(url: str) -> bool:
+    """Whether a URL names Sentinels."""
+    return url.startswith(tuple(f"{scheme}://" for scheme in SENTINEL_SCHEMES))
+
+
+def describe_url(url: str) -> str:
+    """Where a Redis URL leads, fit to be shown: ``host:port``, ``host:port/db`` or ``unix:/path``, no credential.
+
+    Raises:
+        ValueError: the URL is not of a form that can be used; the message does not repeat it.
+    """
+    if is_sentinel(url):
+        return str(SentinelUrl.parse(url))
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("the Redis URL cannot be read; write redis://[:password@]host:port/0") from None
+    if parts.scheme not in SCHEMES:
+        raise ValueError(
+            "a Redis URL starts with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
+        )
+    if parts.scheme == "unix":
+        if not parts.path.startswith("/"):
+            raise ValueError("a unix Redis URL has an absolute path: unix:///path/of/redis.sock")
+        return f"unix:{parts.path}"
+    if not host:
+        raise ValueError("the Redis URL names no host; write redis://[:password@]host:port/0")
+    database = parts.path.strip("/") or parse_qs(parts.query).get("db", [""])[0]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port or _REDIS_PORT}" + (f"/{database}" if database not in ("", "0") else "")
+
+
+class _Pool(SentinelConnectionPool, aioredis.BlockingConnectionPool):
+    """Asks the Sentinels for each new connection, and lets callers wait for a free one as any other pool here."""
+
+
+class SentinelClient:
+    """A redis-py client of the master, and clients of the Sentinels.
+
+    Args:
+        url: names the Sentinels and the master.
+        timeout: seconds that a call may take, the look-up of the master included.
+        settings: for the connections to Redis.
+    """
+
+    def __init__(self, url: SentinelUrl, timeout: float, settings: dict[str, Any]) -> None:
+        tls = {} if url.tls is None else {"ssl": True, **url.tls}
+        # There has to be time for the next one when one does not answer.
+        limit = timeout / (len(url.hosts) + 1)
+        self._sentinel = Sentinel(  # type: ignore[no-untyped-call, unused-ignore]
+            list(url.hosts),
+            sentinel_kwargs={
+                "socket_timeout": limit,
+                "socket_connect_timeout": limit,
+                "retry": Retry(NoBackoff(), 0),
+                **url.sentinel_credentials,
+                **tls,
+            },
+        )
+        self.pool = _Pool(  # type: ignore[no-untyped-call, unused-ignore]
+            url.service, self._sentinel, db=url.database, **url.credentials, **tls, **settings
+        )
+
+    async def close(self) -> None:
+        """Close the connections to the Sentinels."""
+        for client in self._sentinel.sentinels:
+            await client.aclose()
+
 
 MINIMUM_VERSION = (6, 2)
 
@@ -59,7 +202,7 @@ class RedisConnection:
     """A small pool of connections to one server; to be used from one event loop.
 
     Args:
-        url: see `runtime.ha.redis_url`; may hold user name and password.
+        url: see `runtime.ha.connection`; may hold user name and password.
         timeout: seconds that any one call, or the making of a connection, may take.
         max_connections: calls beyond that many wait for a free connection (at most ``timeout``).
     """

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from runtime.ha.errors import HaUnreachableError, JobAlreadyDoneError, StateCorruptedError, StateHandleConflictError
 from runtime.ha.fenced import Demand, FencedMaps
@@ -91,77 +91,58 @@ def _not_done(job_id: str, found: JobEntry | None) -> None:
         raise JobAlreadyDoneError(f"job {job_id} has ended already and is not run again; submit it with another job id")
 
 
-class RunningJobsRegistry(Protocol):
-    """Every write may be repeated, and is refused (`LeadershipLostError`) when its term is over."""
+class RunningJobsRegistry:
+    """The registry in one map; every change is a compare-and-set under the fence.
 
-    async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
-        """The job was accepted. `JobAlreadyDoneError` where it has ended."""
-
-    async def set_running(self, job_id: str, term: LeaderTerm) -> bool:
-        """The job is about to run; whether it certainly has not run before, so that nothing is left of it.
-
-        `JobAlreadyDoneError` where it has ended: it must not run again.
-        """
-
-    async def set_done(self, job_id: str, result: JobResult, term: LeaderTerm) -> None:
-        """The job has ended; its result is dirty. `JobAlreadyDoneError` where it ended otherwise before."""
-
-    async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
-        """Nothing of the ended job is left to clean up."""
-
-    async def withdraw(self, job_id: str, term: LeaderTerm) -> None:
-        """Drop the entry of a job whose submission was not completed: one that is PENDING, and no other."""
-
-    async def forget(self, job_id: str, term: LeaderTerm) -> None:
-        """Drop the entry, if there is one; from then on the id could run again."""
-
-    async def entry(self, job_id: str) -> JobEntry | None:
-        """What is known of a job; None: nothing."""
-
-    async def entries(self) -> dict[str, JobEntry]:
-        """Everything known."""
-
-    async def dirty_results(self) -> dict[str, JobResult]:
-        """The results of ended jobs that are still to be cleaned up after, by job id."""
-
-
-class DefaultRunningJobsRegistry:
-    """The registry in one map; every change is a compare-and-set under the fence."""
+    Every write may be repeated, and is refused (`LeadershipLostError`) when its term is over.
+    """
 
     def __init__(self, maps: FencedMaps, keys: ClusterKeys) -> None:
         self._maps = maps
         self._key = keys.running_jobs
 
     async def set_pending(self, job_id: str, term: LeaderTerm) -> None:
+        """The job was accepted. `JobAlreadyDoneError` where it has ended."""
         await self._change(job_id, term, lambda found: pending(job_id, found), None)
 
     async def set_running(self, job_id: str, term: LeaderTerm) -> bool:
+        """The job is about to run; whether it certainly has not run before, so that nothing is left of it.
+
+        `JobAlreadyDoneError` where it has ended: it must not run again.
+        """
         waiting = JobEntry(JobSchedulingStatus.PENDING)
         return await self._change(job_id, term, lambda found: running(job_id, found), waiting) == waiting
 
     async def set_done(self, job_id: str, result: JobResult, term: LeaderTerm) -> None:
+        """The job has ended; its result is dirty. `JobAlreadyDoneError` where it ended otherwise before."""
         runs = JobEntry(JobSchedulingStatus.RUNNING)
         await self._change(job_id, term, lambda found: done(job_id, found, result), runs)
 
     async def mark_clean(self, job_id: str, term: LeaderTerm) -> None:
+        """Nothing of the ended job is left to clean up."""
         found = await self.entry(job_id)
         await self._change(job_id, term, lambda found: clean(job_id, found), found)
 
     async def withdraw(self, job_id: str, term: LeaderTerm) -> None:
+        """Drop the entry of a job whose submission was not completed: one that is PENDING, and no other."""
         await self._maps.hdel(self._key, job_id, term, demand=JobEntry(JobSchedulingStatus.PENDING).to_json())
 
     async def forget(self, job_id: str, term: LeaderTerm) -> None:
+        """Drop the entry, if there is one; from then on the id could run again."""
         await self._maps.hdel(self._key, job_id, term, demand=Demand.ANY)
 
     async def entry(self, job_id: str) -> JobEntry | None:
+        """What is known of a job; None: nothing."""
         text = await self._maps.get(self._key, job_id)
         return None if text is None else JobEntry.from_json(text)
 
     async def entries(self) -> dict[str, JobEntry]:
+        """Everything known."""
         texts = await self._maps.get_all(self._key)
         return {job_id: JobEntry.from_json(text) for job_id, text in texts.items()}
 
     async def dirty_results(self) -> dict[str, JobResult]:
+        """The results of ended jobs that are still to be cleaned up after, by job id."""
         entries = await self.entries()
         return {job_id: entry.result for job_id, entry in entries.items() if entry.dirty and entry.result is not None}
 

@@ -12,20 +12,15 @@ from weakref import WeakSet
 from actors.address import ActorAddress
 from actors.rpc.service import RpcService
 from runtime.ha.changes import ChangeFeed, ChangeSource, RedisChangeSource
-from runtime.ha.checkpoint_recovery import CheckpointRecoveryFactory, DefaultCheckpointRecoveryFactory
+from runtime.ha.checkpoint_store import CheckpointRecoveryFactory
 from runtime.ha.connection import RedisCheck, RedisConnection
 from runtime.ha.election import DefaultLeaderElectionService, LatchLeaderElectionDriver, LeaderElectionService
-from runtime.ha.execution_store import KIND as EXECUTIONS
-from runtime.ha.execution_store import DefaultExecutionStore, ExecutionStore
 from runtime.ha.fenced import FencedMaps, FencedWriter
-from runtime.ha.job_graph_store import KIND as JOB_GRAPHS
-from runtime.ha.job_graph_store import DefaultJobGraphStore, JobGraphStore
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.latch import LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
-from runtime.ha.latch_reader import LatchReader
+from runtime.ha.latch import LatchReader, LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
 from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
-from runtime.ha.running_jobs import DefaultRunningJobsRegistry, RunningJobsRegistry
+from runtime.ha.running_jobs import RunningJobsRegistry
 from runtime.ha.standalone_client import (
     MasterChangeSource,
     MasterConnection,
@@ -34,7 +29,13 @@ from runtime.ha.standalone_client import (
     MasterMaps,
 )
 from runtime.ha.state_files import StateFiles
-from runtime.ha.state_handles import StateHandleStore
+from runtime.ha.state_handles import (
+    EXECUTIONS,
+    JOB_GRAPHS,
+    ExecutionStore,
+    JobGraphStore,
+    StateHandleStore,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -129,10 +130,10 @@ class LatchedHaServices:
         self._phase = random.uniform(0.0, timing.renew_every)  # noqa: S311  # no secret
         self._directory = storage_dir / keys.cluster_id
         self._handles: dict[str, StateHandleStore] = {}
-        self._registry = DefaultRunningJobsRegistry(maps, keys)
-        self._graphs = DefaultJobGraphStore(self.state_handles(JOB_GRAPHS))
-        self._executions = DefaultExecutionStore(self.state_handles(EXECUTIONS))
-        self._checkpoints = DefaultCheckpointRecoveryFactory(
+        self._registry = RunningJobsRegistry(maps, keys)
+        self._graphs = JobGraphStore(self.state_handles(JOB_GRAPHS))
+        self._executions = ExecutionStore(self.state_handles(EXECUTIONS))
+        self._checkpoints = CheckpointRecoveryFactory(
             maps, keys, self._directory, retry=retry, memory_threshold=memory_threshold
         )
         # Weak: a service that runs is kept by its task, and one that was stopped and dropped need not be remembered.
@@ -162,16 +163,16 @@ class LatchedHaServices:
     async def depose(self, component: str, term: LeaderTerm) -> None:
         await self._maps.depose(component, term)
 
-    def job_graph_store(self) -> DefaultJobGraphStore:
+    def job_graph_store(self) -> JobGraphStore:
         return self._graphs
 
-    def execution_store(self) -> DefaultExecutionStore:
+    def execution_store(self) -> ExecutionStore:
         return self._executions
 
-    def running_jobs_registry(self) -> DefaultRunningJobsRegistry:
+    def running_jobs_registry(self) -> RunningJobsRegistry:
         return self._registry
 
-    def checkpoint_recovery_factory(self) -> DefaultCheckpointRecoveryFactory:
+    def checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
         return self._checkpoints
 
     def state_handles(self, kind: str) -> StateHandleStore:

@@ -3,16 +3,160 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
 from runtime.gateways.high_availability import PATH, POLL_S, HighAvailabilityGateway, LeaderChanges, Wanted
-from runtime.ha.fenced import Demand, HashWrite
+from runtime.ha.fenced import Demand, HashWrite, in_words, refusal
 from runtime.ha.latch import AcquireReply
-from runtime.ha.model import LeaderInformation, LeaderTerm
-from runtime.ha.standalone import HaMemory
+from runtime.ha.model import LeaderInformation, LeaderTerm, boottime
+
+
+@dataclass(slots=True)
+class _Latch:
+    session: str
+    epoch: int
+    expires: float
+    address: str = ""
+
+
+class HaMemory:
+    """Latches and maps of one cluster. No I/O.
+
+    Args:
+        clock: seconds; runs through suspend.
+        milliseconds: since 1970; no epoch is below it, so that they rise from one master of a cluster to the next.
+        on_change: called with a component whose leader has changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = boottime,
+        milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        on_change: Callable[[str], None] = lambda component: None,
+    ) -> None:
+        self._clock = clock
+        self._milliseconds = milliseconds
+        self._on_change = on_change
+        self._latches: dict[str, _Latch] = {}
+        self._maps: dict[str, dict[str, str]] = {}
+        self._epoch = 0
+
+    # ------------------------------------------------------------------ latches
+
+    def acquire(self, component: str, session: str, lease: float, floor: int) -> AcquireReply:
+        """Give the latch to ``session`` for ``lease`` seconds, with an epoch above ``floor``, unless another has it.
+
+        A session that has it already gets what is left of its lease: its first reply was lost.
+        """
+        held = self._held(component)
+        if held is not None and (held.session != session or held.epoch > floor):
+            return AcquireReply(held.session == session, held.epoch, held.expires - self._clock())
+        self._forget_expired()
+        self._epoch = max(self._epoch + 1, floor + 1, self._milliseconds())
+        self._latches[component] = _Latch(session, self._epoch, self._clock() + lease)
+        return AcquireReply(True, self._epoch, lease)
+
+    def renew(self, term: LeaderTerm, lease: float) -> bool:
+        """Begin another lease of ``lease`` seconds; False where the latch is not the term's any more."""
+        held = self._of(term)
+        if held is not None:
+            held.expires = self._clock() + lease
+        return held is not None
+
+    def release(self, term: LeaderTerm) -> bool:
+        """Free the latch; False where it was not the term's any more."""
+        if self._of(term) is None:
+            return False
+        del self._latches[term.component]
+        self._on_change(term.component)
+        return True
+
+    def depose(self, component: str, term: LeaderTerm) -> None:
+        """End the term of ``component`` in the name of ``term``; raises `LeadershipLostError` where that is over."""
+        self._demand_leadership(term)
+        if self._latches.pop(component, None) is not None:
+            self._on_change(component)
+
+    def confirm(self, term: LeaderTerm, address: str) -> bool:
+        """Publish the leader's address; False where the latch is not the term's any more."""
+        held = self._of(term)
+        if held is None:
+            return False
+        held.address = address
+        self._on_change(term.component)
+        return True
+
+    def leader(self, component: str) -> LeaderInformation | None:
+        """The confirmed leader."""
+        held = self._held(component)
+        if held is None or not held.address:
+            return None
+        return LeaderInformation(component, held.address, held.epoch, held.session)
+
+    def _held(self, component: str) -> _Latch | None:
+        latch = self._latches.get(component)
+        if latch is not None and latch.expires <= self._clock():
+            del self._latches[component]
+            return None
+        return latch
+
+    def _forget_expired(self) -> None:
+        for component in list(self._latches):
+            self._held(component)
+
+    def _of(self, term: LeaderTerm) -> _Latch | None:
+        held = self._held(term.component)
+        return held if held is not None and (held.session, held.epoch) == (term.session, term.epoch) else None
+
+    # --------------------------------------------------------------------- maps
+
+    def get(self, key: str, field: str) -> str | None:
+        """The value of a field."""
+        return self._maps.get(key, {}).get(field)
+
+    def get_all(self, key: str) -> dict[str, str]:
+        """A whole map."""
+        return dict(self._maps.get(key, {}))
+
+    def hset(self, key: str, field: str, value: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
+        """Set a field, if it is as demanded; raises `LeadershipLostError` where the term is over."""
+        write = self._compare(key, field, term, demand)
+        if write.done:
+            self._maps.setdefault(key, {})[field] = value
+        return write
+
+    def hdel(self, key: str, field: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
+        """Delete a field, if it is as demanded; raises `LeadershipLostError` where the term is over."""
+        write = self._compare(key, field, term, demand)
+        if write.done:
+            self._maps.get(key, {}).pop(field, None)
+        return write
+
+    def clear(self) -> None:
+        """Forget all but the last epoch."""
+        self._latches.clear()
+        self._maps.clear()
+
+    def _demand_leadership(self, term: LeaderTerm) -> None:
+        if self._of(term) is None:
+            held = self._held(term.component)
+            raise refusal("a write", term, None if held is None else held.epoch)
+
+    def _compare(self, key: str, field: str, term: LeaderTerm, demand: Demand | str) -> HashWrite:
+        self._demand_leadership(term)
+        found = self.get(key, field)
+        kind, expected = in_words(demand)
+        if (kind == Demand.ABSENT.value and found is not None) or (kind == "equals" and found != expected):
+            return HashWrite(False, found)
+        return HashWrite(True)
+
 
 _REMEMBERED = 1024
 

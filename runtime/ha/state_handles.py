@@ -32,6 +32,76 @@ from runtime.ha.state_files import StateFiles, StateHandle
 
 logger = logging.getLogger(__name__)
 
+JOB_GRAPHS = "jobgraphs"
+
+
+class JobGraphStore:
+    """Serialised job graphs by job id, by indirection through a `StateHandleStore`.
+
+    A write is refused (`LeadershipLostError`) when its term is over.
+    """
+
+    def __init__(self, handles: StateHandleStore) -> None:
+        self._handles = handles
+
+    async def put(self, job_id: str, data: bytes, term: LeaderTerm) -> None:
+        """Store a graph; storing the same again changes nothing. Repeat it after `StateWriteUnknownError`."""
+        await self._handles.put(job_id, data, term)
+
+    async def get(self, job_id: str) -> bytes:
+        """A graph; `StateHandleNotFoundError` or `StateCorruptedError` where there is none or it is damaged."""
+        return await self._handles.get(job_id)
+
+    async def get_all(self) -> dict[str, bytes | StateCorruptedError]:
+        """All graphs, for recovery; a damaged one by its error, so that it cannot stop the others."""
+        return await self._handles.get_all()
+
+    async def job_ids(self) -> list[str]:
+        """The ids of all stored jobs."""
+        return await self._handles.names()
+
+    async def remove(self, job_id: str, term: LeaderTerm) -> bool:
+        """Remove a graph; whether it was there."""
+        return await self._handles.remove(job_id, term)
+
+    async def sweep(self, term: LeaderTerm) -> int:
+        """Delete what former leaders left unfinished; to be called by a new leader. Returns how many files."""
+        return await self._handles.sweep(term)
+
+
+EXECUTIONS = "executions"
+
+
+class ExecutionStore:
+    """One state for each job, by indirection through a `StateHandleStore`.
+
+    A write is refused (`LeadershipLostError`) when its term is over.
+    """
+
+    def __init__(self, handles: StateHandleStore) -> None:
+        self._handles = handles
+
+    async def put(self, job_id: str, data: bytes, term: LeaderTerm) -> None:
+        """Store a state in place of the one before. Repeat it after `StateWriteUnknownError`."""
+        await self._handles.put(job_id, data, term)
+
+    async def find(self, job_id: str) -> bytes | None:
+        """The state of a job, None where there is none; `StateCorruptedError` where it is damaged."""
+        try:
+            return await self._handles.get(job_id)
+        except StateHandleNotFoundError:
+            return None
+
+    async def remove(self, job_id: str, term: LeaderTerm) -> None:
+        """Remove the state and whatever was left unfinished of it; to be called when the job's JobMaster has ended."""
+        await self._handles.remove(job_id, term)
+        await self._handles.delete_orphans(job_id)
+
+    async def sweep(self, term: LeaderTerm) -> int:
+        """Delete what former JobMasters of the job left unfinished; returns how many files."""
+        return await self._handles.sweep(term)
+
+
 _READS_AT_ONCE = 8
 _LOOKS = 3
 

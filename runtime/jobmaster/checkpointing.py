@@ -50,8 +50,7 @@ from runtime.checkpoint.retained import write_metadata
 from runtime.checkpoint.snapshot import discard_snapshot
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.errors import GatewayError, JobNotReachableError, UnknownOperationError
-from runtime.ha.checkpoint_counter import CheckpointIDCounter
-from runtime.ha.checkpoint_store import CompletedCheckpointStore
+from runtime.ha.checkpoint_store import CheckpointIDCounter, CompletedCheckpointStore
 from runtime.ha.errors import HaError, LeadershipLostError, StateCorruptedError, StateHandleConflictError
 from runtime.ha.model import LeaderTerm
 from runtime.ha.running_jobs import JobSchedulingStatus, RunningJobsRegistry

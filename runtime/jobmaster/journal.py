@@ -8,8 +8,8 @@ from collections.abc import Callable
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.gateways.errors import JobNotReachableError
 from runtime.ha.errors import HaError, LeadershipLostError
-from runtime.ha.execution_store import ExecutionStore
 from runtime.ha.model import LeaderTerm
+from runtime.ha.state_handles import ExecutionStore
 
 RETRY_S = 0.2
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ha.checkpoint_recovery import CheckpointRecoveryFactory, DefaultCheckpointRecoveryFactory
-from runtime.ha.checkpoint_store import CompletedCheckpoint
+from runtime.ha.checkpoint_store import CheckpointRecoveryFactory, CompletedCheckpoint
 from runtime.ha.connection import RedisConnection
 from runtime.ha.errors import (
     LeadershipLostError,
@@ -67,8 +66,8 @@ async def proxied(redis_proxy: RedisProxy) -> AsyncIterator[RedisConnection]:
     await connection.close()
 
 
-def factory(connection: RedisConnection, tmp_path: Path) -> DefaultCheckpointRecoveryFactory:
-    return DefaultCheckpointRecoveryFactory(FencedWriter(connection, KEYS), KEYS, tmp_path / "ha", retry=0.02)
+def factory(connection: RedisConnection, tmp_path: Path) -> CheckpointRecoveryFactory:
+    return CheckpointRecoveryFactory(FencedWriter(connection, KEYS), KEYS, tmp_path / "ha", retry=0.02)
 
 
 @pytest.fixture

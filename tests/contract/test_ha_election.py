@@ -12,8 +12,7 @@ from runtime.ha.connection import RedisConnection
 from runtime.ha.election import DefaultLeaderElectionService
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.latch_reader import LatchReader
+from runtime.ha.latch import LatchReader, RedisLeaderLatch
 from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm, boottime, job_master
 from runtime.ha.services import LatchedHaServices, RedisHaServices
 from tests.fakes.ha_keeper import LONG_LEASE, Keeper, keeper  # noqa: F401

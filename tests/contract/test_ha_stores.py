@@ -22,7 +22,7 @@ from runtime.ha.fenced import FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.model import DISPATCHER, LeaderTerm
-from runtime.ha.running_jobs import DefaultRunningJobsRegistry, JobEntry, JobSchedulingStatus
+from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, RunningJobsRegistry
 from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
@@ -335,7 +335,7 @@ async def test_fenced_plain_keys(direct: RedisConnection) -> None:
 
 
 async def test_the_registry_of_jobs(keeper: Keeper) -> None:
-    jobs, term = DefaultRunningJobsRegistry(keeper.maps(), KEYS), await lead_at(keeper)
+    jobs, term = RunningJobsRegistry(keeper.maps(), KEYS), await lead_at(keeper)
     assert await jobs.entry("j") is None
     await jobs.set_pending("j", term)
     assert await jobs.set_running("j", term), "it has not run before"
@@ -363,7 +363,7 @@ async def test_the_registry_of_jobs(keeper: Keeper) -> None:
 async def test_lost_replies_of_the_registry_are_resolved_by_reading(
     direct: RedisConnection, proxied: RedisConnection, redis_proxy: RedisProxy
 ) -> None:
-    jobs, term = DefaultRunningJobsRegistry(FencedWriter(proxied, KEYS), KEYS), await lead(direct)
+    jobs, term = RunningJobsRegistry(FencedWriter(proxied, KEYS), KEYS), await lead(direct)
     await jobs.set_pending("warm", term)
     counter = itertools.count()
     redis_proxy.lose = lambda request: b"EVAL" in request and next(counter) % 2 == 0

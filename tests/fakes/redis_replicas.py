@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from runtime.ha.redis_binary import find_redis_server
+from runtime.ha.redis_process import find_redis_server
 from tests.waiting import PATIENCE_S
 
 PASSWORD = "redis-s3cret"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runtime.ha.redis_binary import find_redis_server
+from runtime.ha.redis_process import find_redis_server
 from tests.cluster_harness import ROOT, await_value
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.network import Network

@@ -8,7 +8,7 @@ _LATCH = "runtime/ha/latch.py"
 _SCRIPTS = "runtime/ha/scripts.py"
 _FILES = "runtime/ha/state_files.py"
 _HANDLES = "runtime/ha/state_handles.py"
-_STANDALONE = "runtime/ha/standalone.py"
+_STANDALONE = "runtime/ha/standalone_endpoint.py"
 _LEADERSHIP = "runtime/leadership.py"
 
 MUTANTS = (
@@ -388,7 +388,7 @@ MUTANTS = (
     Mutant(
         "checkpoint-number-given-twice",
         "A delayed increment gives no number out twice.",
-        "runtime/ha/checkpoint_counter.py",
+        "runtime/ha/checkpoint_store.py",
         "demand = Demand.ABSENT if before is None else before",
         "demand = Demand.ANY",
         ("contract/test_ha_checkpoints.py::test_a_delayed_increment_gives_no_number_out_twice",),
@@ -396,7 +396,7 @@ MUTANTS = (
     Mutant(
         "checkpoint-number-of-a-successor",
         "A successor's increment is not taken for one's own.",
-        "runtime/ha/checkpoint_counter.py",
+        "runtime/ha/checkpoint_store.py",
         'text = f"{count}@{term.epoch}"',
         'text = f"{count}@0"',
         ("contract/test_ha_checkpoints.py::test_a_successors_increment_is_not_taken_for_ones_own",),

@@ -11,8 +11,8 @@ import pytest
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.gateways.errors import JobNotReachableError
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
-from runtime.ha.execution_store import ExecutionStore
 from runtime.ha.model import LeaderTerm
+from runtime.ha.state_handles import ExecutionStore
 from runtime.jobmaster import journal as module
 from runtime.jobmaster.journal import ExecutionJournal
 

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ha.connection import RedisConnection, assess, describe_url
+from runtime.ha.connection import RedisConnection, SentinelUrl, assess, describe_url
 from runtime.ha.errors import RedisRequirementError, RedisUnreachableError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.redis_url import SentinelUrl
 
 FIT = {"redis_version": "6.2.14", "maxmemory_policy": "noeviction", "aof_enabled": 1, "role": "master"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.ha.latch import Acquire, LatchState, LatchTiming, Renew, StepDown, Wait
 from runtime.ha.model import LeaderTerm
-from runtime.ha.standalone import HaMemory
+from runtime.ha.standalone_endpoint import HaMemory
 
 LEASE = 3.0
 TIMING = LatchTiming(LEASE)

@@ -7,8 +7,7 @@ import pytest
 from runtime.ha.errors import LeadershipLostError
 from runtime.ha.fenced import Demand, HashWrite
 from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm
-from runtime.ha.standalone import HaMemory
-from runtime.ha.standalone_endpoint import ChangeLog
+from runtime.ha.standalone_endpoint import ChangeLog, HaMemory
 
 LEASE = 3.0
 
