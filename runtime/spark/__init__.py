@@ -21,9 +21,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cds import ArchiveBuild
-    from .driver import SparkDriver
-    from .errors import (
+    from runtime.spark.cds import ArchiveBuild
+    from runtime.spark.driver import SparkDriver
+    from runtime.spark.errors import (
         DriverCallError,
         DriverError,
         DriverLostError,
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
         ZygoteError,
         ZygoteLostError,
     )
-    from .info import DriverInfo, info_file
-    from .java import Java, find_java
-    from .launch import DriverOptions, default_archive_dir
-    from .query_info import StreamingQueryInfo
-    from .spec import (
+    from runtime.spark.info import DriverInfo, info_file
+    from runtime.spark.java import Java, find_java
+    from runtime.spark.launch import DriverOptions, default_archive_dir
+    from runtime.spark.query_info import StreamingQueryInfo
+    from runtime.spark.spec import (
         ClassicEndpoint,
         ConnectEndpoint,
         ShipStrategy,
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
         VertexInput,
         VertexSpec,
     )
-    from .trial import try_driver
-    from .warm import keep_warming, warm_up
-    from .zygote_client import TaskProcess, Zygote
+    from runtime.spark.trial import try_driver
+    from runtime.spark.warm import keep_warming, warm_up
+    from runtime.spark.zygote_client import TaskProcess, Zygote
 
 __all__ = [
     "ArchiveBuild",

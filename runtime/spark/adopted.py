@@ -16,14 +16,14 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from .driver import SparkDriver
-from .errors import DriverCallError, DriverLostError, DriverStartError
-from .gateway import TAG_PREFIX, DriverGateway
-from .handles import REGISTRY_KEY, JvmHandles
-from .info import DriverInfo
-from .location_locks import unlock_files
-from .process import start_time
-from .spec import ClassicEndpoint, ConnectEndpoint
+from runtime.spark.driver import SparkDriver
+from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError
+from runtime.spark.gateway import TAG_PREFIX, DriverGateway
+from runtime.spark.handles import REGISTRY_KEY, JvmHandles
+from runtime.spark.info import DriverInfo
+from runtime.spark.location_locks import unlock_files
+from runtime.spark.process import start_time
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
 OFFERED = "program"
 """Under which name the JVM's registry has the program's sessions."""

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .info import DriverInfo
-from .java import Java
-from .launch import MODULE_OPTIONS, archive_key, class_path
-from .process import die_with
+from runtime.spark.info import DriverInfo
+from runtime.spark.java import Java
+from runtime.spark.launch import MODULE_OPTIONS, archive_key, class_path
+from runtime.spark.process import die_with
 
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from .spec import ShipStrategy
+from runtime.spark.spec import ShipStrategy
 
 
 def select_channels(

@@ -21,22 +21,44 @@ from pathlib import Path
 from typing import Any, cast
 
 from py4j.clientserver import JavaClient
-from py4j.java_gateway import GatewayClient
+from py4j.java_gateway import GatewayClient, JavaObject
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext, SparkFiles, StatusTracker
+from pyspark import SparkConf, SparkContext, SparkFiles, StatusTracker, java_gateway
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.streaming import StreamingContext
 
-from .callbacks import authenticate_callbacks
-from .control import Cancellation
-from .errors import SharedDriverError
-from .handles import JvmHandles
-from .script_application import enter_files, own_files, use_files
-from .shipped_path import ShippedPath
-from .spec import SCHEDULER_POOL, ClassicEndpoint, TaskSpec
-from .status import StatusReader
-from .workers import WORKER_VARIABLE
+from runtime.spark.control import Cancellation
+from runtime.spark.errors import SharedDriverError
+from runtime.spark.handles import JvmHandles
+from runtime.spark.script_application import enter_files, own_files, use_files
+from runtime.spark.shipped_path import ShippedPath
+from runtime.spark.spec import SCHEDULER_POOL, ClassicEndpoint, TaskSpec
+from runtime.spark.status import StatusReader
+from runtime.spark.workers import WORKER_VARIABLE
+
+
+def authenticate_callbacks(gateway: Any, secret: str) -> None:
+    """Make calls of the JVM into this process show the secret of the task's own gateway; to be called once a process.
+
+    PySpark takes such calls (`foreachBatch`, listeners of queries) from anybody. The port at which it takes them is on
+    loopback, where every user of the machine could call the functions that wait there, `foreachBatch`'s with a batch of
+    their choice. Py4J can ask for a token, and the JVM's side has the task's; but it loses it
+    (`PythonClient.copyWith`) when PySpark tells it the port, so it is put back.
+    """
+    gateway.callback_server_parameters.auth_token = secret
+    module: Any = java_gateway
+    start = module.ensure_callback_server_started
+
+    def ensure_callback_server_started(asked: Any) -> None:
+        start(asked)
+        client = JavaObject("GATEWAY_SERVER", asked._gateway_client).getCallbackClient()
+        field = client.getClass().getSuperclass().getDeclaredField("authToken")
+        field.setAccessible(True)
+        field.set(client, secret)
+
+    module.ensure_callback_server_started = ensure_callback_server_started
+
 
 _ADDITION = re.compile(r"\s*ADD\s+(FILES?|JARS?|ARCHIVES?)\b", re.IGNORECASE)
 """Spark's statements that add a file to the SparkContext."""

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
-from .errors import DriverLostError
-from .remote import shown_url
-from .spec import CONNECT_USER
+from runtime.spark.errors import DriverLostError
+from runtime.spark.remote import shown_url
+from runtime.spark.spec import CONNECT_USER
 
 CALL_TIMEOUT_S = 10.0
 

@@ -13,11 +13,10 @@ from types import FrameType
 from typing import Any
 
 from runtime.checkpoint.model import QueryLocation
-
-from ..threads import thread_stacks
-from .errors import QueryLostError, TaskCancelled
-from .tracebacks import describe
-from .wire import BlockingChannel, Message
+from runtime.spark.errors import QueryLostError, TaskCancelled
+from runtime.spark.tracebacks import describe
+from runtime.spark.wire import BlockingChannel, Message
+from runtime.threads import thread_stacks
 
 EXIT_ORPHANED = 137
 """Exit status of a task whose TaskExecutor closed its end of the control socket."""

@@ -25,10 +25,8 @@ from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import path_of
 from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.snapshot import describe_query
-
-from .java import find_java
-from .launcher import launcher_home
-from .streaming_writer import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
+from runtime.spark.java import find_java, launcher_home
+from runtime.spark.streaming_writer import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
 
 _READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
 

@@ -18,14 +18,14 @@ from typing import Any
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
-from .errors import DriverCallError, DriverLostError
-from .handles import REGISTRY_KEY, JvmHandles
-from .location_locks import lock_file, unlock_files
-from .query_info import StreamingQueryInfo, query_info
-from .query_stop import StoppedQueries, stop_at_boundary
-from .remains import TaskRemains
-from .script_application import ScriptApplications
-from .spec import ClassicEndpoint, ConnectEndpoint
+from runtime.spark.errors import DriverCallError, DriverLostError
+from runtime.spark.handles import REGISTRY_KEY, JvmHandles
+from runtime.spark.location_locks import lock_file, unlock_files
+from runtime.spark.query_info import StreamingQueryInfo, query_info
+from runtime.spark.query_stop import StoppedQueries, stop_at_boundary
+from runtime.spark.remains import TaskRemains
+from runtime.spark.script_application import ScriptApplications
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
 TAG_PREFIX = "understudy-task-"
 

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from conf.files import write_private
-
-from .errors import DriverLostError
-from .masters import is_local
+from runtime.spark.errors import DriverLostError
+from runtime.spark.masters import is_local
 
 SHIPPED = "shipped"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from .channel_selector import select_channels
-from .result_partition import ResultPartition
-from .spec import VertexInput, VertexSpec
+from runtime.spark.channel_selector import select_channels
+from runtime.spark.result_partition import ResultPartition
+from runtime.spark.spec import VertexInput, VertexSpec
 
 
 class InputGate:

@@ -18,11 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from conf.files import write_private
-
-from .errors import DriverStartError
-from .java import Java
-from .masters import LOOPBACK, configuration_directories, is_local, network_conf
-from .spec import STOP_ACTIVE_RUN
+from runtime.spark.errors import DriverStartError
+from runtime.spark.java import Java
+from runtime.spark.masters import LOOPBACK, configuration_directories, is_local, network_conf
+from runtime.spark.spec import STOP_ACTIVE_RUN
 
 WORKER_PYTHON = "spark.pyspark.python"
 """Spark's own setting: the Python of its workers, where that of this process is not on the executors' machines."""

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 from types import FrameType
 
-from .errors import TaskLimitError
-from .memory_limit import limit_memory
-from .spec import ResourceLimits
+from runtime.spark.errors import TaskLimitError
+from runtime.spark.memory_limit import limit_memory
+from runtime.spark.spec import ResourceLimits
 
 _LAST_WORDS_S = 5
 """CPU seconds between the signal that raises an exception in the job's code and the one that kills."""

@@ -12,11 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import ExchangeMode, JobGraph
 from runtime.jobgraph.topology import topological_order
-
-from .channel_selector import select_channels
-from .context import VertexContext
-from .pipeline import check_result
-from .spec import ShipStrategy
+from runtime.spark.channel_selector import select_channels
+from runtime.spark.context import VertexContext
+from runtime.spark.pipeline import check_result
+from runtime.spark.spec import ShipStrategy
 
 
 def run_local(

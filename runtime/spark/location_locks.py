@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from .handles import LOCKS_KEY, JvmHandles
+from runtime.spark.handles import LOCKS_KEY, JvmHandles
 
 _LOCKED = 3
 """Items of an entry of what is locked: owner, file and lock. The last one comes when it is locked."""

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 
-from .errors import EXIT_FAILED, ScriptExitError
+from runtime.spark.errors import EXIT_FAILED, ScriptExitError
 
 
 def run_main(file: str, argv: Iterable[str], python_path: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from .errors import DriverStartError
+from runtime.spark.errors import DriverStartError
 
 LOOPBACK = "127.0.0.1"
 _HOST, _BIND, _AUTHENTICATE = "spark.driver.host", "spark.driver.bindAddress", "spark.authenticate"

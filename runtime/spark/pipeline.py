@@ -22,18 +22,18 @@ import pyspark.cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
-from .carried_path import carry_path
-from .context import VertexContext
-from .control import Cancellation, TaskControl
-from .errors import VertexFunctionError, VertexResultError
-from .input_gate import InputGate
-from .memory_limit import limit_memory
-from .progress import Counts, ProgressReporter, TaskProgress
-from .result_partition import ResultPartition
-from .shipped_path import ShippedPath
-from .spec import ConnectEndpoint, TaskSpec, VertexSpec
-from .stored_schema import stored_schema
-from .streaming_writer import refuse_streaming_queries, watch_streaming_queries
+from runtime.spark.carried_path import carry_path
+from runtime.spark.context import VertexContext
+from runtime.spark.control import Cancellation, TaskControl
+from runtime.spark.errors import VertexFunctionError, VertexResultError
+from runtime.spark.input_gate import InputGate
+from runtime.spark.memory_limit import limit_memory
+from runtime.spark.progress import Counts, ProgressReporter, TaskProgress
+from runtime.spark.result_partition import ResultPartition
+from runtime.spark.shipped_path import ShippedPath
+from runtime.spark.spec import ConnectEndpoint, TaskSpec, VertexSpec
+from runtime.spark.stored_schema import stored_schema
+from runtime.spark.streaming_writer import refuse_streaming_queries, watch_streaming_queries
 
 
 def run_pipeline(

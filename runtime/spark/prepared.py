@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .spec import PreparedSpec, decode_spec
-from .task import run_task
-from .wire import BlockingChannel
+from runtime.spark.spec import PreparedSpec, decode_spec
+from runtime.spark.task import run_task
+from runtime.spark.wire import BlockingChannel
 
 
 def run_prepared(spec: PreparedSpec, channel: BlockingChannel) -> int:
@@ -28,14 +28,14 @@ def run_prepared(spec: PreparedSpec, channel: BlockingChannel) -> int:
 
 def _open(spec: PreparedSpec) -> Any:
     if spec.connect is not None:
-        from .pipeline import open_session
+        from runtime.spark.pipeline import open_session
 
         session = open_session(spec.connect)
         session.sql("VALUES (1)").collect()  # runs no Spark job, so it needs none of the cores that tasks may hold
         return session
     if spec.classic is None:
         raise ValueError("a process is to be made ready for neither way into Spark")
-    from .classic import connect
+    from runtime.spark.classic import connect
 
     gateway = connect(spec.classic)
     # No Spark job: it would wait for cores that tasks hold, and be counted among the task's.

@@ -20,10 +20,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from runtime.causes import cause_of
 from runtime.checkpoint.model import QueryLocation
-
-from .control import FailedQuery
-from .spec import StreamingSpec
-from .streaming_writer import StreamingQueries
+from runtime.spark.control import FailedQuery
+from runtime.spark.spec import StreamingSpec
+from runtime.spark.streaming_writer import StreamingQueries
 
 
 class RestartPolicy(Protocol):

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import QueryLostError
+from runtime.spark.errors import QueryLostError
 
 INTERVAL_S = 1.0
 CONNECT_INTERVAL_S = 5.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from .handles import JvmHandles
+from runtime.spark.handles import JvmHandles
 
 _ANSWER = "10s"
 _BUS_WAIT_MS = 1000

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .driver import ActiveQueries, SparkDriver
-from .errors import DriverLostError, DriverStartError, UnsupportedByEndpointError
-from .info import DriverInfo
-from .launch import inherited_environment
-from .process import ProcessHandle, die_with, start_time
-from .query_info import StreamingQueryInfo
-from .query_stop import StoppedQueries
-from .spec import CONNECT_USER, ClassicEndpoint, ConnectEndpoint
+from runtime.spark.driver import ActiveQueries, SparkDriver
+from runtime.spark.errors import DriverLostError, DriverStartError, UnsupportedByEndpointError
+from runtime.spark.info import DriverInfo
+from runtime.spark.launch import inherited_environment
+from runtime.spark.process import ProcessHandle, die_with, start_time
+from runtime.spark.query_info import StreamingQueryInfo
+from runtime.spark.query_stop import StoppedQueries
+from runtime.spark.spec import CONNECT_USER, ClassicEndpoint, ConnectEndpoint
 
 if TYPE_CHECKING:
-    from .connect_service import ConnectService
+    from runtime.spark.connect_service import ConnectService
 
 REMOTE_VARIABLE = "UNDERSTUDY_REMOTE"
 INTERVAL_VARIABLE = "UNDERSTUDY_REMOTE_INTERVAL"
@@ -249,7 +249,7 @@ class _LazyService:
             self._service.close()
 
     def _opened(self) -> ConnectService:
-        from .connect_service import ConnectService
+        from runtime.spark.connect_service import ConnectService
 
         with self._lock:
             self._service = self._service or ConnectService(self._url)

@@ -16,9 +16,9 @@ import sys
 import time
 import uuid
 
-from .connect_service import ConnectService
-from .errors import DriverLostError
-from .remote import FAILURES_VARIABLE, INTERVAL_VARIABLE, REMOTE_VARIABLE
+from runtime.spark.connect_service import ConnectService
+from runtime.spark.errors import DriverLostError
+from runtime.spark.remote import FAILURES_VARIABLE, INTERVAL_VARIABLE, REMOTE_VARIABLE
 
 
 def _end(_number: int, _frame: object) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import PartitionNotFoundError
+from runtime.spark.errors import PartitionNotFoundError
 
 MANIFEST = "_partition.json"
 """Spark does not read files whose names begin with an underscore."""

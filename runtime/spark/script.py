@@ -6,13 +6,13 @@ from typing import Any
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from .classic import ClassicAttachment
-from .control import Cancellation, TaskControl
-from .main_program import run_main
-from .progress import ProgressReporter, TaskProgress
-from .spec import TaskSpec
-from .status import StatusPoller
-from .streaming_writer import watch_streaming_queries
+from runtime.spark.classic import ClassicAttachment
+from runtime.spark.control import Cancellation, TaskControl
+from runtime.spark.main_program import run_main
+from runtime.spark.progress import ProgressReporter, TaskProgress
+from runtime.spark.spec import TaskSpec
+from runtime.spark.status import StatusPoller
+from runtime.spark.streaming_writer import watch_streaming_queries
 
 
 def run_script(

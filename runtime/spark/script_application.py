@@ -22,7 +22,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from .handles import BASELINE_KEY, OWN_KEYS, JvmHandles
+from runtime.spark.handles import BASELINE_KEY, OWN_KEYS, JvmHandles
 
 _SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 _ADDED = ("addedFiles", "addedArchives", "addedJars")

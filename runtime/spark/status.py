@@ -8,7 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from .progress import Counts, ProgressReporter, TaskProgress
+from runtime.spark.progress import Counts, ProgressReporter, TaskProgress
 
 
 class StatusReader:

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any
 from runtime.causes import cause_of
 from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation
 from runtime.checkpoint.names import directory_name
-
-from .control import FailedQuery, TaskControl
-from .errors import QueryRunsAlreadyError, UnsupportedByEndpointError
-from .query_supervision import QuerySupervisor
-from .spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
+from runtime.spark.control import FailedQuery, TaskControl
+from runtime.spark.errors import QueryRunsAlreadyError, UnsupportedByEndpointError
+from runtime.spark.query_supervision import QuerySupervisor
+from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.checkpoint.task_restore import TaskRestore

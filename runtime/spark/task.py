@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .control import Cancellation, TaskControl
-from .errors import EXIT_FAILED, PartitionNotFoundError, ScriptExitError, TaskCancelled
-from .limits import enter, explain, impose
-from .progress import ProgressReporter, TaskProgress
-from .spec import TaskKind, TaskSpec
-from .tracebacks import describe
-from .wire import BlockingChannel
+from runtime.spark.control import Cancellation, TaskControl
+from runtime.spark.errors import EXIT_FAILED, PartitionNotFoundError, ScriptExitError, TaskCancelled
+from runtime.spark.limits import enter, explain, impose
+from runtime.spark.progress import ProgressReporter, TaskProgress
+from runtime.spark.spec import TaskKind, TaskSpec
+from runtime.spark.tracebacks import describe
+from runtime.spark.wire import BlockingChannel
 
 EXIT_CANCELED = 143
 
@@ -61,10 +61,10 @@ def _run(
 ) -> dict[str, Any]:
     # imported here, so that the zygote may be tested, and read, without pyspark
     if spec.kind is TaskKind.SCRIPT:
-        from .script import run_script
+        from runtime.spark.script import run_script
 
         return run_script(spec, control, cancellation, reporter, opened)
-    from .pipeline import run_pipeline
+    from runtime.spark.pipeline import run_pipeline
 
     return run_pipeline(spec, control, cancellation, reporter, opened)
 

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from .errors import STOP_REFUSED
+from runtime.spark.errors import STOP_REFUSED
 
 _OWN_DIRECTORY = str(Path(__file__).resolve().parent)
 _STOP_HINT = (

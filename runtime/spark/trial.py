@@ -8,10 +8,10 @@ import shutil
 import uuid
 from pathlib import Path
 
-from .driver import SparkDriver
-from .errors import SparkVehicleError, ZygoteError
-from .spec import TaskKind, TaskSpec, VertexSpec
-from .zygote_client import Zygote
+from runtime.spark.driver import SparkDriver
+from runtime.spark.errors import SparkVehicleError, ZygoteError
+from runtime.spark.spec import TaskKind, TaskSpec, VertexSpec
+from runtime.spark.zygote_client import Zygote
 
 _FILE = str(Path(__file__).with_name("trial_job.py"))
 

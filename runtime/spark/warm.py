@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from .driver import SparkDriver
-from .errors import SparkVehicleError
-from .masters import is_local
-from .spec import TaskKind, TaskSpec, VertexInput, VertexSpec
-from .zygote_client import Zygote
+from runtime.spark.driver import SparkDriver
+from runtime.spark.errors import SparkVehicleError
+from runtime.spark.masters import is_local
+from runtime.spark.spec import TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.zygote_client import Zygote
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from .errors import WireError
+from runtime.spark.errors import WireError
 
 MAX_FRAME = 64 * 1024 * 1024
 """Bytes that a frame may have."""

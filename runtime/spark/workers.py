@@ -10,7 +10,7 @@ import contextlib
 
 import psutil
 
-from .process import children_of
+from runtime.spark.process import children_of
 
 WORKER_VARIABLE = "UNDERSTUDY_TASK"
 """In the environment of the Python workers of a classic task with py-files: the task's name."""

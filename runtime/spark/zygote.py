@@ -19,12 +19,12 @@ import socket
 import sys
 from typing import NoReturn
 
-from .errors import WireError
-from .prepared import run_prepared
-from .process import die_with
-from .spec import decode_prepared, decode_spec, prepare_decoding
-from .task import run_task
-from .wire import BlockingChannel, FrameReader, Message, encode
+from runtime.spark.errors import WireError
+from runtime.spark.prepared import run_prepared
+from runtime.spark.process import die_with
+from runtime.spark.spec import decode_prepared, decode_spec, prepare_decoding
+from runtime.spark.task import run_task
+from runtime.spark.wire import BlockingChannel, FrameReader, Message, encode
 
 WARM_MODULES = (
     "pyspark",

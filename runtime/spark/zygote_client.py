@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .errors import WireError, ZygoteError, ZygoteLostError
-from .launch import inherited_environment
-from .spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
-from .wire import FrameReader, Message, encode
+from runtime.spark.errors import WireError, ZygoteError, ZygoteLostError
+from runtime.spark.launch import inherited_environment
+from runtime.spark.spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
+from runtime.spark.wire import FrameReader, Message, encode
 
 _log = logging.getLogger(__name__)
 

@@ -41,8 +41,7 @@ from runtime.job_file import read_job_file
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph
 from runtime.jobmaster.execution_state import JobStatus
 from runtime.spark.info import DriverInfo, info_file
-from runtime.spark.java import find_java
-from runtime.spark.launcher import launcher_home
+from runtime.spark.java import find_java, launcher_home
 from tests.bench.flink import TOTAL, FlinkSession, flink_session
 
 SCRIPT = """\

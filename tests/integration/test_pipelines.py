@@ -10,8 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from runtime.spark.java import find_java
-from runtime.spark.launcher import launcher_home
+from runtime.spark.java import find_java, launcher_home
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import write_job
 from tests.waiting import PATIENCE_S
