@@ -17,8 +17,8 @@ from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.gateways.errors import JobNotReachableError
 from runtime.ids import TriggerID
 from runtime.jobmaster.checkpointing import JobCheckpoints
+from runtime.jobmaster.execution_graph import ACTIVE
 from runtime.jobmaster.job_execution import JobExecution, current_instant
-from runtime.jobmaster.scheduler import ACTIVE
 
 
 class CheckpointingJob(JobExecution):

@@ -7,7 +7,10 @@ from enum import Enum
 
 from runtime.causes import cause_of
 from runtime.ids import JobVertexID
-from runtime.jobmaster.errors import IllegalStateTransition
+
+
+class IllegalStateTransition(Exception):
+    """A job or a task was asked to go from one state to another that cannot follow it: a fault of the runtime's."""
 
 
 class JobStatus(Enum):

@@ -36,12 +36,13 @@ from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
 from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.defaults import default_restart_strategy
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.execution_graph import ExecutionGraph
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, Instant
-from runtime.jobmaster.instructions import (
+from runtime.jobmaster.execution import FORMAT_VERSION as SNAPSHOT_VERSION
+from runtime.jobmaster.execution import ExecutionGraphSnapshot
+from runtime.jobmaster.execution_graph import (
     CancelSlotRequest,
     CancelTask,
     DeployTask,
+    ExecutionGraph,
     Instruction,
     JobReachedTerminal,
     ReleasePartitions,
@@ -49,6 +50,7 @@ from runtime.jobmaster.instructions import (
     RequestSlot,
     ScheduleRestart,
 )
+from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, Instant
 from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
 from runtime.jobmaster.restart_strategy import create_restart_strategy
@@ -62,8 +64,6 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
-from runtime.jobmaster.snapshot import FORMAT_VERSION as SNAPSHOT_VERSION
-from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
 

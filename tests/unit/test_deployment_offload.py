@@ -23,7 +23,7 @@ from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.deployment_message import TaskDeployment, pack, unpack
 from runtime.jobmaster.deployment_offload import DeploymentOffload
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
-from runtime.jobmaster.instructions import DeployTask
+from runtime.jobmaster.execution_graph import DeployTask
 from runtime.jobmaster.job_execution import JobExecution
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
 

@@ -12,6 +12,7 @@ from actors.rpc.codec import from_plain, to_plain
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, RestartID, SlotID, SlotRequestID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.descriptor import (
     ResultPartitionInfo,
     TaskDeploymentDescriptor,
@@ -19,34 +20,34 @@ from runtime.jobmaster.descriptor import (
     TaskProgress,
     VertexProgress,
 )
-from runtime.jobmaster.errors import IllegalStateTransition
-from runtime.jobmaster.execution_graph import ArchivedExecutionGraph, ExecutionGraph, JobDetails
+from runtime.jobmaster.execution import ExecutionGraphSnapshot
+from runtime.jobmaster.execution_graph import (
+    CancelSlotRequest,
+    CancelTask,
+    DeployTask,
+    ExecutionGraph,
+    Instruction,
+    JobReachedTerminal,
+    PendingRestarts,
+    ReleasePartitions,
+    ReleaseSlot,
+    RequestSlot,
+    ScheduleRestart,
+)
 from runtime.jobmaster.execution_state import (
     EXECUTION_TRANSITIONS,
     JOB_TRANSITIONS,
     ErrorInfo,
     ExecutionState,
     FailureKind,
+    IllegalStateTransition,
     Instant,
     JobStatus,
     check_execution_transition,
     check_job_transition,
 )
-from runtime.jobmaster.failover import PendingRestarts
-from runtime.jobmaster.instructions import (
-    CancelSlotRequest,
-    CancelTask,
-    DeployTask,
-    Instruction,
-    JobReachedTerminal,
-    ReleasePartitions,
-    ReleaseSlot,
-    RequestSlot,
-    ScheduleRestart,
-)
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 from runtime.jobmaster.streaming_query import StreamingQuery
 from runtime.resourcemanager.locality import TaskManagerLocation
 from tests.unit.test_jobgraph import make_graph, vid

@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from runtime.ids import AllocationID, ExecutionAttemptID, ResourceID, RestartID, SlotID, SlotRequestID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobmaster.descriptor import ExecutionReport, TaskDeploymentDescriptor, TaskExecutionState
-from runtime.jobmaster.execution_graph import ExecutionGraph
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
-from runtime.jobmaster.instructions import (
+from runtime.jobmaster.execution import ExecutionGraphSnapshot
+from runtime.jobmaster.execution_graph import (
     CancelSlotRequest,
     CancelTask,
     DeployTask,
+    ExecutionGraph,
     Instruction,
     JobReachedTerminal,
     ReleasePartitions,
@@ -26,6 +26,7 @@ from runtime.jobmaster.instructions import (
     RequestSlot,
     ScheduleRestart,
 )
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
@@ -38,7 +39,6 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
-from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 from tests.unit.test_jobgraph import make_graph
 
 EXECUTORS = ["tm-1", "tm-2", "tm-3"]

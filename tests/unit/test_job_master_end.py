@@ -14,8 +14,8 @@ import pytest
 from runtime.gateways.errors import JobAlreadyTerminatedError
 from runtime.jobmaster import job_execution
 from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.execution_graph import JobReachedTerminal
 from runtime.jobmaster.execution_state import JobStatus
-from runtime.jobmaster.instructions import JobReachedTerminal
 from runtime.jobmaster.job_execution import JobExecution
 
 ARCHIVED = object()
