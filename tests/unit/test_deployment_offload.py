@@ -23,8 +23,8 @@ from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.deployment_message import TaskDeployment, pack, unpack
 from runtime.jobmaster.deployment_offload import DeploymentOffload
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
+from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import DeployTask
-from runtime.jobmaster.job_execution import JobExecution
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
 
 T = TypeVar("T")
@@ -267,7 +267,7 @@ def test_a_slot_of_a_task_executor_that_has_not_registered_is_given_up() -> None
             _do=done.extend,
             log=logging.getLogger("test"),
         )
-        await JobExecution._deploy(job, DeployTask(slot, descriptor(0)))
+        await JobMaster._deploy(job, DeployTask(slot, descriptor(0)))
         assert done == [
             SlotLost(slot.allocation_id, "TaskExecutor tm-0 is not registered: it has no slot for this job")
         ]

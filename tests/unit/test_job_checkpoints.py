@@ -44,8 +44,8 @@ from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster import checkpointing as module
 from runtime.jobmaster import savepoints
 from runtime.jobmaster.checkpointing import JobCheckpoints
+from runtime.jobmaster.endpoint import current_instant
 from runtime.jobmaster.execution_state import JobStatus
-from runtime.jobmaster.job_execution import current_instant
 from runtime.jobmaster.savepoints import SavepointWriter
 from tests.streaming_files import StreamingFiles
 from tests.waiting import PATIENCE_S
