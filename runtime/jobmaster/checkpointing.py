@@ -60,8 +60,7 @@ from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.execution_state import Instant, JobStatus
-from runtime.jobmaster.rollback import JobRollbacks, Rollback
-from runtime.jobmaster.savepoints import SavepointWriter
+from runtime.jobmaster.savepoints import JobRollbacks, Rollback, SavepointWriter
 from runtime.leadership import LeaderEndpoint
 
 RETRY_S = 0.5

@@ -61,7 +61,7 @@ from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
+from runtime.jobmaster.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution import FORMAT_VERSION as SNAPSHOT_VERSION
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.jobmaster.execution_graph import (
@@ -86,7 +86,6 @@ from runtime.jobmaster.slot_pool import (
     AskForSlot,
     ReturnSlot,
     SlotLost,
-    SlotOffer,
     SlotPool,
     SlotPoolInstruction,
     SlotReady,

@@ -20,7 +20,7 @@ from runtime.jobgraph.topology import Chain
 from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus, check_execution_transition
 from runtime.jobmaster.restart_strategy import RestartStrategyState
-from runtime.jobmaster.rollback import Rollback
+from runtime.jobmaster.savepoints import Rollback
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.jobmaster.streaming_query import StreamingQuery
 

@@ -8,7 +8,6 @@ _DISPATCHER = "runtime/dispatcher/endpoint.py"
 _CLEANER = "runtime/dispatcher/resource_cleaner.py"
 _CHECKPOINTING = "runtime/jobmaster/checkpointing.py"
 _SAVEPOINTS = "runtime/jobmaster/savepoints.py"
-_ROLLBACK = "runtime/jobmaster/rollback.py"
 _POOL = "runtime/jobmaster/slot_pool.py"
 _JOURNAL = "runtime/jobmaster/journal.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
@@ -300,7 +299,7 @@ MUTANTS = (
     Mutant(
         "rollback-to-another-jobs-state",
         "A job goes back to what is its own.",
-        _ROLLBACK,
+        _SAVEPOINTS,
         "        if owner != self._job_id:\n",
         "        if False:\n",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_to_what_is_its_own_and_whole",),
@@ -308,7 +307,7 @@ MUTANTS = (
     Mutant(
         "rollback-after-a-newer-checkpoint",
         "A job goes back until a later checkpoint stands for itself.",
-        _ROLLBACK,
+        _SAVEPOINTS,
         "(latest is not None and latest.checkpoint_id > rollback.after)",
         "False",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),

@@ -19,10 +19,15 @@ from runtime.gateways.errors import DeploymentNotFoundError, UnknownTaskExecutor
 from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotID, SlotRequestID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, ExchangeMode, JobKind, ShipStrategy, VertexRole
-from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.deployment_message import TaskDeployment, pack, unpack
-from runtime.jobmaster.deployment_offload import DeploymentOffload
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
+from runtime.jobmaster.deployment import DeploymentOffload, TaskManagers
+from runtime.jobmaster.descriptor import (
+    TaskDeployment,
+    TaskDeploymentDescriptor,
+    VertexDescriptor,
+    VertexInput,
+    pack,
+    unpack,
+)
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import DeployTask
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
