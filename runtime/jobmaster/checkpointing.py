@@ -39,6 +39,7 @@ from runtime.checkpoint.messages import (
     DeclineCheckpoint,
     EarlierCheckpoint,
     JobManagerTaskRestore,
+    OperationState,
     OperationStatus,
     SnapshotType,
     TriggerCheckpoint,
@@ -118,6 +119,7 @@ class JobCheckpoints:
         self._initial: JobManagerTaskRestore | None = None
         self._storing = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
+        self._asked_for: set[TriggerID] = set()
         self._closed = False
 
     # --------------------------------------------------------------- the beginning and the end
@@ -235,6 +237,18 @@ class JobCheckpoints:
         """The counters, which a successor has to know."""
         return self._coordinator.totals
 
+    @property
+    def need_clock(self) -> bool:
+        """Whether `advance` has to be called as time passes: a checkpoint is due some time, under way or asked for."""
+        states = {trigger_id: self._coordinator.operation(trigger_id) for trigger_id in self._asked_for}
+        self._asked_for = {
+            trigger_id
+            for trigger_id, status in states.items()
+            if status is not None and status.state is OperationState.IN_PROGRESS
+        }
+        is_open = self._settings.interval_s is not None or bool(self._coordinator.pending) or bool(self._asked_for)
+        return is_open and not self._closed
+
     def statistics(self) -> CheckpointStatsSnapshot:
         """The figures now."""
         return self._coordinator.statistics(self._now())
@@ -306,6 +320,7 @@ class JobCheckpoints:
         there = await self._endpoint.run_blocking(self._savepoints.find, trigger)
         if there:
             return self._already_there(trigger, there)
+        self._asked_for.add(trigger.trigger_id)
         return self._coordinator.trigger(trigger, self._now())
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:

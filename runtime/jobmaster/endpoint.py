@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import time
 from collections import deque
@@ -100,6 +101,8 @@ from runtime.metrics.query_service import serve_metrics
 from runtime.metrics.registry import MetricRegistry
 
 CHECK_INTERVAL_S = 0.5
+"""Seconds between two looks at the checkpoints, while a checkpoint is due, under way or asked for."""
+
 RETRY_S = 0.5
 LOST_LOGS_TIMEOUT_S = 5.0
 POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
@@ -161,6 +164,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._cannot_begin = ""
         self._resumes = False
         self._known_addresses: dict[ResourceID, str] = {}
+        self._wakes_at = math.inf
 
     # --------------------------------------------------------------- leadership
 
@@ -276,7 +280,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
             self._checkpoints_fail(self._cannot_begin)
-        self._check(term)
+        self._advance_checkpoints()
 
     def _heartbeat_of(
         self, resource_id: ResourceID, gateway: TaskExecutorGateway
@@ -303,6 +307,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if self._heartbeats is not None:
             self._heartbeats.stop()
             self._heartbeats = None
+        self._wakes_at = math.inf
         self._task_managers.clear()
         await self._resource_manager.stop()
         await self._dispatcher.stop()
@@ -312,11 +317,26 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._task_managers.close()
         await self._ha.close()
 
-    def _check(self, term: LeaderTerm) -> None:
-        if self._term == term and self._graph is not None and self.may_act(term):
+    def _arm(self) -> None:
+        """Set the timer for the next moment at which the passing of time changes something; none where none does."""
+        term = self._term
+        if term is None or self._graph is None:
+            return
+        now, deadline = time.monotonic(), self._pool.next_deadline()
+        wakes_at = math.inf if deadline is None else deadline
+        if self._checkpoints is not None and self._checkpoints.need_clock:
+            wakes_at = min(wakes_at, now + CHECK_INTERVAL_S)
+        if wakes_at < self._wakes_at:  # a timer that is set for later than this finds itself replaced
+            self._wakes_at = wakes_at
+            self.schedule_run_async(max(wakes_at - now, 0.0), lambda: self._wake(term, wakes_at))
+
+    def _wake(self, term: LeaderTerm, wakes_at: float) -> None:
+        if self._term != term or self._wakes_at != wakes_at:
+            return
+        self._wakes_at = math.inf
+        if self._graph is not None and self.may_act(term):
             self._do(self._pool.expired(time.monotonic()))
             self._advance_checkpoints()
-            self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
 
     # ------------------------------------------------------------- instructions
 
@@ -331,6 +351,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 self._work.extend(self._carry_out(self._work.popleft()))
         finally:
             self._working = False
+        self._arm()
 
     def _carry_out(
         self, instruction: Instruction | SlotPoolInstruction
@@ -553,6 +574,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     def _advance_checkpoints(self) -> None:
         if self._checkpoints is not None and self._graph is not None:
             self._checkpoints.advance(self._graph.running_tasks())
+        self._arm()
 
     def _require_checkpoints(self) -> JobCheckpoints:
         """The job's checkpoints, once its tasks are known: what they were asked before is not known till then."""
