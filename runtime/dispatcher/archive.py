@@ -52,7 +52,7 @@ class Retention:
         """Bytes of all kept jobs together."""
 
     def add(self, job_id: JobID, end_ms: int, size: int) -> None:
-        """A job is kept from now on; one that is kept already is replaced."""
+        """Keep a job; one that is kept already is replaced."""
         former = self._remove(job_id)
         self._added += 1
         kept = self._kept[job_id] = _Kept(end_ms, size, self._added if former is None else former.number)
@@ -60,7 +60,7 @@ class Retention:
         self.size += size
 
     def clear(self) -> None:
-        """Nothing is kept any more."""
+        """Forget all jobs."""
         self._kept.clear()
         self._by_end.clear()
         self.size = 0
@@ -116,7 +116,7 @@ class ArchivedExecutionGraphStore(ABC):
 
     @abstractmethod
     def _read(self, job_id: JobID) -> bytes | None:
-        """What was written; None when it has been removed."""
+        """Return what was written; None when it has been removed."""
 
     @abstractmethod
     def _remove(self, job_id: JobID) -> None:
@@ -147,7 +147,7 @@ class ArchivedExecutionGraphStore(ABC):
             return self._drop_surplus(now_ms)
 
     def get(self, job_id: JobID) -> ArchivedExecutionGraph | None:
-        """The whole of a finished job; None when it is not (any more) kept.
+        """Return the whole of a finished job; None when it is not (any more) kept.
 
         Raises:
             OSError, WireError: it is kept, and cannot be read.
@@ -158,11 +158,11 @@ class ArchivedExecutionGraphStore(ABC):
         return None if data is None else decode(data, ArchivedExecutionGraph)
 
     def details(self) -> list[JobDetails]:
-        """All kept jobs in one line each, in no order."""
+        """Return all kept jobs in one line each, in no order."""
         return list(self._details.values())
 
     def find(self, job_id: JobID) -> JobDetails | None:
-        """One kept job in one line."""
+        """Return one kept job in one line; None when it is not kept."""
         return self._details.get(job_id)
 
     def expire(self, now_ms: int) -> list[JobID]:
@@ -193,7 +193,7 @@ class MemoryArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
         self._jobs: dict[JobID, bytes] = {}
 
     def load(self) -> None:
-        """What this process archived is still there."""
+        """Do nothing: what this process archived is still there."""
 
     def _write(self, job_id: JobID, data: bytes) -> None:
         self._jobs[job_id] = data
@@ -252,7 +252,7 @@ class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
 
 
 def create_archive(configuration: Configuration, directory: Path) -> ArchivedExecutionGraphStore:
-    """The store that ``jobstore.*`` describes; *directory* is where its files are, if it has any."""
+    """Return the store that ``jobstore.*`` describes; *directory* is where its files are, if it has any."""
     retention = Retention(
         configuration.get(JobStoreOptions.MAX_CAPACITY),
         configuration.get(JobStoreOptions.CACHE_SIZE),

@@ -273,7 +273,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
 
     async def _keep_blobs(self, job_id: JobID) -> None:
-        """From here on no sweep takes the job's files, also not one that began before the job was submitted."""
+        """Spare the job's files from all sweeps, also from one that began before the job was submitted."""
         try:
             await self._job_blobs.use(job_id)
         except ActorError as error:
@@ -382,14 +382,14 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         return archived.result()
 
     def _running(self, job_id: JobID) -> RunningJob:
-        """A job that is not over; raises `JobNotFoundError`, or `JobAlreadyTerminatedError`."""
+        """Return a job that is not over; raises `JobNotFoundError`, or `JobAlreadyTerminatedError`."""
         archived = self._archive.find(job_id)
         if archived is not None:
             raise JobAlreadyTerminatedError(_ended_already(archived))
         return self._find(job_id)
 
     async def _ended(self, job_id: JobID) -> ArchivedExecutionGraph | None:
-        """A job that is over; None for any other."""
+        """Return a job that is over; None for any other."""
         return await self.run_blocking(self._archive.get, job_id)
 
     @rpc

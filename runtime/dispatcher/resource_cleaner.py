@@ -1,4 +1,7 @@
-"""What is removed when a job has ended, and when it is forgotten (Flink's `DispatcherResourceCleanerFactory`)."""
+"""Removes what a job leaves when it has ended, and when it is forgotten (Flink's `DispatcherResourceCleanerFactory`).
+
+The job's blobs are among that, and those that no job owns; Flink does not sweep those.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ logger = logging.getLogger(__name__)
 def live_jobs(
     known: Iterable[str], archived: Iterable[str], stored: Iterable[str], registry: Mapping[str, JobEntry]
 ) -> list[str]:
-    """Whose blobs a sweep spares: the jobs that anybody has a record of, and the owners of their logs, in order.
+    """Return whose blobs a sweep spares: the jobs of which there is a record, and the owners of their logs, in order.
 
-    A job that is in the registry as PENDING, and nowhere else, does not count: whoever submitted it did not get as far
-    as to have its graph stored, and nobody can run it.
+    A job that is in the registry as PENDING, and nowhere else, does not count: its graph was never stored, so that
+    nobody can run it.
 
     Args:
         known: the jobs of the Dispatcher that runs: not over, or being submitted. To be looked at after the others
@@ -87,7 +90,7 @@ class JobBlobs:
             logger.info("the blobs of jobs that nobody knows were deleted: %s", ", ".join(swept))
 
     async def try_to_use(self, *job_ids: str) -> None:
-        """As `use`, but a BlobServer that does not answer is none that sweeps: its next one begins to count anew."""
+        """Do as `use`, but log when the BlobServer does not answer: its successor counts anew before it sweeps."""
         try:
             await self.use(*job_ids)
         except ActorError as error:
@@ -154,7 +157,7 @@ class ResourceCleaner:
             await registry.withdraw(job_id, term)
 
     async def _clean_up_once(self, job_id: JobID, term: LeaderTerm) -> None:
-        """First the handle, then everything that it points to."""
+        """Remove the handle first, then everything that it points to."""
         await self._ha.job_graph_store().remove(job_id, term)
         await self._master.stop_job_master(job_id)
         # A write of the JobMaster's may still be on its way; it must not come after the removals.

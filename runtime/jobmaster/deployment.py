@@ -65,7 +65,7 @@ class TaskManagers:
         self._deploying: dict[ExecutionAttemptID, asyncio.Event] = {}
 
     def add(self, registration: TaskExecutorRegistration) -> TaskExecutorGateway:
-        """A TaskExecutor has registered; returns its gateway."""
+        """Add a TaskExecutor that has registered; returns its gateway."""
         gateway = self._endpoint.gateway(registration.address, TaskExecutorGateway, term=self._endpoint.term)
         self._endpoint.service.connect(registration.address)  # while it offers its slots
         self._expected.pop(registration.resource_id, None)
@@ -73,7 +73,7 @@ class TaskManagers:
         return gateway
 
     def expect(self, resource_id: ResourceID, address: str) -> None:
-        """A former JobMaster of the job used that TaskExecutor; it has not registered with this one yet."""
+        """Expect a TaskExecutor that a former JobMaster of the job used to register with this one."""
         self._expected[resource_id] = address
 
     def is_replaced_by(self, registration: TaskExecutorRegistration) -> bool:
@@ -95,7 +95,7 @@ class TaskManagers:
         return worker.registration.address
 
     def gateway(self, resource_id: ResourceID) -> TaskExecutorGateway | None:
-        """A registered TaskExecutor; None where there is none of that name."""
+        """Return the gateway of a registered TaskExecutor; None where there is none of that name."""
         worker = self._workers.get(resource_id)
         return None if worker is None else worker.gateway
 
@@ -201,7 +201,7 @@ class RunBlocking(Protocol):
 
 
 class DeploymentOffload:
-    """What is sent for the parts of a job's deployments.
+    """The large parts of a job's deployments, uploaded as blobs.
 
     A part over the limit is uploaded once however many TaskExecutors it goes to at the same time. The one that all
     deployments share is kept for the next ones, until `release`.
@@ -228,7 +228,7 @@ class DeploymentOffload:
 
     @contextlib.asynccontextmanager
     async def delivery(self, data: bytes, *, keep: bool = False) -> AsyncIterator[MaybeOffloaded]:
-        """What to send for *data* to one TaskExecutor; the ``async with`` lasts until that has answered.
+        """Return what to send for *data* to one TaskExecutor; the ``async with`` lasts until that has answered.
 
         Args:
             data: a part of a deployment.
@@ -260,7 +260,7 @@ class DeploymentOffload:
             return message, stack.pop_all().close
 
     async def lasting(self, data: bytes, message: MaybeOffloaded, *, keep: bool = False) -> MaybeOffloaded:
-        """What to send instead, to a TaskExecutor that does not find the blob of *message*.
+        """Return what to send instead, to a TaskExecutor that does not find the blob of *message*.
 
         It was swept, or the TaskExecutor uses another master's BlobServer: a transient blob is at one server alone, a
         permanent one is found in the store from anywhere, and goes with the job.

@@ -1,4 +1,4 @@
-"""What JobMaster and TaskExecutor tell each other about a task (Flink's `TaskDeploymentDescriptor` and its replies)."""
+"""Messages between JobMaster and TaskExecutor about a task (Flink's `TaskDeploymentDescriptor` and its replies)."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class TaskProgress:
 
 
 def result_path(results_dir: str, vertex_id: JobVertexID, attempt_number: int) -> str:
-    """Where an attempt materialises a vertex's result: each attempt in a directory of its own."""
+    """Return where an attempt materialises a vertex's result: each attempt in a directory of its own."""
     return f"{results_dir}/{vertex_id}/attempt-{attempt_number}"
 
 
@@ -282,7 +282,7 @@ def describe_task_deployment(
     results: dict[JobVertexID, str],
     jobmaster_address: str,
 ) -> TaskDeploymentDescriptor:
-    """The descriptor of an attempt to run a chain.
+    """Return the descriptor of an attempt to run a chain.
 
     Args:
         graph: the job.

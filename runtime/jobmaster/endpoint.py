@@ -229,7 +229,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return SlotPool(wait_s + POOL_GRACE_S, self._configuration.get(JobOptions.SLOT_IDLE_TIMEOUT))
 
     def _configuration_of(self, job: JobGraph) -> Configuration:
-        """The cluster's, with what the job sets for itself."""
+        """Return the cluster's configuration, with what the job sets for itself."""
         self._cannot_begin = ""
         try:
             return self._configuration.overlaid(job.configuration, "the job")
@@ -238,7 +238,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             return self._configuration
 
     async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
-        """What the predecessor had written down; None where there was none, or it cannot be read."""
+        """Return what the predecessor had written down; None where there was none, or it cannot be read."""
         try:
             data = await self._ha.execution_store().find(self._job_id)
             saved = None if data is None else decode(data, ExecutionGraphSnapshot)
@@ -475,7 +475,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return archived if self._checkpoints is None else replace(archived, checkpoints=self._checkpoints.statistics())
 
     async def _keep_lost_logs(self, graph: ExecutionGraph) -> None:
-        """An attempt that was lost with its TaskExecutor left its logs there: where that is back, they are kept too."""
+        """Keep the logs of attempts that were lost with their TaskExecutor, where that is back."""
 
         async def keep(attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
             try:
@@ -577,7 +577,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._arm()
 
     def _require_checkpoints(self) -> JobCheckpoints:
-        """The job's checkpoints, once its tasks are known: what they were asked before is not known till then."""
+        """Return the job's checkpoints, once its tasks are known: until then, earlier requests are not known either."""
         if self._checkpoints is None or self._require_graph().is_reconciling:
             raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
         return self._checkpoints
@@ -638,7 +638,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return CheckpointStatsSnapshot() if self._checkpoints is None else self._checkpoints.statistics()
 
     def _checkpoints_fail(self, reason: str) -> None:
-        """What no restart mends: the savepoint that the job was to begin from, or too many failed checkpoints."""
+        """Fail the job for what no restart mends: a missing savepoint to begin from, or too many failed checkpoints."""
         if self._graph is not None:
             error = ErrorInfo(FailureKind.RUNTIME, "CheckpointException", reason)
             self._do(self._graph.fail(error, current_instant()))
@@ -665,7 +665,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         return self._archive(self._require_graph())
 
     def current_metrics(self) -> list[ScopeDump]:
-        """The metrics of the job as it stands; none while this JobMaster does not lead."""
+        """Return the metrics of the job as it stands; none while this JobMaster does not lead."""
         return [] if self._graph is None else job_metrics(self._archive(self._graph), current_instant().epoch_ms)
 
     @rpc_sync
@@ -694,7 +694,7 @@ def _remove_tree(path: Path) -> None:
 
 
 def current_instant() -> Instant:
-    """A reading of both clocks."""
+    """Read both clocks."""
     return Instant(time.monotonic(), time.time_ns() // 1_000_000)
 
 
@@ -704,13 +704,13 @@ class _Prepared(NamedTuple):
 
 
 _prepared: list[_Prepared] = []
-"""What this process has made ready for its JobMaster, if it was started ahead of it."""
+"""The context that this process has made ready for its JobMaster, if it was started ahead of it."""
 
 
 async def prepare(service: RpcService, *, runtime_dir: str, system: str, **_others: object) -> None:
     """Have ready what any JobMaster needs: the configuration, and connections to Redis and to the ResourceManager.
 
-    To be called in a process that is started ahead. Who does not answer now may do so when there is a job.
+    To be called in a process that is started ahead. A component that does not answer now may do so later, for a job.
     """
     context = ComponentContext.read(runtime_dir, system)
     ha = await context.ha_services(service)

@@ -107,7 +107,7 @@ class Task:
         self.attempts: deque[Execution] = deque([first], maxlen=ATTEMPT_HISTORY)
         self.consumers: tuple[JobVertexID, ...] = ()
         self.restarting = False
-        """It belongs to a region whose restart is scheduled: what it has made does not count, nor is it deployed."""
+        """Whether it is in a region whose restart is scheduled: its result does not count, and it is not deployed."""
         self.retried = 0
         """How many of its vertices' own retries are used up."""
 
@@ -118,12 +118,12 @@ class Task:
 
     @property
     def is_finished(self) -> bool:
-        """Its result is there and stays."""
+        """Whether its result is there and stays."""
         return not self.restarting and self.current.state is ExecutionState.FINISHED
 
     @property
     def is_active(self) -> bool:
-        """Its present attempt has begun and has not ended."""
+        """Whether its present attempt has begun and has not ended."""
         state = self.current.state
         return state is not ExecutionState.CREATED and not state.is_terminal
 
@@ -189,7 +189,7 @@ class ExecutionGraphSnapshot:
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:
-    """The tasks as plain data."""
+    """Return the tasks as plain data."""
     return tuple(
         TaskSnapshot(
             task.chain.key, task.restarting, tuple(_snapshot(execution) for execution in task.attempts), task.retried
@@ -213,7 +213,7 @@ def _snapshot(execution: Execution) -> AttemptSnapshot:
 
 
 def restore_attempt(saved: AttemptSnapshot) -> Execution:
-    """A former attempt, as it was."""
+    """Return a former attempt, as it was."""
     execution = Execution(saved.attempt_id, saved.number, 0)
     execution.state = saved.state
     execution.timestamps = {ExecutionState(state): entered for state, entered in saved.timestamps.items()}
@@ -226,7 +226,7 @@ def restore_attempt(saved: AttemptSnapshot) -> Execution:
 
 
 def restore_current_attempt(saved: AttemptSnapshot, now_ms: int) -> Execution:
-    """The present attempt, as far as it is known: what was deployed is RECONCILING until its TaskExecutor speaks.
+    """Return the present attempt as far as it is known: RECONCILING, if deployed, until its TaskExecutor reports.
 
     A request for a slot died with the JobMaster that made it: the attempt begins anew. One that was being cancelled
     still is.

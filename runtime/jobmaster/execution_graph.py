@@ -55,7 +55,7 @@ from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.resourcemanager.locality import TaskManagerLocation
 
 FAILURE_HISTORY = 16
-"""How many failures are kept (Flink's ``web.exception-history-size``)."""
+"""Number of failures that are kept (Flink's ``web.exception-history-size``)."""
 
 ACTIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RECONCILING)
 """The states in which what fails may be restarted."""
@@ -76,7 +76,7 @@ class RequestSlot:
 
 @dataclass(frozen=True, slots=True)
 class CancelSlotRequest:
-    """The slot is no longer needed: `SlotPool.cancel_request`."""
+    """Give up the slot, which is no longer needed: `SlotPool.cancel_request`."""
 
     request_id: SlotRequestID
 
@@ -102,7 +102,7 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlot:
-    """The task that this request was made for is over, or no longer wants its slot: `SlotPool.release_slot`."""
+    """Let go of the slot: the task is over, or no longer wants it: `SlotPool.release_slot`."""
 
     request_id: SlotRequestID
 
@@ -125,7 +125,7 @@ class ReleasePartitions:
 
 @dataclass(frozen=True, slots=True)
 class JobReachedTerminal:
-    """The job is over (or SUSPENDED); nothing of it runs unless it is SUSPENDED. Told once."""
+    """Report the end of the job, once. Nothing of it runs, unless it is SUSPENDED."""
 
     status: JobStatus
     error: ErrorInfo | None
@@ -203,11 +203,11 @@ class ExecutionGraph:
 
     @property
     def failure(self) -> ErrorInfo | None:
-        """What made the job fail."""
+        """The error that made the job fail."""
         return self._failure
 
     def archive(self) -> ArchivedExecutionGraph:
-        """The job as it stands, as plain data."""
+        """Return the job as it stands, as plain data."""
         return ArchivedExecutionGraph(
             job_id=self._graph.job_id,
             name=self._graph.name,
@@ -224,7 +224,7 @@ class ExecutionGraph:
         )
 
     def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:
-        """What a successor has to know, as plain data."""
+        """Return what a successor has to know, as plain data."""
         return ExecutionGraphSnapshot(
             job_id=self._graph.job_id,
             status=self._status,
@@ -239,7 +239,7 @@ class ExecutionGraph:
         )
 
     def running_tasks(self) -> RunningTasks:
-        """The tasks as far as checkpoints are concerned."""
+        """Return the tasks as far as checkpoints are concerned."""
         active = [task for task in self._tasks.values() if task.is_active]
         running = [task for task in active if task.current.state is ExecutionState.RUNNING]
         is_whole = self._status is JobStatus.RUNNING and not any(task.restarting for task in self._tasks.values())
@@ -295,7 +295,7 @@ class ExecutionGraph:
         return slots
 
     def progress_reported(self, progress: TaskProgress) -> None:
-        """A TaskExecutor reports Spark's counts of an attempt."""
+        """Take Spark's counts of an attempt, as its TaskExecutor reports them."""
         task = self._current_task(progress.attempt_id)
         if task is not None:
             own = set(task.chain.vertices)
@@ -303,7 +303,7 @@ class ExecutionGraph:
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
 
     def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
-        """Ended attempts whose logs lie at most where they ran, and where that was: those that were lost."""
+        """Return the ended attempts whose logs lie at most where they ran, each with its TaskExecutor."""
         return [
             (execution.attempt_id, execution.slot.slot_id.resource_id)
             for task in self._tasks.values()
@@ -312,7 +312,7 @@ class ExecutionGraph:
         ]
 
     def logs_kept(self, attempt_id: ExecutionAttemptID, logs: tuple[KeptLog, ...]) -> None:
-        """The logs of one of `attempts_without_logs` have been put after all."""
+        """Take the logs of one of `attempts_without_logs`, which have been put after all."""
         for task in self._tasks.values():
             for execution in task.attempts:
                 if execution.attempt_id == attempt_id:
@@ -359,21 +359,21 @@ class ExecutionGraph:
         return self._restart(_region_to_restart(self._tasks, unfinished), at) + self._settle(at)
 
     def suspend(self, at: Instant) -> list[Instruction]:
-        """This JobMaster no longer leads the job: its tasks run on, another JobMaster takes them over."""
+        """Leave the job to another JobMaster, which takes its running tasks over."""
         if self._status.is_terminal:
             return []
         self._transition(JobStatus.SUSPENDED, at)
         return [JobReachedTerminal(JobStatus.SUSPENDED, None)]
 
     def restart_due(self, restart_id: RestartID, at: Instant) -> list[Instruction]:
-        """The delay of a `ScheduleRestart` is over."""
+        """End the delay of a `ScheduleRestart`."""
         self._restarts.mark_due(restart_id)
         return self._settle(at)
 
     # --------------------------------------------------------------- events: slots
 
     def slot_assigned(self, request_id: SlotRequestID, slot: AllocatedSlot, at: Instant) -> list[Instruction]:
-        """The SlotPool has a slot for the request; if nobody waits for it any more, it is released at once."""
+        """Deploy the task that waits for this slot; release the slot at once if no task waits for it any more."""
         task = self._waiting_task(request_id)
         if task is None:
             return [ReleaseSlot(request_id)]
@@ -384,7 +384,7 @@ class ExecutionGraph:
         return [DeployTask(slot, self._descriptor(task, slot))]
 
     def slot_unavailable(self, request_id: SlotRequestID, reason: str, at: Instant) -> list[Instruction]:
-        """The request ended without a slot: the job fails, for it has waited for as long as it may."""
+        """End a request without a slot: the job fails, for it has waited for as long as it may."""
         task = self._waiting_task(request_id)
         if task is None:
             return []
@@ -393,22 +393,22 @@ class ExecutionGraph:
         return self._fail_tasks([task], error, at)
 
     def slot_waiting(self, request_id: SlotRequestID, reason: str) -> None:
-        """What the request waits for, in words, to be shown."""
+        """Keep what the request waits for, in words, to be shown."""
         task = self._waiting_task(request_id)
         if task is not None:
             task.current.waiting_for = reason
 
     def slot_lost(self, allocation_id: AllocationID, reason: str, at: Instant) -> list[Instruction]:
-        """A slot in use is gone, and what ran in it."""
+        """Fail what ran in a slot that is gone."""
         error = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "SlotLostException", reason)
         return self._lose(lambda slot: slot.allocation_id == allocation_id, error, at)
 
     def task_executor_lost(
         self, resource_id: ResourceID, reason: str, at: Instant, cause: ErrorInfo | None = None
     ) -> list[Instruction]:
-        """A TaskExecutor is gone, and what ran there; tell `SlotPool.release_task_executor` first.
+        """Fail what ran at a TaskExecutor that is gone; tell `SlotPool.release_task_executor` first.
 
-        *cause* is what it named itself as it went: it takes its tasks along when its Spark driver is lost.
+        *cause* is the cause that it gave itself: it takes its tasks along when its Spark driver is lost.
         """
         error = cause or ErrorInfo(
             FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", f"TaskExecutor {resource_id} is lost: {reason}"
@@ -418,7 +418,7 @@ class ExecutionGraph:
     # --------------------------------------------------------------- events: tasks
 
     def task_state_reported(self, report: TaskExecutionState, at: Instant) -> list[Instruction]:
-        """A TaskExecutor reports the state of an attempt."""
+        """Take the state of an attempt, as its TaskExecutor reports it."""
         task = self._current_task(report.attempt_id)
         if task is None:
             return []
@@ -446,7 +446,7 @@ class ExecutionGraph:
         return []
 
     def task_failed(self, attempt_id: ExecutionAttemptID, error: ErrorInfo, at: Instant) -> list[Instruction]:
-        """An attempt failed otherwise than by its TaskExecutor's report, e.g. it could not be deployed."""
+        """Fail an attempt without a report of its TaskExecutor, e.g. because it could not be deployed."""
         return self.task_state_reported(TaskExecutionState(attempt_id, ExecutionState.FAILED, error), at)
 
     def attempts_seen_at(self, resource_id: ResourceID) -> frozenset[ExecutionAttemptID]:
@@ -464,7 +464,7 @@ class ExecutionGraph:
         asked_for: frozenset[ExecutionAttemptID],
         at: Instant,
     ) -> list[Instruction]:
-        """A TaskExecutor says which attempts it holds, those included whose end it has not been able to report.
+        """Compare with the attempts that a TaskExecutor holds; those whose end it could not report yet are among them.
 
         What should run there but is not held has failed; what is held but should not be is cancelled (Flink's
         `ExecutionDeploymentReconciler`). Attempts whose deployment may be under way are left alone.
@@ -494,7 +494,7 @@ class ExecutionGraph:
     def executions_reported(
         self, resource_id: ResourceID, reports: Iterable[ExecutionReport], at: Instant
     ) -> list[Instruction]:
-        """A TaskExecutor has registered and says what it holds: what it runs is adopted, what is not ours cancelled.
+        """Compare with what a TaskExecutor that registers holds: adopt what is this job's, cancel the rest.
 
         What a former JobMaster had decided to deploy there and the TaskExecutor does not know has never begun: it is
         deployed anew, and that is no failure. (A TaskExecutor whose process was replaced is lost before it reports.)
@@ -515,7 +515,7 @@ class ExecutionGraph:
     def _without_the_awaited(
         self, resource_id: ResourceID, held: Container[ExecutionAttemptID], at: Instant
     ) -> list[Instruction]:
-        """What was to be deployed there by a former JobMaster and is not held."""
+        """Begin anew with what a former JobMaster was to deploy there and the TaskExecutor does not hold."""
         awaited = [
             task
             for task in self._tasks.values()
@@ -542,7 +542,7 @@ class ExecutionGraph:
         return instructions
 
     def _locations_of_inputs(self, task: Task) -> tuple[TaskManagerLocation, ...]:
-        """Where the results were made that the task reads, each place once."""
+        """Return where the results were made that the task reads, each place once."""
         producers = (self._tasks[key].current.slot for key in task.chain.inputs)
         return tuple(dict.fromkeys(slot.location for slot in producers if slot is not None))
 
@@ -642,7 +642,7 @@ class ExecutionGraph:
     # --------------------------------------------------------------------- ending
 
     def _settle(self, at: Instant) -> list[Instruction]:
-        """After any task's end: go on, restart, or end the job."""
+        """Go on, restart, or end the job, after any task's end."""
         match self._status:
             case JobStatus.RUNNING | JobStatus.RESTARTING | JobStatus.RECONCILING:
                 self._restart_what_is_due(at)
@@ -724,7 +724,7 @@ class ExecutionGraph:
         return {kind.value: self._failure_counts[kind] for kind in FailureKind if self._failure_counts[kind]}
 
     def _current_task(self, attempt_id: ExecutionAttemptID) -> Task | None:
-        """The task of which this is the present attempt, if neither it nor the job is over."""
+        """Return the task of which this is the present attempt, if neither it nor the job is over."""
         task = None if self._status.is_terminal else self._attempts.get(attempt_id)
         return None if task is None or task.current.state.is_terminal else task
 
@@ -738,7 +738,7 @@ class ExecutionGraph:
 
 
 def _region_to_restart(tasks: Mapping[JobVertexID, Task], failed: Iterable[JobVertexID]) -> set[JobVertexID]:
-    """The failed tasks and, transitively, their consumers that have not finished and producers of what is released."""
+    """Return the failed tasks and, transitively, their unfinished consumers and the producers of what is released."""
     region: set[JobVertexID] = set()
     todo = list(failed)
     while todo:
@@ -751,7 +751,7 @@ def _region_to_restart(tasks: Mapping[JobVertexID, Task], failed: Iterable[JobVe
 
 
 def _is_released(tasks: Mapping[JobVertexID, Task], key: JobVertexID) -> bool:
-    """Whether nobody needs the results of a task any more: it and all that read them have FINISHED.
+    """Return whether a task's results are needed no more: it and all that read them have FINISHED.
 
     (Flink's `RegionPartitionGroupReleaseStrategy`.) It follows from the tasks' states alone, so that a JobMaster's
     successor knows it too: before such a consumer runs again, its producer does.
@@ -761,7 +761,7 @@ def _is_released(tasks: Mapping[JobVertexID, Task], key: JobVertexID) -> bool:
 
 
 def _use_retry(failed: Sequence[Task], cause: ErrorInfo) -> bool:
-    """Whether the vertices' own retries cover a failure; if so, one of them is used up."""
+    """Use up one of the vertices' own retries, if they cover a failure; returns whether they do."""
     own = cause.kind in (FailureKind.USER_CODE, FailureKind.TASK_PROCESS_LOST)
     if not own or any(task.retried >= task.chain.retries for task in failed):
         return False
@@ -790,7 +790,7 @@ class PendingRestarts:
         self._due &= self._regions.keys()
 
     def mark_due(self, restart_id: RestartID) -> None:
-        """The delay of a restart is over; one that is not scheduled (any more) is ignored."""
+        """End the delay of a restart; one that is not scheduled (any more) is ignored."""
         if restart_id in self._regions:
             self._due.add(restart_id)
 
@@ -822,7 +822,7 @@ def _describe_attempt(execution: Execution) -> AttemptInfo:
 
 
 def _describe_tasks(tasks: Mapping[JobVertexID, Task], *, is_over: bool) -> tuple[TaskInfo, ...]:
-    """The tasks as plain data; of a job that is over none waits."""
+    """Return the tasks as plain data; of a job that is over none waits."""
     return tuple(
         TaskInfo(
             key,
@@ -836,7 +836,7 @@ def _describe_tasks(tasks: Mapping[JobVertexID, Task], *, is_over: bool) -> tupl
 
 
 def _describe_vertices(graph: JobGraph, tasks: Mapping[JobVertexID, Task]) -> tuple[VertexInfo, ...]:
-    """The vertices as plain data, in topological order."""
+    """Return the vertices as plain data, in topological order."""
     task_of = {vertex_id: task for task in tasks.values() for vertex_id in task.chain.vertices}
     return tuple(
         VertexInfo(

@@ -30,12 +30,12 @@ class JobStatus(Enum):
 
     @property
     def is_globally_terminal(self) -> bool:
-        """The job is over for good and may be archived."""
+        """Whether the job is over for good and may be archived."""
         return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
     @property
     def is_terminal(self) -> bool:
-        """Over for good, or for this JobMaster (SUSPENDED: it lost its leadership, another goes on)."""
+        """Whether the job is over for good, or for this JobMaster (SUSPENDED: another JobMaster leads)."""
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
 
 
@@ -55,12 +55,12 @@ class ExecutionState(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Nothing of the attempt runs any more."""
+        """Whether nothing of the attempt runs any more."""
         return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
 
     @property
     def is_deployed(self) -> bool:
-        """A TaskExecutor may hold the attempt."""
+        """Whether a TaskExecutor may hold the attempt."""
         return not self.is_terminal and self not in (ExecutionState.CREATED, ExecutionState.SCHEDULED)
 
 

@@ -1,4 +1,4 @@
-"""The JobMaster's connection to whoever leads as ResourceManager (Flink's `EstablishedResourceManagerConnection`)."""
+"""The JobMaster's connection to the leading ResourceManager (Flink's `EstablishedResourceManagerConnection`)."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class ResourceManagerConnection:
         self._may_register.set()
 
     async def stop(self) -> None:
-        """Follow no more."""
+        """Stop following the leader."""
         self._over = True
         self._may_register.clear()
         await self._leader.stop()
         self._forget()
 
     def heartbeat(self) -> None:
-        """The ResourceManager gave a sign of life."""
+        """Take a sign of life of the ResourceManager."""
         self._silence.heard()
 
     def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
@@ -142,12 +142,12 @@ class ResourceManagerConnection:
                 return
 
     def withdraw(self, allocation_id: AllocationID) -> None:
-        """A slot request has become needless."""
+        """Withdraw a slot request."""
         if self._gateway is not None:
             self._gateway.cancel_slot_request(allocation_id)
 
     def job_over(self, status: str) -> None:
-        """The job has reached its end."""
+        """Tell the ResourceManager that the job has reached its end."""
         self._over = True
         if self._gateway is not None:
             self._gateway.disconnect_job_manager(self._job_id, f"the job is {status}")

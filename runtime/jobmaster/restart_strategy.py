@@ -202,7 +202,7 @@ class ExponentialDelay(RestartStrategy):
 def create_restart_strategy(
     config: RestartStrategyConfig, random_fraction: Callable[[], float] = random.random
 ) -> RestartStrategy:
-    """The strategy that *config* describes, without any failures yet.
+    """Return the strategy that *config* describes, without any failures yet.
 
     Args:
         config: the job's own, or else the cluster's default.
@@ -220,7 +220,7 @@ def create_restart_strategy(
 
 
 def default_restart_strategy(configuration: Configuration) -> RestartStrategyConfig:
-    """The cluster's ``restart-strategy.*`` as the configuration of one job."""
+    """Return the cluster's ``restart-strategy.*`` as the configuration of one job."""
     match configuration.get(Options.TYPE):
         case RestartStrategyType.NONE:
             return RestartStrategyConfig.none()
