@@ -120,6 +120,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._blob = blob
         self._blobs = blobs
         self._archive = archive
+        self._log_dir = log_dir
         self._savepoint_dir = savepoint_dir
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(self, receptionist)
@@ -665,7 +666,7 @@ async def create(
     master_address: str,
     blob_host: str,
     blob_port: int,
-    kind: type[Dispatcher] = Dispatcher,
+    kind: Callable[..., Dispatcher] = Dispatcher,
 ) -> Dispatcher:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
