@@ -102,17 +102,6 @@ class TaskDeploymentDescriptor:
     spark_driver: str = ""
 
     @property
-    def blocking_inputs(self) -> dict[JobVertexID, str]:
-        """Results of other tasks that this one reads, by vertex."""
-        own = {vertex.id for vertex in self.vertices}
-        return {
-            item.source: item.path
-            for vertex in self.vertices
-            for item in vertex.inputs
-            if item.path is not None and item.source not in own
-        }
-
-    @property
     def blocking_outputs(self) -> dict[JobVertexID, str]:
         """Results that this task materialises, by vertex."""
         return {vertex.id: vertex.result_path for vertex in self.vertices if vertex.result_path is not None}
