@@ -19,8 +19,8 @@ from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
-from runtime.jobmaster.deployment_message import AttemptInformation, JobInformation
-from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
+from runtime.jobmaster.descriptor import AttemptInformation, JobInformation
+from runtime.jobmaster.execution import ExecutionGraphSnapshot
 
 COMPONENTS = (
     "runtime.dispatcher.endpoint",

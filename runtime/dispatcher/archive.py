@@ -5,18 +5,88 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from dataclasses import dataclass
 from pathlib import Path
 
 from actors.errors import WireError
 from conf.configuration import Configuration
 from conf.files import write_private
 from conf.options import JobStoreOptions, JobStoreType
-from runtime.dispatcher.retention import Retention
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    end_ms: int
+    size: int
+    number: int
+
+
+class Retention:
+    """Which finished jobs are kept: bounded by count, bytes and age. The first to end is the first to be dropped.
+
+    Pure; times are milliseconds since the epoch.
+
+    Args:
+        capacity: most jobs (``jobstore.max-capacity``).
+        max_bytes: most bytes of all together (``jobstore.cache-size``); the job that ended last is kept whatever its
+            size, or nobody would ever see how it ended.
+        expiration_s: seconds after its end at which a job is dropped (``jobstore.expiration-time``).
+    """
+
+    def __init__(self, capacity: int, max_bytes: int, expiration_s: float) -> None:
+        self._capacity = capacity
+        self._max_bytes = max_bytes
+        self._expiration_ms = expiration_s * 1000
+        self._kept: dict[JobID, _Kept] = {}
+        # By their ends, and in the order in which they came where these are the same: ten thousand jobs are not sorted
+        # for each that ends.
+        self._by_end: list[tuple[int, int, JobID]] = []
+        self._added = 0
+        self.size = 0
+        """Bytes of all kept jobs together."""
+
+    def add(self, job_id: JobID, end_ms: int, size: int) -> None:
+        """Keep a job; one that is kept already is replaced."""
+        former = self._remove(job_id)
+        self._added += 1
+        kept = self._kept[job_id] = _Kept(end_ms, size, self._added if former is None else former.number)
+        insort(self._by_end, (end_ms, kept.number, job_id))
+        self.size += size
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        self._kept.clear()
+        self._by_end.clear()
+        self.size = 0
+
+    def drop_surplus(self, now_ms: int) -> list[JobID]:
+        """Drop what is too old or too much; returns what was dropped, the oldest first."""
+        dropped: list[JobID] = []
+        count, size = len(self._kept), self.size
+        for end_ms, _, job_id in self._by_end:
+            too_old = now_ms - end_ms > self._expiration_ms
+            too_many = count > self._capacity
+            too_large = size > self._max_bytes and count > 1
+            if not (too_old or too_many or too_large):
+                break
+            count, size = count - 1, size - self._kept.pop(job_id).size
+            dropped.append(job_id)
+        del self._by_end[: len(dropped)]
+        self.size = size
+        return dropped
+
+    def _remove(self, job_id: JobID) -> _Kept | None:
+        job = self._kept.pop(job_id, None)
+        if job is not None:
+            del self._by_end[bisect_left(self._by_end, (job.end_ms, job.number, job_id))]
+            self.size -= job.size
+        return job
 
 
 class ArchivedExecutionGraphStore(ABC):
@@ -46,7 +116,7 @@ class ArchivedExecutionGraphStore(ABC):
 
     @abstractmethod
     def _read(self, job_id: JobID) -> bytes | None:
-        """What was written; None when it has been removed."""
+        """Return what was written; None when it has been removed."""
 
     @abstractmethod
     def _remove(self, job_id: JobID) -> None:
@@ -77,7 +147,7 @@ class ArchivedExecutionGraphStore(ABC):
             return self._drop_surplus(now_ms)
 
     def get(self, job_id: JobID) -> ArchivedExecutionGraph | None:
-        """The whole of a finished job; None when it is not (any more) kept.
+        """Return the whole of a finished job; None when it is not (any more) kept.
 
         Raises:
             OSError, WireError: it is kept, and cannot be read.
@@ -88,11 +158,11 @@ class ArchivedExecutionGraphStore(ABC):
         return None if data is None else decode(data, ArchivedExecutionGraph)
 
     def details(self) -> list[JobDetails]:
-        """All kept jobs in one line each, in no order."""
+        """Return all kept jobs in one line each, in no order."""
         return list(self._details.values())
 
     def find(self, job_id: JobID) -> JobDetails | None:
-        """One kept job in one line."""
+        """Return one kept job in one line; None when it is not kept."""
         return self._details.get(job_id)
 
     def expire(self, now_ms: int) -> list[JobID]:
@@ -123,7 +193,7 @@ class MemoryArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
         self._jobs: dict[JobID, bytes] = {}
 
     def load(self) -> None:
-        """What this process archived is still there."""
+        """Do nothing: what this process archived is still there."""
 
     def _write(self, job_id: JobID, data: bytes) -> None:
         self._jobs[job_id] = data
@@ -158,7 +228,7 @@ class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
                     data = path.read_bytes()
                     self._keep(decode(data, ArchivedExecutionGraph), len(data))
                 except (OSError, WireError) as error:
-                    log.error("the archived job %s cannot be read: %s", path, error)
+                    logger.error("the archived job %s cannot be read: %s", path, error)
 
     def _write(self, job_id: JobID, data: bytes) -> None:
         write_private(self._path(job_id), data)
@@ -175,14 +245,14 @@ class FileArchivedExecutionGraphStore(ArchivedExecutionGraphStore):
         try:
             self._path(job_id).unlink(missing_ok=True)
         except OSError as error:
-            log.error("the dropped job %s is still there, a later start drops it again: %s", job_id, error)
+            logger.error("the dropped job %s is still there, a later start drops it again: %s", job_id, error)
 
     def _path(self, job_id: JobID) -> Path:
         return self._directory / f"{job_id}.job"
 
 
 def create_archive(configuration: Configuration, directory: Path) -> ArchivedExecutionGraphStore:
-    """The store that ``jobstore.*`` describes; *directory* is where its files are, if it has any."""
+    """Return the store that ``jobstore.*`` describes; *directory* is where its files are, if it has any."""
     retention = Retention(
         configuration.get(JobStoreOptions.MAX_CAPACITY),
         configuration.get(JobStoreOptions.CACHE_SIZE),

@@ -7,26 +7,27 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
+from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError, WireError
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.client import BlobClient
+from blob.gateway import PATH as BLOB_SERVER_PATH
 from blob.gateway import BlobAddress
 from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.options import BlobOptions, CheckpointingOptions, JobOptions
+from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.messages import OperationState, OperationStatus
+from runtime.checkpoint.names import savepoint_name
+from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
-from runtime.dispatcher.back_pressure import DispatcherBackPressure
-from runtime.dispatcher.checkpoints import DispatcherCheckpoints
-from runtime.dispatcher.job_blobs import JobBlobs
-from runtime.dispatcher.job_logs import is_whole, merged_logs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
-from runtime.dispatcher.masters import DispatcherMasters
-from runtime.dispatcher.metrics import DispatcherMetrics, MetricAddresses
-from runtime.dispatcher.resource_cleaner import ResourceCleaner
+from runtime.dispatcher.metrics import DispatcherMetrics
+from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
 from runtime.dispatcher.running_job import RunningJob
-from runtime.dispatcher.task_executors import logs_at_task_executors
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.errors import (
@@ -34,11 +35,15 @@ from runtime.gateways.errors import (
     JobNotFoundError,
     JobNotReachableError,
     JobSubmissionError,
+    JobVertexNotFoundError,
+    UnknownOperationError,
 )
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.master import MasterGateway
 from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
+from runtime.gateways.metric_query_service import TaskManagerMetricAddress
 from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.errors import (
     HaError,
     HaUnreachableError,
@@ -49,31 +54,33 @@ from runtime.ha.errors import (
 from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import JobID
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.errors import JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.jobmaster.archived_execution_graph import (
+    ApplicationStatus,
+    ArchivedExecutionGraph,
+    AttemptInfo,
+    JobDetails,
+    JobResult,
+)
+from runtime.jobmaster.execution_state import ExecutionState, JobStatus
+from runtime.jobmaster.streaming_query import OperatorBackPressureStats
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.query_service import serve_metrics
+from runtime.metrics.query_service import beside, serve_metrics
 
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
 MASTER_TIMEOUT_S = 60.0
+LOGS_TIMEOUT_S = 30.0
+FIND_TIMEOUT_S = 2.0
 
 
-class Dispatcher(
-    DispatcherCheckpoints,
-    DispatcherBackPressure,
-    DispatcherMasters,
-    MetricAddresses,
-    LeaderEndpoint,
-    DispatcherGateway,
-):
+class Dispatcher(LeaderEndpoint, DispatcherGateway):
     """The front desk. Its JobMasters are the master's children, so they outlive it.
 
     Args:
@@ -86,7 +93,7 @@ class Dispatcher(
         blobs: a client of it; closed with the endpoint.
         archive: finished jobs.
         log_dir: where the JobMasters' logs are, which go with their jobs.
-        savepoint_dir: where savepoints are that were wished for without a directory.
+        savepoint_dir: where savepoints are that were requested without a directory.
         sweep_interval_s: seconds between two looks for blobs of jobs that nobody knows.
         starts_at_once: how many JobMasters may be being started.
     """
@@ -113,6 +120,7 @@ class Dispatcher(
         self._blob = blob
         self._blobs = blobs
         self._archive = archive
+        self._log_dir = log_dir
         self._savepoint_dir = savepoint_dir
         self._sweep_interval_s = sweep_interval_s
         self._job_blobs = JobBlobs(self, receptionist)
@@ -266,7 +274,7 @@ class Dispatcher(
         raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
 
     async def _keep_blobs(self, job_id: JobID) -> None:
-        """From here on no sweep takes the job's files, also not one that began before the job was submitted."""
+        """Spare the job's files from all sweeps, also from one that began before the job was submitted."""
         try:
             await self._job_blobs.use(job_id)
         except ActorError as error:
@@ -375,14 +383,14 @@ class Dispatcher(
         return archived.result()
 
     def _running(self, job_id: JobID) -> RunningJob:
-        """A job that is not over; raises `JobNotFoundError`, or `JobAlreadyTerminatedError`."""
+        """Return a job that is not over; raises `JobNotFoundError`, or `JobAlreadyTerminatedError`."""
         archived = self._archive.find(job_id)
         if archived is not None:
             raise JobAlreadyTerminatedError(_ended_already(archived))
         return self._find(job_id)
 
     async def _ended(self, job_id: JobID) -> ArchivedExecutionGraph | None:
-        """A job that is over; None for any other."""
+        """Return a job that is over; None for any other."""
         return await self.run_blocking(self._archive.get, job_id)
 
     @rpc
@@ -394,13 +402,156 @@ class Dispatcher(
         await (await job.leader.get()).cancel()
 
     @rpc
+    async def request_operator_back_pressure_stats(
+        self, job_id: JobID, vertex_id: JobVertexID
+    ) -> OperatorBackPressureStats | None:
+        tasks = {task.key: task for task in (await self._job(job_id)).tasks}
+        if vertex_id not in tasks:
+            raise JobVertexNotFoundError(f"job {job_id} has no task {vertex_id}: its tasks are {', '.join(tasks)}")
+        return tasks[vertex_id].attempts[-1].back_pressure
+
+    @rpc
     async def request_job_logs(self, job_id: JobID) -> list[TaskLog]:
         archived = await self.run_blocking(self._archive.get, job_id)
         if archived is not None and is_whole(archived):
             return merged_logs(archived, [])
         job = archived or await self._find(job_id).try_to_request()
-        found = await logs_at_task_executors(self, self._resource_manager, job_id, self._blob)
-        return merged_logs(job, found)
+        return merged_logs(job, await self._logs_at_task_executors(job_id))
+
+    async def _logs_at_task_executors(self, job_id: JobID) -> list[TaskLog]:
+        """Collect what the TaskExecutors have of a job; one that does not answer has lost nothing that is kept."""
+        try:
+            async with asyncio.timeout(LOGS_TIMEOUT_S):
+                workers = await (await self._resource_manager.get()).request_task_managers()
+                gateways = [self.gateway(view.registration.address, TaskExecutorGateway) for view in workers]
+                answers = await asyncio.gather(
+                    *(gateway.request_task_logs(job_id, self._blob) for gateway in gateways), return_exceptions=True
+                )
+        except (ActorError, TimeoutError) as error:
+            self.log.warning("the TaskExecutors were not asked for logs of job %s: %s", job_id, error)
+            return []
+        found = []
+        for view, answer in zip(workers, answers, strict=True):
+            if isinstance(answer, BaseException):
+                self.log.warning("%s does not give its logs: %s", view.registration.resource_id, answer)
+            else:
+                found += answer
+        return found
+
+    # ------------------------------------------------------------- checkpoints and savepoints
+
+    @rpc
+    async def trigger_checkpoint(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        return await self._operate(job_id, trigger_id, lambda job: job.trigger_checkpoint(trigger_id))
+
+    @rpc
+    async def trigger_savepoint(
+        self, job_id: JobID, trigger_id: TriggerID, target_directory: str, cancel_job: bool = False
+    ) -> OperationStatus:
+        return await self._operate(
+            job_id,
+            trigger_id,
+            lambda job: job.trigger_savepoint(trigger_id, target_directory, cancel_job),
+            target_directory,
+        )
+
+    @rpc
+    async def stop_with_savepoint(
+        self, job_id: JobID, trigger_id: TriggerID, target_directory: str, drain: bool
+    ) -> OperationStatus:
+        return await self._operate(
+            job_id,
+            trigger_id,
+            lambda job: job.stop_with_savepoint(trigger_id, target_directory, drain),
+            target_directory,
+        )
+
+    @rpc
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        return await self._running(job_id).gateway.roll_back(trigger_id, target, new_query_id)
+
+    @rpc
+    async def get_triggered_savepoint_status(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        known = await self._ended_with(job_id, trigger_id)
+        if known is None and await self._ended(job_id) is not None:
+            raise UnknownOperationError(f"job {job_id} is over, and no trigger {trigger_id} of it is known")
+        return known or await self._find(job_id).gateway.request_operation_status(trigger_id)
+
+    @rpc
+    async def dispose_savepoint(self, path: str) -> bool:
+        return await self.run_blocking(dispose_savepoint, Path(path))
+
+    @rpc
+    async def request_checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        archived = await self._ended(job_id)
+        if archived is not None:
+            return archived.checkpoints
+        return await self._find(job_id).gateway.request_checkpoint_statistics()
+
+    async def _operate(
+        self,
+        job_id: JobID,
+        trigger_id: TriggerID,
+        ask: Callable[[JobMasterGateway], Awaitable[OperationStatus]],
+        target: str | None = None,
+    ) -> OperationStatus:
+        """Ask the job's JobMaster; of a job that is over, return what became of the request.
+
+        Args:
+            job_id: the job.
+            trigger_id: of the request.
+            ask: sends it to the JobMaster, for the first time or once more.
+            target: where a savepoint is requested, empty for the cluster's directory; None for a checkpoint.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            JobAlreadyTerminatedError: it is over, and has ended without this request; names the savepoint that it was
+                stopped with, if it was.
+        """
+        known = await self._ended_with(job_id, trigger_id)
+        if known is not None:
+            return known
+        try:
+            running = self._running(job_id)
+        except JobAlreadyTerminatedError as error:
+            # It may have ended between the two looks, by this very request.
+            known = await self._ended_with(job_id, trigger_id) or await self._written(job_id, trigger_id, target)
+            if known is not None:
+                return known
+            stopped_with = await self._stopped_with(job_id)
+            if not stopped_with:
+                raise
+            raise JobAlreadyTerminatedError(f"{error}: it was stopped with savepoint {stopped_with}") from error
+        return await ask(running.gateway)
+
+    async def _written(self, job_id: JobID, trigger_id: TriggerID, target: str | None) -> OperationStatus | None:
+        """Find the savepoint of a trigger that the JobMaster that reported the job's end did not know of.
+
+        It was written by a former one, whose answer was lost with it.
+        """
+        if target is None:
+            return None
+        parent = Path(target) if target else self._savepoint_dir
+        path = parent / savepoint_name(job_id, trigger_id)
+        try:
+            await self.run_blocking(read_savepoint, path)
+        except (CheckpointError, OSError):
+            return None
+        return OperationStatus(trigger_id, OperationState.COMPLETED, path=str(path))
+
+    async def _stopped_with(self, job_id: JobID) -> str:
+        """Return the savepoint that an ended job was stopped with; empty where there is none."""
+        archived = await self._ended(job_id)
+        latest = None if archived is None else archived.checkpoints.latest_savepoint
+        return (latest.external_path or "") if latest is not None and latest.type.ends_the_job else ""
+
+    async def _ended_with(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus | None:
+        """Return what became of a trigger of a job that is over, for example because it stopped the job."""
+        archived = await self._ended(job_id)
+        operations = () if archived is None else archived.checkpoints.operations
+        return next((status for status in operations if status.trigger_id == trigger_id), None)
+
+    # ------------------------------------------------------------- the cluster
 
     @rpc_sync
     def get_blob_server(self) -> BlobAddress:
@@ -418,6 +569,83 @@ class Dispatcher(
     @rpc
     async def request_task_managers(self) -> list[TaskManagerView]:
         return await (await self._resource_manager.get()).request_task_managers()
+
+    @rpc
+    async def request_metric_query_service_addresses(self) -> list[str]:
+        found = [str(self.address)]
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                found.append((await self._receptionist.find(BLOB_SERVER_PATH)).address)
+        except (ActorError, TimeoutError) as error:
+            self.log.info("the metrics of the BlobServer are not known: %s", error)
+        leaders = [self._resource_manager.leader, *(job.leader.leader for job in self._jobs.values())]
+        return [beside(address) for address in (*found, *(leader.address for leader in leaders if leader is not None))]
+
+    @rpc
+    async def request_task_manager_metric_query_service_addresses(self) -> list[TaskManagerMetricAddress]:
+        return await (await self._resource_manager.get()).request_task_manager_metric_query_service_addresses()
+
+    @rpc
+    async def request_masters(self) -> list[str]:
+        return list((await self._master.request_status()).masters)
+
+    @rpc
+    async def shut_down_cluster(self) -> None:
+        await self._shut_down(ApplicationStatus.UNKNOWN, "the cluster is being shut down")
+
+    async def _shut_down(self, end: ApplicationStatus, diagnostics: str) -> None:
+        """Have all masters stop; raises `ActorError` when this one cannot be told."""
+        status = await self._master.request_status()
+        manager = self._resource_manager.gateway
+        if manager is not None:
+            try:
+                await manager.deregister_application(end, diagnostics)
+            except ActorError as error:
+                self.log.info("the ResourceManager was not told of the end of the cluster: %s", error)
+        own = ActorAddress.parse(status.address)
+        for system in map(ActorAddress.parse, status.masters):
+            if (system.host, system.port) != (own.host, own.port):
+                try:
+                    await self.gateway(system.with_path("/user/master"), MasterGateway).shut_down_cluster(end)
+                except ActorError as error:
+                    self.log.info("the master at %s was not told to stop, it may be gone: %s", system, error)
+        await self._master.shut_down_cluster(end)
+
+
+def is_whole(job: ArchivedExecutionGraph) -> bool:
+    """Return whether all logs of the job's attempts are kept, so that no TaskExecutor needs to be asked. Pure."""
+    attempts = [attempt for task in job.tasks for attempt in task.attempts if _has_begun(attempt)]
+    return all(attempt.logs and all(log.is_whole for log in attempt.logs) for attempt in attempts)
+
+
+def _has_begun(attempt: AttemptInfo) -> bool:
+    return ExecutionState.DEPLOYING.value in attempt.timestamps
+
+
+def merged_logs(job: ArchivedExecutionGraph | None, found: Iterable[TaskLog]) -> list[TaskLog]:
+    """Return the logs in the order in which their attempts began, each once. Pure.
+
+    Of two copies the kept one counts, unless it is cut short.
+
+    Args:
+        job: has the kept ones; None where nobody knows them.
+        found: those that the TaskExecutors have, of an attempt in order.
+    """
+    if job is None:
+        return list(found)
+    present = {(log.attempt_id, log.name): log for log in found}
+    begun: dict[ExecutionAttemptID, int] = {}
+    for task in job.tasks:
+        for attempt in task.attempts:
+            begun[attempt.attempt_id] = attempt.timestamps.get(ExecutionState.DEPLOYING.value, 0)
+            for log in attempt.logs:
+                key = attempt.attempt_id, log.name
+                if log.is_whole or key not in present:
+                    present[key] = TaskLog(
+                        job.job_id, task.name, attempt.number, log.name, log.size, log.blob_key, attempt.attempt_id
+                    )
+    # An attempt that the job does not remember any more was one of its first.
+    return sorted(present.values(), key=lambda log: begun.get(log.attempt_id, 0))
 
 
 def _ended_already(job: JobDetails) -> str:
@@ -438,7 +666,7 @@ async def create(
     master_address: str,
     blob_host: str,
     blob_port: int,
-    kind: type[Dispatcher] = Dispatcher,
+    kind: Callable[..., Dispatcher] = Dispatcher,
 ) -> Dispatcher:
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)

@@ -17,7 +17,7 @@ from actors.errors import ActorError
 from runtime.gateways.master import MasterGateway
 from runtime.ids import JobID
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 
@@ -135,7 +135,7 @@ class JobMasterStarts:
         try:
             await self._master.start_job_master(job_id)
         except ActorError as error:
-            log.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
+            logger.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
             self._queue.failed(job_id)
             self._begin()
             await asyncio.sleep(RETRY_S)

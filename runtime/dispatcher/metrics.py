@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from actors.errors import ActorError
-from actors.receptionist import ReceptionistGateway
-from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import rpc
 from actors.rpc.service import RpcService
-from blob.gateway import PATH as BLOB_SERVER_PATH
-from runtime.dispatcher.running_job import RunningJob
-from runtime.gateways.metric_query_service import TaskManagerMetricAddress
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.ids import JobID
 from runtime.jobmaster.archived_execution_graph import JobDetails
 from runtime.jobmaster.execution_state import JobStatus
-from runtime.leaders import LeaderFollower
 from runtime.metrics.dump import MetricScope, ScopeCategory
 from runtime.metrics.metric import Value
 from runtime.metrics.process import add_process_metrics
-from runtime.metrics.query_service import beside
 from runtime.metrics.registry import MetricRegistry
 
-FIND_TIMEOUT_S = 2.0
 NAMES = {
     JobStatus.FINISHED: "numFinishedJobs",
     JobStatus.CANCELED: "numCanceledJobs",
     JobStatus.FAILED: "numFailedJobs",
 }
-
-
-class MetricAddresses(RpcEndpoint):
-    """The part of a `Dispatcher` that says where metrics are asked for."""
-
-    _jobs: dict[JobID, RunningJob]
-    _resource_manager: LeaderFollower[ResourceManagerGateway]
-    _receptionist: ReceptionistGateway
-
-    @rpc
-    async def request_metric_query_service_addresses(self) -> list[str]:
-        found = [str(self.address)]
-        try:
-            async with asyncio.timeout(FIND_TIMEOUT_S):
-                found.append((await self._receptionist.find(BLOB_SERVER_PATH)).address)
-        except (ActorError, TimeoutError) as error:
-            self.log.info("the metrics of the BlobServer are not known: %s", error)
-        leaders = [self._resource_manager.leader, *(job.leader.leader for job in self._jobs.values())]
-        return [beside(address) for address in (*found, *(leader.address for leader in leaders if leader is not None))]
-
-    @rpc
-    async def request_task_manager_metric_query_service_addresses(self) -> list[TaskManagerMetricAddress]:
-        return await (await self._resource_manager.get()).request_task_manager_metric_query_service_addresses()
 
 
 class DispatcherMetrics:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from actors.errors import ActorError
@@ -33,14 +33,14 @@ CHECK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ClusterEnd:
-    """That the cluster is to end: how its application ended, and that in words."""
+    """How a cluster ends: the status of its application, and the same in words."""
 
     status: ApplicationStatus
     diagnostics: str
 
 
 def end_of_cluster(jobs: Mapping[str, JobEntry], is_attached: bool) -> ClusterEnd | None:
-    """Whether a cluster of one job is to end. Pure: a Dispatcher that takes over decides the same.
+    """Decide whether a cluster of one job is to end. Pure: a Dispatcher that takes over decides the same.
 
     Args:
         jobs: what the registry knows of the cluster's jobs.
@@ -62,13 +62,16 @@ class MiniDispatcher(Dispatcher):
 
     The client's presence is a claim, a file lock, which is free the moment the client has ended, whatever way. One that
     is attached lets go of it when it has read result and logs; a detached one when it has submitted the job.
+
+    Args:
+        client: the claim.
+        arguments: those of a `Dispatcher`.
+        settings: those of a `Dispatcher`.
     """
 
-    client: Claim
-    log_dir: Path
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *arguments: Any, client: Claim, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._client = client
         self._one_at_a_time = asyncio.Lock()
 
     async def serve(self) -> None:
@@ -108,8 +111,8 @@ class MiniDispatcher(Dispatcher):
 
     def _is_attached(self) -> bool:
         """Whether a client holds the claim; it is not kept from the Dispatcher that may lead next."""
-        is_free = self.client.try_acquire()
-        self.client.release()
+        is_free = self._client.try_acquire()
+        self._client.release()
         return not is_free
 
     async def _keep_logs(self) -> None:
@@ -128,16 +131,13 @@ class MiniDispatcher(Dispatcher):
                     content = await self.run_blocking(
                         self._blobs.get_bytes, BlobKey.parse(log.blob_key), logs_owner(details.job_id)
                     )
-                    write_job_log(self.log_dir, details.job_id, task, attempt, log.name, content)
+                    write_job_log(self._log_dir, details.job_id, task, attempt, log.name, content)
                 except (BlobError, OSError) as error:
                     self.log.error("the %s of task %r is lost with the cluster: %s", log.name, task, error)
 
 
-async def create(service: RpcService, name: str, **arguments: Any) -> MiniDispatcher:
+async def create(service: RpcService, name: str, **arguments: Any) -> Dispatcher:
     """Factory for the actor's host; arguments as `runtime.dispatcher.endpoint.create`."""
-    dispatcher = await endpoint.create(service, name, kind=MiniDispatcher, **arguments)
-    assert isinstance(dispatcher, MiniDispatcher)
     context = ComponentContext.read(arguments["runtime_dir"], arguments["system"])
-    dispatcher.client = context.directory.client_claim()
-    dispatcher.log_dir = context.directory.log
-    return dispatcher
+    kind = functools.partial(MiniDispatcher, client=context.directory.client_claim())
+    return await endpoint.create(service, name, kind=kind, **arguments)

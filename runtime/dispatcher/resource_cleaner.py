@@ -1,14 +1,20 @@
-"""What is removed when a job has ended, and when it is forgotten (Flink's `DispatcherResourceCleanerFactory`)."""
+"""Removes what a job leaves when it has ended, and when it is forgotten (Flink's `DispatcherResourceCleanerFactory`).
+
+The job's blobs are among that, and those that no job owns; Flink does not sweep those.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from actors.errors import ActorError
-from runtime.dispatcher.job_blobs import JobBlobs, live_jobs
+from actors.receptionist import ReceptionistGateway
+from actors.rpc.endpoint import RpcEndpoint
+from blob.gateway import PATH as BLOB_SERVER_PATH
+from blob.gateway import BlobServerGateway
 from runtime.gateways.master import MasterGateway
 from runtime.ha.errors import HaError, LeadershipLostError
 from runtime.ha.model import LeaderTerm, job_master
@@ -22,7 +28,73 @@ AT_ONCE = 16
 """Jobs that are cleaned up after at once, and as many that are forgotten: ten thousand would all wait for one of a few
 connections to Redis, and most of them in vain."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+
+def live_jobs(
+    known: Iterable[str], archived: Iterable[str], stored: Iterable[str], registry: Mapping[str, JobEntry]
+) -> list[str]:
+    """Return whose blobs a sweep spares: the jobs of which there is a record, and the owners of their logs, in order.
+
+    A job that is in the registry as PENDING, and nowhere else, does not count: its graph was never stored, so that
+    nobody can run it.
+
+    Args:
+        known: the jobs of the Dispatcher that runs: not over, or being submitted. To be looked at after the others
+            were read, since a job that was accepted meanwhile is in none of them.
+        archived: ended jobs that are kept.
+        stored: jobs whose graph is stored, whether or not it can be read.
+        registry: how far each job has come.
+    """
+    begun = {job_id for job_id, entry in registry.items() if entry.status is not JobSchedulingStatus.PENDING}
+    jobs = {*known, *archived, *stored, *begun}
+    return sorted({*jobs, *(logs_owner(JobID(job_id)) for job_id in jobs)})
+
+
+class JobBlobs:
+    """Orders to the BlobServer of the Dispatcher's own master, wherever that is at present.
+
+    Args:
+        owner: the Dispatcher, under whose leadership the BlobServer is told.
+        receptionist: the system's directory.
+
+    Every method raises ActorError when the BlobServer does not answer, or refuses.
+    """
+
+    def __init__(self, owner: RpcEndpoint, receptionist: ReceptionistGateway) -> None:
+        self._owner = owner
+        self._receptionist = receptionist
+
+    async def _server(self) -> BlobServerGateway:
+        listing = await self._receptionist.find(BLOB_SERVER_PATH)
+        return self._owner.gateway(listing.address, BlobServerGateway)
+
+    async def use(self, *job_ids: str) -> None:
+        """Spare these jobs' blobs from a sweep that does not know of them yet."""
+        if not job_ids:
+            return
+        server = await self._server()
+        outcomes = await asyncio.gather(*(server.use_job(job_id) for job_id in job_ids), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def clean_up(self, job_id: str, term: LeaderTerm) -> None:
+        """Delete all blobs of a job that is over, or in the name of its logs when it is forgotten."""
+        await (await self._server()).cleanup_job(job_id, term.token)
+
+    async def sweep(self, live: list[str], term: LeaderTerm) -> None:
+        """Delete the blobs of all other jobs that were not used for `blob.service.cleanup.ttl`."""
+        swept = await (await self._server()).sweep_orphans(live, term.token)
+        if swept:
+            logger.info("the blobs of jobs that nobody knows were deleted: %s", ", ".join(swept))
+
+    async def try_to_use(self, *job_ids: str) -> None:
+        """Do as `use`, but log when the BlobServer does not answer: its successor counts anew before it sweeps."""
+        try:
+            await self.use(*job_ids)
+        except ActorError as error:
+            logger.warning("the BlobServer was not told of %d recovered jobs: %s", len(job_ids), error)
 
 
 class ResourceCleaner:
@@ -73,7 +145,7 @@ class ResourceCleaner:
             except LeadershipLostError:
                 break
             except (ActorError, HaError, OSError) as error:
-                log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
+                logger.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
                 await asyncio.sleep(RETRY_S)
             else:
                 break
@@ -85,7 +157,7 @@ class ResourceCleaner:
             await registry.withdraw(job_id, term)
 
     async def _clean_up_once(self, job_id: JobID, term: LeaderTerm) -> None:
-        """First the handle, then everything that it points to."""
+        """Remove the handle first, then everything that it points to."""
         await self._ha.job_graph_store().remove(job_id, term)
         await self._master.stop_job_master(job_id)
         # A write of the JobMaster's may still be on its way; it must not come after the removals.
@@ -107,14 +179,14 @@ class ResourceCleaner:
             except LeadershipLostError:
                 break
             except (HaError, OSError) as error:
-                log.warning("job %s is not forgotten yet: %s", job_id, error)
+                logger.warning("job %s is not forgotten yet: %s", job_id, error)
             await asyncio.sleep(RETRY_S)
 
     async def _forget_once(self, job_id: JobID, term: LeaderTerm) -> None:
         try:
             await self._blobs.clean_up(logs_owner(job_id), term)
         except ActorError as error:
-            log.info("the logs of job %s are left to a sweep: %s", job_id, error)
+            logger.info("the logs of job %s are left to a sweep: %s", job_id, error)
         await self._ha.running_jobs_registry().forget(job_id, term)
         for path in self._log_dir.glob(f"{job_master(job_id)}*.log*"):  # of every master's, and what was put aside
             path.unlink(missing_ok=True)
@@ -143,5 +215,5 @@ class ResourceCleaner:
                     return  # what it knew went with its leadership
                 await self._blobs.sweep(live_jobs(known(), ended, stored, registry), term)
             except (ActorError, HaError) as error:
-                log.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
+                logger.warning("blobs that nobody knows were not swept, the next time they are: %s", error)
             await asyncio.sleep(interval_s)

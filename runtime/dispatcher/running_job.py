@@ -17,7 +17,7 @@ from runtime.leaders import LeaderFollower
 
 DETAILS_TIMEOUT_S = 2.0
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RunningJob:
@@ -60,7 +60,7 @@ class RunningJob:
                         return self._ended(self.job_id) or details
                     self._last_known = details
             except (ActorError, GatewayError, TimeoutError) as error:
-                log.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
+                logger.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
             else:
                 return self._last_known
         return self._unconfirmed()
@@ -96,5 +96,5 @@ class RunningJob:
                 self._last_known = replace(self._last_known, status=graph.status)
                 return graph
         except (ActorError, JobNotReachableError, TimeoutError) as error:
-            log.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
+            logger.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
             return None

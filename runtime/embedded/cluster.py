@@ -28,8 +28,7 @@ from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import check_name
-from runtime.jobmaster.defaults import default_restart_strategy
-from runtime.jobmaster.restart_strategy import RestartStrategy, create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, create_restart_strategy, default_restart_strategy
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
 from runtime.spark.adopted import OfferedDriver

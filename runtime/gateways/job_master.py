@@ -14,9 +14,8 @@ from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ids import AllocationID, ResourceID, TriggerID
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
+from runtime.jobmaster.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution_state import ErrorInfo
-from runtime.jobmaster.slot_pool import SlotOffer
 
 
 class JobMasterGateway(FencedRpcGateway):

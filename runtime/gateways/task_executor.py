@@ -10,7 +10,7 @@ from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorH
 from runtime.ha.model import JOB_MASTER, RESOURCE_MANAGER
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
-from runtime.jobmaster.deployment_message import TaskDeployment
+from runtime.jobmaster.descriptor import TaskDeployment
 from runtime.stack_samples import StackProfile
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 

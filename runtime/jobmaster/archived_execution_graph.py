@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
-from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
-from runtime.jobgraph.topology import topological_order
+from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
-from runtime.jobmaster.execution import Execution, Task
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
 from runtime.jobmaster.streaming_query import OperatorBackPressureStats, StreamingQuery, back_pressure_stats
 
@@ -232,60 +229,3 @@ class ArchivedExecutionGraph:
             "" if self.failure is None else self.failure.cause,
             self.streams,
         )
-
-
-def _describe_attempt(execution: Execution) -> AttemptInfo:
-    return AttemptInfo(
-        execution.attempt_id,
-        execution.number,
-        execution.state,
-        "" if execution.slot is None else execution.slot.slot_id.resource_id,
-        {state.value: entered for state, entered in execution.timestamps.items()},
-        execution.error,
-        execution.exit_status,
-        execution.logs,
-        execution.partitions,
-        execution.queries,
-    )
-
-
-def describe_tasks(tasks: Mapping[JobVertexID, Task], *, is_over: bool) -> tuple[TaskInfo, ...]:
-    """The tasks as plain data; of a job that is over none waits."""
-    return tuple(
-        TaskInfo(
-            key,
-            task.chain.name,
-            task.chain.vertices,
-            tuple(_describe_attempt(execution) for execution in task.attempts),
-            "" if is_over else _waiting_for(task, tasks),
-        )
-        for key, task in tasks.items()
-    )
-
-
-def describe_vertices(graph: JobGraph, tasks: Mapping[JobVertexID, Task]) -> tuple[VertexInfo, ...]:
-    """The vertices as plain data, in topological order."""
-    task_of = {vertex_id: task for task in tasks.values() for vertex_id in task.chain.vertices}
-    return tuple(
-        VertexInfo(
-            vertex.id,
-            vertex.name,
-            vertex.role,
-            task_of[vertex.id].chain.key,
-            task_of[vertex.id].current.state,
-            tuple(edge.source for edge in graph.inputs_of(vertex.id)),
-            task_of[vertex.id].current.progress.get(vertex.id, VertexProgress(vertex.id)),
-        )
-        for vertex in topological_order(graph)
-    )
-
-
-def _waiting_for(task: Task, tasks: Mapping[JobVertexID, Task]) -> str:
-    if task.restarting:
-        return "its restart"
-    if task.current.state is ExecutionState.SCHEDULED:
-        return task.current.waiting_for or "a slot"
-    if task.current.state is ExecutionState.CREATED:
-        unfinished = [tasks[key].chain.name for key in task.chain.inputs if not tasks[key].is_finished]
-        return ", ".join(f"the result of {name!r}" for name in unfinished)
-    return ""

@@ -41,6 +41,7 @@ from runtime.checkpoint.messages import (
     DeclineCheckpoint,
     EarlierCheckpoint,
     JobManagerTaskRestore,
+    OperationState,
     OperationStatus,
     SnapshotType,
     TriggerCheckpoint,
@@ -60,8 +61,7 @@ from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.deployment import TaskManagers
 from runtime.jobmaster.execution_state import Instant, JobStatus
-from runtime.jobmaster.rollback import JobRollbacks, Rollback
-from runtime.jobmaster.savepoints import SavepointWriter
+from runtime.jobmaster.savepoints import JobRollbacks, Rollback, SavepointWriter
 from runtime.leadership import LeaderEndpoint
 
 RETRY_S = 0.5
@@ -119,6 +119,7 @@ class JobCheckpoints:
         self._initial: JobManagerTaskRestore | None = None
         self._storing = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
+        self._asked_for: set[TriggerID] = set()
         self._closed = False
 
     # --------------------------------------------------------------- the beginning and the end
@@ -189,7 +190,7 @@ class JobCheckpoints:
         return [(item.checkpoint_id, item.data) for item in found]
 
     def _begun(self) -> list[Path]:
-        """The directories of checkpoints that were begun, completed or not."""
+        """Return the directories of checkpoints that were begun, completed or not."""
         return sorted(self._directory.glob("chk-*"))
 
     def _sweep(self, abandoned: Sequence[Path]) -> None:
@@ -198,16 +199,16 @@ class JobCheckpoints:
             self._remove_tree(path)
 
     def _remove_tree(self, path: Path) -> None:
-        """As far as that is possible: what is left fails no job, but whoever misses the room finds it in the log."""
+        """Remove as much as possible. What is left fails no job, but the log names it."""
         shutil.rmtree(path, ignore_errors=True)
         if path.exists():
             self._endpoint.log.warning("%s could not be removed wholly: remove it by hand", path)
 
     async def finish(self, status: JobStatus, failure: str = "") -> None:
-        """The job is over: wait for a savepoint that is being written, then remove all that is the job's own.
+        """End the job's checkpoints: wait for a savepoint that is being written, then remove all that is the job's own.
 
-        Completed checkpoints stay where they are to outlive a job that has come to that end. Whoever waits for a
-        checkpoint or savepoint that has not come to be hears of the end, and of the *failure* that led to it.
+        Completed checkpoints stay where they are to outlive a job that has come to that end. Requests for a checkpoint
+        or savepoint that is not complete fail, with the job's end and the *failure* that led to it.
         """
         reason = f"the job is {status.value}{failure and f': {failure}'}"
         self._do(self._coordinator.close(reason, self._now()))
@@ -236,12 +237,24 @@ class JobCheckpoints:
         """The counters, which a successor has to know."""
         return self._coordinator.totals
 
+    @property
+    def need_clock(self) -> bool:
+        """Whether `advance` has to be called as time passes: a checkpoint is due some time, under way or asked for."""
+        states = {trigger_id: self._coordinator.operation(trigger_id) for trigger_id in self._asked_for}
+        self._asked_for = {
+            trigger_id
+            for trigger_id, status in states.items()
+            if status is not None and status.state is OperationState.IN_PROGRESS
+        }
+        is_open = self._settings.interval_s is not None or bool(self._coordinator.pending) or bool(self._asked_for)
+        return is_open and not self._closed
+
     def statistics(self) -> CheckpointStatsSnapshot:
-        """The figures now."""
+        """Return the figures as they are now."""
         return self._coordinator.statistics(self._now())
 
     def restore(self, task_key: JobVertexID) -> JobManagerTaskRestore | None:
-        """What a task that is about to be deployed is given to begin with."""
+        """Return the state that a task which is about to be deployed begins with."""
         self._coordinator.stop_undone()
         latest = self._coordinator.latest
         rolled_back = self._rollbacks.restore(task_key, latest)
@@ -278,7 +291,7 @@ class JobCheckpoints:
             await self._endpoint.run_blocking(self._rollbacks.take_up, decided)
 
     async def rollback_written(self) -> None:
-        """The last rollback is written down, so that nobody goes back to a former one any more."""
+        """Remove what former rollbacks kept, since the last one is written down and replaces them."""
         self._endpoint.act(self._term)
         try:
             await self._endpoint.run_blocking(self._rollbacks.forget_former)
@@ -286,7 +299,7 @@ class JobCheckpoints:
             self._endpoint.log.warning("what former rollbacks kept is left until the job ends: %s", error)
 
     def operation(self, trigger_id: TriggerID) -> OperationStatus:
-        """What became of a trigger; raises `UnknownOperationError`."""
+        """Return what became of a trigger; raises `UnknownOperationError`."""
         status = self._coordinator.operation(trigger_id)
         if status is None:
             raise UnknownOperationError(f"job {self._job.job_id} knows of no trigger {trigger_id}")
@@ -295,22 +308,23 @@ class JobCheckpoints:
     # ---------------------------------------------------------------------------------- events
 
     def advance(self, running: RunningTasks) -> None:
-        """The time has passed, and these tasks run."""
+        """Take note of the time and of the tasks that run."""
         if not self._closed:
             self._do(self._coordinator.advance(running, self._now()))
 
     async def trigger(self, trigger: CheckpointTrigger) -> OperationStatus:
-        """Somebody wishes for a checkpoint or savepoint; the same again is a question what became of it."""
+        """Request a checkpoint or savepoint. Repeating a trigger id returns the status of the first request."""
         known = self._coordinator.operation(trigger.trigger_id)
         if known is not None:
             return known
         there = await self._endpoint.run_blocking(self._savepoints.find, trigger)
         if there:
             return self._already_there(trigger, there)
+        self._asked_for.add(trigger.trigger_id)
         return self._coordinator.trigger(trigger, self._now())
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
-        """A task has done its part."""
+        """Take a task's part of a checkpoint."""
         if self._coordinator.outcome(ack.checkpoint_id) is None:
             there = await self._endpoint.run_blocking(self._savepoints.find, ack.trigger)
             if there:  # written by a former JobMaster, whose answer was lost
@@ -328,7 +342,7 @@ class JobCheckpoints:
         return status
 
     def decline(self, decline: DeclineCheckpoint) -> None:
-        """A task cannot do its part."""
+        """Take note that a task cannot do its part."""
         self._endpoint.log.warning("checkpoint %d was declined: %s", decline.checkpoint_id, decline.reason)
         self._do(self._coordinator.declined(decline, self._now()))
 
@@ -402,7 +416,7 @@ class JobCheckpoints:
         self.decline(DeclineCheckpoint(number, task.attempt_id, reason))
 
     async def _make_last(self, instruction: StoreCheckpoint) -> None:
-        """One at a time: the store takes checkpoints in the order of their numbers."""
+        """Store a checkpoint; one at a time, since the store takes them in the order of their numbers."""
         number = instruction.metadata.checkpoint_id
         subsumed: list[CheckpointMetadata] = []
         path = instruction.metadata.path
@@ -492,7 +506,7 @@ def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[Qu
 
 
 def _decode(data: bytes) -> CheckpointMetadata:
-    """A stored checkpoint; raises WireError."""
+    """Decode a stored checkpoint; raises WireError."""
     metadata = decode(data, CheckpointMetadata)
     if metadata.format_version != FORMAT_VERSION:
         raise WireError(f"it is in format {metadata.format_version}, this version reads {FORMAT_VERSION}")

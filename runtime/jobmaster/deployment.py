@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from actors.errors import ActorError
 from blob.gateway import BlobAddress
+from blob.offload import BlobWriter, Inline, MaybeOffloaded, MessageOffload, Offloaded, offload_if_larger
 from conf.configuration import Configuration
 from conf.options import BlobOptions, RpcOptions
 from runtime.environment.context import blob_client
@@ -15,13 +20,14 @@ from runtime.gateways.errors import DeploymentNotFoundError, SlotNotAllocatedErr
 from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.jobmaster.deployment_message import TaskDeployment, pack
-from runtime.jobmaster.deployment_offload import DeploymentOffload
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+from runtime.jobmaster.descriptor import TaskDeployment, TaskDeploymentDescriptor, pack
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.leadership import LeaderEndpoint
 
+T = TypeVar("T")
 CANCEL_RETRY_S = 1.0
+LONGEST_LIFETIME_S = 3600.0
+SHORTEST_LIFETIME_S = 1.0
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ class TaskManagers:
         self._deploying: dict[ExecutionAttemptID, asyncio.Event] = {}
 
     def add(self, registration: TaskExecutorRegistration) -> TaskExecutorGateway:
-        """A TaskExecutor has registered; returns its gateway."""
+        """Add a TaskExecutor that has registered; returns its gateway."""
         gateway = self._endpoint.gateway(registration.address, TaskExecutorGateway, term=self._endpoint.term)
         self._endpoint.service.connect(registration.address)  # while it offers its slots
         self._expected.pop(registration.resource_id, None)
@@ -67,7 +73,7 @@ class TaskManagers:
         return gateway
 
     def expect(self, resource_id: ResourceID, address: str) -> None:
-        """A former JobMaster of the job used that TaskExecutor; it has not registered with this one yet."""
+        """Expect a TaskExecutor that a former JobMaster of the job used to register with this one."""
         self._expected[resource_id] = address
 
     def is_replaced_by(self, registration: TaskExecutorRegistration) -> bool:
@@ -89,7 +95,7 @@ class TaskManagers:
         return worker.registration.address
 
     def gateway(self, resource_id: ResourceID) -> TaskExecutorGateway | None:
-        """A registered TaskExecutor; None where there is none of that name."""
+        """Return the gateway of a registered TaskExecutor; None where there is none of that name."""
         worker = self._workers.get(resource_id)
         return None if worker is None else worker.gateway
 
@@ -185,3 +191,106 @@ class TaskManagers:
         """Delete what is left of deployments, and close the connection to the BlobServer."""
         await self._offload.close()
         self._blobs.close()
+
+
+class RunBlocking(Protocol):
+    """Run blocking work on another thread: `RpcEndpoint.run_blocking`."""
+
+    def __call__(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """Return the result of ``function(*args)``."""
+
+
+class DeploymentOffload:
+    """The large parts of a job's deployments, uploaded as blobs.
+
+    A part over the limit is uploaded once however many TaskExecutors it goes to at the same time. The one that all
+    deployments share is kept for the next ones, until `release`.
+
+    Args:
+        writer: uploads and deletes.
+        limit: most bytes that travel in the message.
+        job_id: the job.
+        run_blocking: for whatever uploads or deletes.
+        ttl_s: seconds for which the server keeps a transient blob that nobody uses.
+    """
+
+    def __init__(self, writer: BlobWriter, limit: int, job_id: str, run_blocking: RunBlocking, ttl_s: float) -> None:
+        self._writer = writer
+        self._limit = limit
+        self._job_id = job_id
+        self._run_blocking = run_blocking
+        self._messages = MessageOffload(
+            writer, limit, job_id, lifetime_s=max(SHORTEST_LIFETIME_S, min(ttl_s, LONGEST_LIFETIME_S))
+        )
+        self._lock = threading.Lock()
+        self._kept: contextlib.ExitStack | None = None
+        self._permanent: tuple[bytes, MaybeOffloaded] | None = None
+
+    @contextlib.asynccontextmanager
+    async def delivery(self, data: bytes, *, keep: bool = False) -> AsyncIterator[MaybeOffloaded]:
+        """Return what to send for *data* to one TaskExecutor; the ``async with`` lasts until that has answered.
+
+        Args:
+            data: a part of a deployment.
+            keep: whether it is the part that other deployments share.
+
+        Raises:
+            BlobError: the upload failed.
+        """
+        if len(data) <= self._limit:
+            yield Inline(data)
+            return
+        message, delivered = await self._run_blocking(self._begin, data, keep)
+        try:
+            yield message
+        finally:
+            await self._run_blocking(delivered)
+
+    def _begin(self, data: bytes, keep: bool) -> tuple[MaybeOffloaded, Callable[[], None]]:
+        with contextlib.ExitStack() as stack:
+            message = stack.enter_context(self._messages.delivery(data))
+            if keep:
+                # The blob of this delivery may be a newer one than that which was kept: that one is over its half-life.
+                kept = contextlib.ExitStack()
+                kept.enter_context(self._messages.kept(data))
+                with self._lock:
+                    former, self._kept = self._kept, kept
+                if former is not None:
+                    former.close()
+            return message, stack.pop_all().close
+
+    async def lasting(self, data: bytes, message: MaybeOffloaded, *, keep: bool = False) -> MaybeOffloaded:
+        """Return what to send instead, to a TaskExecutor that does not find the blob of *message*.
+
+        It was swept, or the TaskExecutor uses another master's BlobServer: a transient blob is at one server alone, a
+        permanent one is found in the store from anywhere, and goes with the job.
+
+        Raises:
+            BlobError: the upload failed.
+        """
+        if isinstance(message, Inline):
+            return message
+        return await self._run_blocking(self._lasting, data, message, keep)
+
+    def _lasting(self, data: bytes, message: Offloaded, keep: bool) -> MaybeOffloaded:
+        self._messages.lost(message)
+        digest = hashlib.sha256(data).digest()
+        permanent = self._permanent
+        if permanent is not None and permanent[0] == digest:
+            return permanent[1]
+        sent = offload_if_larger(data, self._limit, self._writer, self._job_id)
+        if keep:
+            self._permanent = digest, sent
+        return sent
+
+    async def release(self) -> None:
+        """Delete the shared part once no delivery of it is under way: the job is deployed no more."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None:
+            await self._run_blocking(kept.close)
+
+    async def close(self) -> None:
+        """Delete whatever is left."""
+        await self.release()
+        await self._run_blocking(self._messages.close)

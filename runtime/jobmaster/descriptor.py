@@ -1,18 +1,19 @@
-"""What JobMaster and TaskExecutor tell each other about a task (Flink's `TaskDeploymentDescriptor` and its replies)."""
+"""Messages between JobMaster and TaskExecutor about a task (Flink's `TaskDeploymentDescriptor` and its replies)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from blob.offload import Inline, Offloaded
 from conf.options import JobOptions
 from runtime.checkpoint.messages import JobManagerTaskRestore
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, SlotID
 from runtime.job_logs import KeptLog
+from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy, VertexRole
 from runtime.jobgraph.topology import Chain
 from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState
-from runtime.jobmaster.slot_pool import SlotOffer
 from runtime.jobmaster.streaming_query import StreamingQuery
 
 
@@ -101,20 +102,54 @@ class TaskDeploymentDescriptor:
     spark_driver: str = ""
 
     @property
-    def blocking_inputs(self) -> dict[JobVertexID, str]:
-        """Results of other tasks that this one reads, by vertex."""
-        own = {vertex.id for vertex in self.vertices}
-        return {
-            item.source: item.path
-            for vertex in self.vertices
-            for item in vertex.inputs
-            if item.path is not None and item.source not in own
-        }
-
-    @property
     def blocking_outputs(self) -> dict[JobVertexID, str]:
         """Results that this task materialises, by vertex."""
         return {vertex.id: vertex.result_path for vertex in self.vertices if vertex.result_path is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class JobInformation:
+    """The part of a descriptor that is the same in every deployment of a job, whichever JobMaster makes it.
+
+    Fields as in the descriptor. The bytes are the same in every deployment, so that large ones are uploaded once; Flink
+    does so with the serialized `JobInformation` of its `TaskDeploymentDescriptor`.
+    """
+
+    job_id: JobID
+    job_name: str
+    kind: JobKind
+    artifacts: tuple[Artifact, ...]
+    argv: tuple[str, ...]
+    parameters: dict[str, Any]
+    spark_driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInformation:
+    """The part of a descriptor that is one attempt's own; fields as in the descriptor."""
+
+    attempt_id: ExecutionAttemptID
+    attempt_number: int
+    allocation_id: AllocationID
+    task_key: JobVertexID
+    task_name: str
+    vertices: tuple[VertexDescriptor, ...]
+    jobmaster_address: str
+    memory_bytes: int
+    restore: JobManagerTaskRestore | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeployment:
+    """A descriptor as it travels.
+
+    Args:
+        job: the encoded `JobInformation`, as a blob when it is large.
+        attempt: the encoded `AttemptInformation`, as a blob when it is large.
+    """
+
+    job: Inline | Offloaded
+    attempt: Inline | Offloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +208,14 @@ class ExecutionReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotOffer:
+    """A TaskExecutor's offer of one slot: the allocation it was made for, and which slot it is."""
+
+    allocation_id: AllocationID
+    slot_id: SlotID
+
+
+@dataclass(frozen=True, slots=True)
 class JobReport:
     """All that a TaskExecutor holds of one job (Flink's `ExecutionDeploymentReport`, and the slots).
 
@@ -213,7 +256,7 @@ class TaskProgress:
 
 
 def result_path(results_dir: str, vertex_id: JobVertexID, attempt_number: int) -> str:
-    """Where an attempt materialises a vertex's result: each attempt in a directory of its own."""
+    """Return where an attempt materialises a vertex's result: each attempt in a directory of its own."""
     return f"{results_dir}/{vertex_id}/attempt-{attempt_number}"
 
 
@@ -228,7 +271,7 @@ def describe_task_deployment(
     results: dict[JobVertexID, str],
     jobmaster_address: str,
 ) -> TaskDeploymentDescriptor:
-    """The descriptor of an attempt to run a chain.
+    """Return the descriptor of an attempt to run a chain.
 
     Args:
         graph: the job.
@@ -294,3 +337,51 @@ def _describe_vertices(
             )
         )
     return tuple(described)
+
+
+def pack(descriptor: TaskDeploymentDescriptor) -> tuple[bytes, bytes]:
+    """Encode the two parts of a descriptor: the job's, and the attempt's."""
+    job = JobInformation(
+        descriptor.job_id,
+        descriptor.job_name,
+        descriptor.kind,
+        descriptor.artifacts,
+        descriptor.argv,
+        descriptor.parameters,
+        descriptor.spark_driver,
+    )
+    attempt = AttemptInformation(
+        descriptor.attempt_id,
+        descriptor.attempt_number,
+        descriptor.allocation_id,
+        descriptor.task_key,
+        descriptor.task_name,
+        descriptor.vertices,
+        descriptor.jobmaster_address,
+        descriptor.memory_bytes,
+        descriptor.restore,
+    )
+    return encode(job), encode(attempt)
+
+
+def unpack(job: bytes, attempt: bytes) -> TaskDeploymentDescriptor:
+    """Return the descriptor that `pack` was given; raises WireError where the bytes are none."""
+    shared, own = decode(job, JobInformation), decode(attempt, AttemptInformation)
+    return TaskDeploymentDescriptor(
+        job_id=shared.job_id,
+        job_name=shared.job_name,
+        kind=shared.kind,
+        attempt_id=own.attempt_id,
+        attempt_number=own.attempt_number,
+        allocation_id=own.allocation_id,
+        task_key=own.task_key,
+        task_name=own.task_name,
+        vertices=own.vertices,
+        artifacts=shared.artifacts,
+        argv=shared.argv,
+        parameters=shared.parameters,
+        jobmaster_address=own.jobmaster_address,
+        memory_bytes=own.memory_bytes,
+        restore=own.restore,
+        spark_driver=shared.spark_driver,
+    )

@@ -1,56 +1,260 @@
 """The JobMaster: carries one job from its graph to its end (Flink's `JobMaster`).
 
-All decisions are the pure `ExecutionGraph`'s and `SlotPool`'s; here their instructions are carried out and the answers
-brought back to them.
+The pure `ExecutionGraph`, `SlotPool` and `CheckpointCoordinator` decide. The endpoint tells them what happens, and
+carries out their instructions by its parts: `TaskManagers` deploys and cancels, `ResourceManagerConnection` asks for
+slots, `JobCheckpoints` takes checkpoints, and `ExecutionJournal` writes down what a successor has to know.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
+import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
-from actors.errors import ActorError, FencingError
+from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
 from actors.process.log_context import set_process_context
-from actors.receptionist import receptionist_of
+from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
+from blob.errors import BlobError
 from blob.gateway import BlobAddress
-from conf.options import HeartbeatOptions
+from conf.configuration import Configuration
+from conf.errors import ConfigurationError
+from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
+from runtime.checkpoint.errors import CheckpointError
+from runtime.checkpoint.messages import (
+    NO_TOTALS,
+    AcknowledgeCheckpoint,
+    CheckpointOutcome,
+    CheckpointTrigger,
+    DeclineCheckpoint,
+    OperationState,
+    OperationStatus,
+    SnapshotType,
+)
+from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.environment.context import ComponentContext
-from runtime.gateways.errors import JobAlreadyTerminatedError
+from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.gateways.errors import (
+    JobAlreadyTerminatedError,
+    JobNotReachableError,
+    SlotNotAllocatedError,
+    UnknownTaskExecutorError,
+)
 from runtime.gateways.job_master import JobMasterGateway
 from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.errors import HaError
-from runtime.ha.model import RESOURCE_MANAGER, LeaderTerm
+from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError
+from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, TriggerID
+from runtime.jobgraph.codec import decode, decode_job_graph, encode
+from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.checkpointing_job import CheckpointingJob
-from runtime.jobmaster.descriptor import JobReport, TaskExecutionState, TaskProgress
-from runtime.jobmaster.execution_state import ErrorInfo, JobStatus
-from runtime.jobmaster.job_execution import current_instant
+from runtime.jobmaster.checkpointing import JobCheckpoints
+from runtime.jobmaster.deployment import TaskManagers
+from runtime.jobmaster.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
+from runtime.jobmaster.execution import FORMAT_VERSION as SNAPSHOT_VERSION
+from runtime.jobmaster.execution import ExecutionGraphSnapshot
+from runtime.jobmaster.execution_graph import (
+    ACTIVE,
+    CancelSlotRequest,
+    CancelTask,
+    DeployTask,
+    ExecutionGraph,
+    Instruction,
+    JobReachedTerminal,
+    ReleasePartitions,
+    ReleaseSlot,
+    RequestSlot,
+    ScheduleRestart,
+)
+from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, Instant, JobStatus
+from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.metrics import job_metrics
-from runtime.jobmaster.slot_pool import SlotOffer
+from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
+from runtime.jobmaster.restart_strategy import create_restart_strategy, default_restart_strategy
+from runtime.jobmaster.slot_pool import (
+    AskForSlot,
+    ReturnSlot,
+    SlotLost,
+    SlotPool,
+    SlotPoolInstruction,
+    SlotReady,
+    SlotRequestFailed,
+    WithdrawSlotRequest,
+)
+from runtime.leaders import LeaderFollower
+from runtime.leadership import LeaderEndpoint
 from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
 from runtime.metrics.process import add_process_metrics
 from runtime.metrics.query_service import serve_metrics
 from runtime.metrics.registry import MetricRegistry
 
 CHECK_INTERVAL_S = 0.5
+"""Seconds between two looks at the checkpoints, while a checkpoint is due, under way or asked for."""
+
+RETRY_S = 0.5
+LOST_LOGS_TIMEOUT_S = 5.0
+POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
 
 JobHeartbeatAnswer = tuple[frozenset[ExecutionAttemptID], JobHeartbeat]
 """A TaskExecutor's answer to a heartbeat, and the attempts that it was known to hold when it was asked."""
 
 
-class JobMaster(CheckpointingJob, JobMasterGateway):
-    """One job. Its arguments are those of `JobExecution`."""
+class JobMaster(LeaderEndpoint, JobMasterGateway):
+    """One job: from the store to its graph, from the graph's instructions to the world, and to its end.
+
+    Args:
+        service: the RPC service of the process.
+        name: the actor's name.
+        job_id: the job.
+        ha: high-availability services; closed with the endpoint.
+        receptionist: the system's directory.
+        configuration: the cluster's.
+        jobs_dir: directory of the jobs' materialised results.
+        blob: where the BlobServer listens.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        name: str,
+        job_id: JobID,
+        ha: HighAvailabilityServices,
+        receptionist: ReceptionistGateway,
+        configuration: Configuration,
+        jobs_dir: Path,
+        blob: BlobAddress,
+    ) -> None:
+        super().__init__(service, name, ha.leader_election(job_master(job_id)), receptionist)
+        self._job_id = job_id
+        self._ha = ha
+        self._configuration = configuration
+        self._results_dir = jobs_dir / job_id / "results"
+        self._job: JobGraph | None = None
+        self._graph: ExecutionGraph | None = None
+        self._pool = self._new_pool()
+        self._work: deque[Instruction | SlotPoolInstruction] = deque()
+        self._working = False
+        self._dispatcher = LeaderFollower(self, ha.leader_retrieval(DISPATCHER), DispatcherGateway)
+        silence_s = configuration.get(HeartbeatOptions.TIMEOUT)
+        self._resource_manager = ResourceManagerConnection(
+            self,
+            job_id,
+            ha,
+            silence_s,
+            on_connected=lambda: self._do(self._pool.connect_resource_manager()),
+            on_lost=lambda: self._pool.disconnect_resource_manager(),
+            on_waiting=self._slot_request_waits,
+        )
+        self._task_managers = TaskManagers(self, job_id, configuration, blob)
+        self._heartbeats: HeartbeatManager | None = None
+        self._journal: ExecutionJournal | None = None
+        self._checkpoints: JobCheckpoints | None = None
+        self._cannot_begin = ""
+        self._resumes = False
+        self._known_addresses: dict[ResourceID, str] = {}
+        self._wakes_at = math.inf
 
     # --------------------------------------------------------------- leadership
+
+    async def lead(self, term: LeaderTerm) -> None:
+        """Read the job from the store and build its execution graph."""
+        await self._dispatcher.start()  # who leads there is found out meanwhile
+        await self._resource_manager.start()
+        store = self._ha.execution_store()
+        is_new, encoded = await asyncio.gather(
+            self._ha.running_jobs_registry().set_running(self._job_id, term),
+            self._ha.job_graph_store().get(self._job_id),
+            return_exceptions=True,
+        )
+        if isinstance(is_new, JobAlreadyDoneError):  # whatever came of reading its graph, which may be gone
+            self.log.warning("job %s is over already: it is not run again", self._job_id)
+            return
+        if isinstance(is_new, BaseException):
+            raise is_new
+        if isinstance(encoded, BaseException):
+            raise encoded
+        saved = None
+        if not is_new:
+            _, saved = await asyncio.gather(store.sweep(term), self._saved_execution())
+        self._job = job = decode_job_graph(encoded)
+        configuration = self._configuration_of(job)
+        strategy = job.restart_strategy or default_restart_strategy(configuration)
+        self._pool = self._new_pool()
+        self._resumes = saved is not None
+        self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
+        self._graph = graph = ExecutionGraph(
+            job,
+            create_restart_strategy(strategy),
+            current_instant(),
+            results_dir=str(self._results_dir),
+            jobmaster_address=str(self.address),
+            # The same code on the same data fails again: it is only run again when somebody has asked for that.
+            restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
+        )
+        self._checkpoints = JobCheckpoints(
+            self,
+            job,
+            term,
+            self._ha,
+            configuration,
+            self._task_managers,
+            current_instant,
+            self._checkpoints_fail,
+            self._cancel_with_savepoint,
+            self._written,
+        )
+        rollback, totals = (None, NO_TOTALS) if saved is None else (saved.rollback, saved.checkpoints)
+        self._cannot_begin = await self._checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
+        self._known_addresses.clear()
+        if saved is not None:
+            now = current_instant()
+            for request_id, slot in graph.restore(saved, now):
+                self._pool.adopt_slot(request_id, slot, now.monotonic_s)
+                self._known_addresses[slot.slot_id.resource_id] = slot.address
+
+    def _new_pool(self) -> SlotPool:
+        wait_s = self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT)
+        return SlotPool(wait_s + POOL_GRACE_S, self._configuration.get(JobOptions.SLOT_IDLE_TIMEOUT))
+
+    def _configuration_of(self, job: JobGraph) -> Configuration:
+        """Return the cluster's configuration, with what the job sets for itself."""
+        self._cannot_begin = ""
+        try:
+            return self._configuration.overlaid(job.configuration, "the job")
+        except ConfigurationError as error:  # each of them is right in itself, and they do not go together
+            self._cannot_begin = str(error)
+            return self._configuration
+
+    async def _saved_execution(self) -> ExecutionGraphSnapshot | None:
+        """Return what the predecessor had written down; None where there was none, or it cannot be read."""
+        try:
+            data = await self._ha.execution_store().find(self._job_id)
+            saved = None if data is None else decode(data, ExecutionGraphSnapshot)
+            if saved is not None and saved.format_version != SNAPSHOT_VERSION:
+                raise WireError(f"it has format {saved.format_version}, this version reads {SNAPSHOT_VERSION}")
+        except (StateCorruptedError, WireError) as error:
+            self.log.error("job %s begins anew, its state cannot be read: %s", self._job_id, error)
+            return None
+        return saved
+
+    def _encoded_execution(self) -> bytes:
+        saved = self._require_graph().snapshot(current_instant())
+        checkpoints = self._checkpoints
+        if checkpoints is not None:
+            saved = replace(saved, rollback=checkpoints.rollback, checkpoints=checkpoints.totals)
+        return encode(saved)
 
     async def serve(self) -> None:
         """Begin to run the job, or go on with it."""
@@ -76,7 +280,7 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
             self._checkpoints_fail(self._cannot_begin)
-        self._check(term)
+        self._advance_checkpoints()
 
     def _heartbeat_of(
         self, resource_id: ResourceID, gateway: TaskExecutorGateway
@@ -103,6 +307,7 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
         if self._heartbeats is not None:
             self._heartbeats.stop()
             self._heartbeats = None
+        self._wakes_at = math.inf
         self._task_managers.clear()
         await self._resource_manager.stop()
         await self._dispatcher.stop()
@@ -112,11 +317,178 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
         await self._task_managers.close()
         await self._ha.close()
 
-    def _check(self, term: LeaderTerm) -> None:
-        if self._term == term and self._graph is not None and self.may_act(term):
+    def _arm(self) -> None:
+        """Set the timer for the next moment at which the passing of time changes something; none where none does."""
+        term = self._term
+        if term is None or self._graph is None:
+            return
+        now, deadline = time.monotonic(), self._pool.next_deadline()
+        wakes_at = math.inf if deadline is None else deadline
+        if self._checkpoints is not None and self._checkpoints.need_clock:
+            wakes_at = min(wakes_at, now + CHECK_INTERVAL_S)
+        if wakes_at < self._wakes_at:  # a timer that is set for later than this finds itself replaced
+            self._wakes_at = wakes_at
+            self.schedule_run_async(max(wakes_at - now, 0.0), lambda: self._wake(term, wakes_at))
+
+    def _wake(self, term: LeaderTerm, wakes_at: float) -> None:
+        if self._term != term or self._wakes_at != wakes_at:
+            return
+        self._wakes_at = math.inf
+        if self._graph is not None and self.may_act(term):
             self._do(self._pool.expired(time.monotonic()))
             self._advance_checkpoints()
-            self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
+
+    # ------------------------------------------------------------- instructions
+
+    def _do(self, instructions: Sequence[Instruction | SlotPoolInstruction]) -> None:
+        """Carry out instructions, and those that follow from them, in order and without recursion."""
+        self._work.extend(instructions)
+        if self._working:
+            return
+        self._working = True
+        try:
+            while self._work:
+                self._work.extend(self._carry_out(self._work.popleft()))
+        finally:
+            self._working = False
+        self._arm()
+
+    def _carry_out(
+        self, instruction: Instruction | SlotPoolInstruction
+    ) -> list[Instruction] | list[SlotPoolInstruction]:
+        graph, now = self._require_graph(), current_instant()
+        match instruction:
+            case RequestSlot():
+                return self._pool.request_slot(
+                    instruction.request_id, instruction.task_name, now.monotonic_s, instruction.preferred_locations
+                )
+            case CancelSlotRequest():
+                return self._pool.cancel_request(instruction.request_id, now.monotonic_s)
+            case ReleaseSlot():
+                return self._pool.release_slot(instruction.request_id, now.monotonic_s)
+            case DeployTask():
+                self.spawn(self._deploy(instruction), f"deploying {instruction.descriptor.task_name}")
+            case CancelTask():
+                self._task_managers.cancel(instruction.attempt_id, instruction.resource_id)
+            case ScheduleRestart():
+                self.log.warning(
+                    "job %s: %s restarts in %g s", self._job_id, ", ".join(instruction.task_names), instruction.delay_s
+                )
+                restart_id = instruction.restart_id
+                self.schedule_run_async(
+                    instruction.delay_s, lambda: self._do(graph.restart_due(restart_id, current_instant()))
+                )
+            case ReleasePartitions():
+                self.spawn(self._release(instruction), "releasing materialised results")
+            case JobReachedTerminal():
+                self.spawn(self._finish(instruction), "reporting the end of the job")
+            case AskForSlot():
+                if self._job is not None:
+                    self._resource_manager.ask_for_slot(instruction, self._job)
+            case WithdrawSlotRequest():
+                self._resource_manager.withdraw(instruction.allocation_id)
+            case SlotReady():
+                return graph.slot_assigned(instruction.request_id, instruction.slot, now)
+            case SlotRequestFailed():
+                return graph.slot_unavailable(instruction.request_id, instruction.reason, now)
+            case SlotLost():
+                return graph.slot_lost(instruction.allocation_id, instruction.reason, now)
+            case ReturnSlot():
+                self._task_managers.free_slot(instruction.slot)
+        return []
+
+    async def _deploy(self, instruction: DeployTask) -> None:
+        descriptor, journal = instruction.descriptor, self._journal
+        if journal is None or self._checkpoints is None:
+            return
+        descriptor = replace(descriptor, restore=self._checkpoints.restore(descriptor.task_key))
+        try:
+            await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, journal.written)
+        except SlotNotAllocatedError as error:
+            allocation_id = instruction.slot.allocation_id
+            self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
+        except JobNotReachableError as error:
+            self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
+        except FencingError as error:
+            self.log.info("%s is left to a later JobMaster: %s", descriptor.task_name, error)
+        except RecipientUnreachable as error:
+            # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
+            self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
+        except Exception as error:  # whatever kept the task from being deployed is why this attempt failed
+            kind = FailureKind.TASK_EXECUTOR_LOST if isinstance(error, ActorError) else FailureKind.RUNTIME
+            info = ErrorInfo(kind, "TaskDeploymentException", f"{descriptor.task_name} was not deployed: {error}")
+            if self._graph is not None:
+                self._do(self._graph.task_failed(descriptor.attempt_id, info, current_instant()))
+
+    async def _release(self, instruction: ReleasePartitions) -> None:
+        graph, journal = self._graph, self._journal
+        if graph is None or journal is None:
+            return
+        try:
+            await journal.written()  # or a successor might think that somebody still reads them
+        except JobNotReachableError as error:
+            self.log.info("results of job %s are left to the next JobMaster: %s", self._job_id, error)
+            return
+        if self._graph is graph and not graph.status.is_terminal:  # at its end all of them go at once
+            for path in instruction.paths:
+                await self.run_blocking(_remove_tree, Path(path))
+            self.log.info("released %s", ", ".join(instruction.paths))
+
+    async def _finish(self, instruction: JobReachedTerminal) -> None:
+        graph, journal = self._graph, self._journal
+        if graph is None or journal is None or not instruction.status.is_globally_terminal:
+            return
+        try:
+            # Before anything of it is given up: a successor that did not know of the end would look for what is gone.
+            await journal.written()
+        except JobNotReachableError as error:
+            self.log.info("the end of job %s is left to the next JobMaster: %s", self._job_id, error)
+            return
+        if self._checkpoints is not None:
+            failure = "" if instruction.error is None else instruction.error.cause
+            await self._checkpoints.finish(instruction.status, failure)
+        await self._keep_lost_logs(graph)
+        if self._graph is not graph:
+            return  # another JobMaster reports the end, or this one anew
+        journal.complete()  # the Dispatcher removes what was written
+        self.log.info("job %s is %s", self._job_id, instruction.status.value)
+        self._do(self._pool.close())
+        self._task_managers.job_over(f"job {self._job_id} is {instruction.status.value}")
+        self._resource_manager.job_over(instruction.status.value)
+        try:
+            await self.run_blocking(_remove_tree, self._results_dir.parent)
+        except OSError as error:
+            self.log.warning("intermediate results of job %s are left behind, remove them: %s", self._job_id, error)
+        archived = self._archive(graph)
+        while self._graph is graph:
+            try:
+                dispatcher = await self._dispatcher.get()
+                await dispatcher.job_reached_terminal_state(archived)
+            except Exception as error:  # whatever kept it from that: a job of which nobody reports the end never ends
+                self.log.warning("the Dispatcher was not told of the end of job %s: %s", self._job_id, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    def _archive(self, graph: ExecutionGraph) -> ArchivedExecutionGraph:
+        archived = graph.archive()
+        return archived if self._checkpoints is None else replace(archived, checkpoints=self._checkpoints.statistics())
+
+    async def _keep_lost_logs(self, graph: ExecutionGraph) -> None:
+        """Keep the logs of attempts that were lost with their TaskExecutor, where that is back."""
+
+        async def keep(attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
+            try:
+                address = self._task_managers.address_of(resource_id)
+                async with asyncio.timeout(LOST_LOGS_TIMEOUT_S):
+                    gateway = self.gateway(address, TaskExecutorGateway)
+                    graph.logs_kept(attempt_id, tuple(await gateway.keep_task_logs(self._job_id, attempt_id)))
+            except UnknownTaskExecutorError:
+                self.log.info("the logs of attempt %s are left where it ran: %s is not here", attempt_id, resource_id)
+            except (ActorError, BlobError, TimeoutError) as error:
+                self.log.warning("the logs of attempt %s are left at %s: %s", attempt_id, resource_id, error)
+
+        await asyncio.gather(*(keep(*attempt) for attempt in graph.attempts_without_logs()))
 
     # ------------------------------------------------------------ TaskExecutors
 
@@ -171,6 +543,16 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
                 self._graph.deployments_reported(ResourceID(target), heartbeat.executions, asked_for, current_instant())
             )
 
+    def _task_manager_lost(self, resource_id: str, reason: str, cause: ErrorInfo | None = None) -> None:
+        lost = ResourceID(resource_id)
+        if not self._task_managers.remove(lost) or self._graph is None:
+            return
+        self.log.warning("job %s lost TaskExecutor %s: %s", self._job_id, lost, reason)
+        if self._heartbeats is not None:
+            self._heartbeats.unmonitor(lost)
+        self._pool.release_task_executor(lost, time.monotonic())
+        self._do(self._graph.task_executor_lost(lost, reason, current_instant(), cause))
+
     # ------------------------------------------------------------ ResourceManager
 
     @rpc_sync
@@ -180,6 +562,91 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
     @rpc_sync
     def heartbeat_from_resource_manager(self) -> None:
         self._resource_manager.heartbeat()
+
+    def _slot_request_waits(self, allocation_id: AllocationID, reason: str) -> None:
+        """Show what the ResourceManager says that a slot request waits for."""
+        request_id = self._pool.request_of(allocation_id)
+        if self._graph is not None and request_id is not None:
+            self._graph.slot_waiting(request_id, reason)
+
+    # -------------------------------------------------------------- checkpoints
+
+    def _advance_checkpoints(self) -> None:
+        if self._checkpoints is not None and self._graph is not None:
+            self._checkpoints.advance(self._graph.running_tasks())
+        self._arm()
+
+    def _require_checkpoints(self) -> JobCheckpoints:
+        """Return the job's checkpoints, once its tasks are known: until then, earlier requests are not known either."""
+        if self._checkpoints is None or self._require_graph().is_reconciling:
+            raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
+        return self._checkpoints
+
+    @rpc
+    async def acknowledge_checkpoint(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
+        return await self._require_checkpoints().acknowledge(ack)
+
+    @rpc_sync
+    def decline_checkpoint(self, decline: DeclineCheckpoint) -> None:
+        self._require_checkpoints().decline(decline)
+
+    @rpc
+    async def trigger_checkpoint(self, trigger_id: TriggerID) -> OperationStatus:
+        return await self._trigger(CheckpointTrigger(trigger_id, SnapshotType.CHECKPOINT))
+
+    @rpc
+    async def trigger_savepoint(
+        self, trigger_id: TriggerID, target_directory: str, cancel_job: bool = False
+    ) -> OperationStatus:
+        kind = SnapshotType.SAVEPOINT_CANCEL if cancel_job else SnapshotType.SAVEPOINT
+        return await self._trigger(CheckpointTrigger(trigger_id, kind, target_directory))
+
+    @rpc
+    async def stop_with_savepoint(self, trigger_id: TriggerID, target_directory: str, drain: bool) -> OperationStatus:
+        kind = SnapshotType.SAVEPOINT_TERMINATE if drain else SnapshotType.SAVEPOINT_SUSPEND
+        return await self._trigger(CheckpointTrigger(trigger_id, kind, target_directory))
+
+    async def _trigger(self, trigger: CheckpointTrigger) -> OperationStatus:
+        status = await self._require_checkpoints().trigger(trigger)
+        self._advance_checkpoints()
+        return status
+
+    @rpc
+    async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        checkpoints = self._require_checkpoints()
+        if checkpoints.rollback is None or checkpoints.rollback.trigger_id != trigger_id:
+            await checkpoints.roll_back(trigger_id, target, new_query_id)
+            graph = self._require_graph()
+            if graph.status not in ACTIVE:
+                raise CheckpointError(f"job {self._job_id} is {graph.status.value}: it goes back nowhere")
+            self.log.warning("job %s goes back to %s", self._job_id, target)
+            instructions = graph.restart_all(current_instant())
+            self._advance_checkpoints()  # none is begun with what runs now
+            await self._written()
+            self._do(instructions)
+        await self._written()
+        await checkpoints.rollback_written()
+        return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
+
+    @rpc_sync
+    def request_operation_status(self, trigger_id: TriggerID) -> OperationStatus:
+        return self._require_checkpoints().operation(trigger_id)
+
+    @rpc_sync
+    def request_checkpoint_statistics(self) -> CheckpointStatsSnapshot:
+        self._require_graph()
+        return CheckpointStatsSnapshot() if self._checkpoints is None else self._checkpoints.statistics()
+
+    def _checkpoints_fail(self, reason: str) -> None:
+        """Fail the job for what no restart mends: a missing savepoint to begin from, or too many failed checkpoints."""
+        if self._graph is not None:
+            error = ErrorInfo(FailureKind.RUNTIME, "CheckpointException", reason)
+            self._do(self._graph.fail(error, current_instant()))
+
+    def _cancel_with_savepoint(self) -> None:
+        if self._graph is not None:
+            self.log.info("job %s is cancelled: the savepoint before it is complete", self._job_id)
+            self._do(self._graph.cancel(current_instant()))
 
     # -------------------------------------------------------------------- clients
 
@@ -198,12 +665,37 @@ class JobMaster(CheckpointingJob, JobMasterGateway):
         return self._archive(self._require_graph())
 
     def current_metrics(self) -> list[ScopeDump]:
-        """The metrics of the job as it stands; none while this JobMaster does not lead."""
+        """Return the metrics of the job as it stands; none while this JobMaster does not lead."""
         return [] if self._graph is None else job_metrics(self._archive(self._graph), current_instant().epoch_ms)
 
     @rpc_sync
     def request_job_details(self) -> JobDetails:
         return self._require_graph().archive().details()
+
+    # -------------------------------------------------------------------- helpers
+
+    def _require_graph(self) -> ExecutionGraph:
+        if self._graph is None:
+            raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
+        return self._graph
+
+    async def _written(self) -> None:
+        """Return when what was done so far is known to any successor."""
+        if self._journal is not None:
+            await self._journal.written()
+
+
+def _remove_tree(path: Path) -> None:
+    while path.exists():
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue  # some of it was released at the same moment
+
+
+def current_instant() -> Instant:
+    """Read both clocks."""
+    return Instant(time.monotonic(), time.time_ns() // 1_000_000)
 
 
 class _Prepared(NamedTuple):
@@ -212,13 +704,13 @@ class _Prepared(NamedTuple):
 
 
 _prepared: list[_Prepared] = []
-"""What this process has made ready for its JobMaster, if it was started ahead of it."""
+"""The context that this process has made ready for its JobMaster, if it was started ahead of it."""
 
 
 async def prepare(service: RpcService, *, runtime_dir: str, system: str, **_others: object) -> None:
     """Have ready what any JobMaster needs: the configuration, and connections to Redis and to the ResourceManager.
 
-    To be called in a process that is started ahead. Who does not answer now may do so when there is a job.
+    To be called in a process that is started ahead. A component that does not answer now may do so later, for a job.
     """
     context = ComponentContext.read(runtime_dir, system)
     ha = await context.ha_services(service)

@@ -7,21 +7,40 @@ A task is a chain of vertices (`runtime.jobgraph.topology.chains`) and a region 
 as soon as all tasks that it reads from have FINISHED. When it fails and the restart strategy allows, it is restarted
 with those of its consumers that have not finished; finished results are kept. When not, the job is FAILING until
 nothing of it runs.
+
+The file holds, in this order: the instructions, the graph (views, events, decisions), and the parts that it decides
+with: what is restarted together, which restarts are to come, and the graph as plain data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from runtime.ids import AllocationID, ExecutionAttemptID, ResourceID, RestartID, SlotRequestID
-from runtime.jobmaster.archived_execution_graph import (
-    ArchivedExecutionGraph,
-    AttemptInfo,
-    JobDetails,
-    TaskInfo,
-    VertexInfo,
+from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
+from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceID, RestartID, SlotRequestID
+from runtime.job_logs import KeptLog
+from runtime.jobgraph.job_graph import ExchangeMode, JobGraph
+from runtime.jobgraph.topology import chains, topological_order
+from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
+from runtime.jobmaster.descriptor import (
+    ExecutionReport,
+    TaskDeploymentDescriptor,
+    TaskExecutionState,
+    TaskProgress,
+    VertexProgress,
+    describe_task_deployment,
+    result_path,
 )
-from runtime.jobmaster.descriptor import ExecutionReport, TaskExecutionState
+from runtime.jobmaster.execution import (
+    Execution,
+    ExecutionGraphSnapshot,
+    Task,
+    restore_attempt,
+    restore_current_attempt,
+    snapshot_tasks,
+)
 from runtime.jobmaster.execution_state import (
     EXECUTION_TRANSITIONS,
     ErrorInfo,
@@ -29,17 +48,275 @@ from runtime.jobmaster.execution_state import (
     FailureKind,
     Instant,
     JobStatus,
+    check_job_transition,
 )
-from runtime.jobmaster.failover import region_to_restart
-from runtime.jobmaster.instructions import CancelTask, DeployTask, Instruction, JobReachedTerminal, ReleaseSlot
-from runtime.jobmaster.scheduler import ACTIVE, Scheduler
+from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.resourcemanager.locality import TaskManagerLocation
 
-__all__ = ["ArchivedExecutionGraph", "AttemptInfo", "ExecutionGraph", "JobDetails", "TaskInfo", "VertexInfo"]
+FAILURE_HISTORY = 16
+"""Number of failures that are kept (Flink's ``web.exception-history-size``)."""
+
+ACTIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RECONCILING)
+"""The states in which what fails may be restarted."""
+
+# ----------------------------------------------------------------------------------------- instructions: the JobMaster
+# carries them out and reports back by the graph's events.
 
 
-class ExecutionGraph(Scheduler):
-    """A job being run: what may happen to it. Its arguments are those of `ExecutionGraphState`."""
+@dataclass(frozen=True, slots=True)
+class RequestSlot:
+    """Get a slot from the SlotPool, near *preferred_locations* if it can be had at once; answer with `slot_assigned` or
+    `slot_unavailable`."""
+
+    request_id: SlotRequestID
+    task_name: str
+    preferred_locations: tuple[TaskManagerLocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSlotRequest:
+    """Give up the slot, which is no longer needed: `SlotPool.cancel_request`."""
+
+    request_id: SlotRequestID
+
+
+@dataclass(frozen=True, slots=True)
+class DeployTask:
+    """Submit the task to the slot's TaskExecutor; a refusal is answered with `task_failed`."""
+
+    slot: AllocatedSlot
+    descriptor: TaskDeploymentDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Cancel the attempt at its TaskExecutor, after any `DeployTask` of it has been delivered.
+
+    A TaskExecutor that does not know the attempt must be answered with a report of CANCELED.
+    """
+
+    attempt_id: ExecutionAttemptID
+    resource_id: ResourceID
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSlot:
+    """Let go of the slot: the task is over, or no longer wants it: `SlotPool.release_slot`."""
+
+    request_id: SlotRequestID
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRestart:
+    """Call `restart_due` after *delay_s* seconds."""
+
+    restart_id: RestartID
+    delay_s: float
+    task_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePartitions:
+    """Remove materialised results that nobody needs any more, once it is written down who has read them."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobReachedTerminal:
+    """Report the end of the job, once. Nothing of it runs, unless it is SUSPENDED."""
+
+    status: JobStatus
+    error: ErrorInfo | None
+
+
+Instruction = (
+    RequestSlot
+    | CancelSlotRequest
+    | DeployTask
+    | CancelTask
+    | ReleaseSlot
+    | ScheduleRestart
+    | ReleasePartitions
+    | JobReachedTerminal
+)
+
+
+class ExecutionGraph:
+    """A job being run: its tasks and their attempts, its state, what failed, and what is to be done next.
+
+    Args:
+        graph: a valid job graph.
+        restart_strategy: fresh, for this job alone.
+        at: now.
+        results_dir: directory under which blocking results of this job are materialised.
+        jobmaster_address: where tasks report to.
+        restart_user_failures: whether an exception of the job's own code is restarted like a loss of its process.
+        new_attempt_id: source of fresh ids.
+        new_request_id: source of fresh ids.
+        new_restart_id: source of fresh ids.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        restart_strategy: RestartStrategy,
+        at: Instant,
+        *,
+        results_dir: str,
+        jobmaster_address: str,
+        restart_user_failures: bool = True,
+        new_attempt_id: Callable[[], ExecutionAttemptID] = ExecutionAttemptID.random,
+        new_request_id: Callable[[], SlotRequestID] = SlotRequestID.random,
+        new_restart_id: Callable[[], RestartID] = RestartID.random,
+    ) -> None:
+        self._graph = graph
+        self._strategy = restart_strategy
+        self._results_dir = results_dir
+        self._jobmaster_address = jobmaster_address
+        self._restart_user_failures = restart_user_failures
+        self._new_attempt_id = new_attempt_id
+        self._new_request_id = new_request_id
+        self._new_restart_id = new_restart_id
+        self._status = JobStatus.CREATED
+        self._timestamps = {JobStatus.CREATED: at.epoch_ms}
+        self._failure: ErrorInfo | None = None
+        self._failures: deque[ErrorInfo] = deque(maxlen=FAILURE_HISTORY)
+        self._failure_counts: Counter[FailureKind] = Counter()
+        self._num_restarts = 0
+        self._restarts = PendingRestarts()
+        self._tasks: dict[JobVertexID, Task] = {}
+        for chain in chains(graph):
+            self._tasks[chain.key] = Task(chain, Execution(new_attempt_id(), 0, at.epoch_ms))
+        for task in self._tasks.values():
+            task.consumers = tuple(key for key, other in self._tasks.items() if task.chain.key in other.chain.inputs)
+        self._attempts = {task.current.attempt_id: task for task in self._tasks.values()}
+        self._task_of = {vertex: task for task in self._tasks.values() for vertex in task.chain.vertices}
+
+    # ------------------------------------------------------------------ views
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's state."""
+        return self._status
+
+    @property
+    def failure(self) -> ErrorInfo | None:
+        """The error that made the job fail."""
+        return self._failure
+
+    def archive(self) -> ArchivedExecutionGraph:
+        """Return the job as it stands, as plain data."""
+        return ArchivedExecutionGraph(
+            job_id=self._graph.job_id,
+            name=self._graph.name,
+            kind=self._graph.kind,
+            status=self._status,
+            timestamps={status.value: entered for status, entered in self._timestamps.items()},
+            tasks=_describe_tasks(self._tasks, is_over=self._status.is_terminal),
+            vertices=_describe_vertices(self._graph, self._tasks),
+            failure=self._failure,
+            failure_history=tuple(self._failures),
+            failure_counts=self._counts(),
+            restarts=self._num_restarts,
+            restart_strategy=self._strategy.description,
+        )
+
+    def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:
+        """Return what a successor has to know, as plain data."""
+        return ExecutionGraphSnapshot(
+            job_id=self._graph.job_id,
+            status=self._status,
+            timestamps={status.value: entered for status, entered in self._timestamps.items()},
+            failure=self._failure,
+            failures=tuple(self._failures),
+            restarts=self._num_restarts,
+            strategy=self._strategy.state(at.monotonic_s),
+            taken_ms=at.epoch_ms,
+            tasks=snapshot_tasks(self._tasks.values()),
+            failure_counts=self._counts(),
+        )
+
+    def running_tasks(self) -> RunningTasks:
+        """Return the tasks as far as checkpoints are concerned."""
+        active = [task for task in self._tasks.values() if task.is_active]
+        running = [task for task in active if task.current.state is ExecutionState.RUNNING]
+        is_whole = self._status is JobStatus.RUNNING and not any(task.restarting for task in self._tasks.values())
+        return RunningTasks(
+            tuple(
+                CheckpointTask(
+                    task.current.attempt_id, task.chain.key, task.chain.name, task.current.slot.slot_id.resource_id
+                )
+                for task in running
+                if task.current.slot is not None
+            ),
+            are_ready=is_whole and bool(running) and len(running) == len(active),
+            are_stateful=any(task.current.queries for task in running),
+        )
+
+    @property
+    def is_reconciling(self) -> bool:
+        """Whether the fate of some attempt is not known."""
+        return any(task.current.state is ExecutionState.RECONCILING for task in self._tasks.values())
+
+    def restore(self, saved: ExecutionGraphSnapshot, at: Instant) -> list[tuple[SlotRequestID, AllocatedSlot]]:
+        """Take over from a former JobMaster; to be called once, instead of `start`, and followed by `resume`.
+
+        Returns:
+            the slots that are in use as far as is known: for `SlotPool.adopt_slot`.
+        """
+        ended_or_ending = saved.status.is_globally_terminal or saved.status in (JobStatus.FAILING, JobStatus.CANCELLING)
+        self._status = saved.status if ended_or_ending else JobStatus.RECONCILING
+        self._timestamps = {JobStatus(status): entered for status, entered in saved.timestamps.items()}
+        self._timestamps[self._status] = self._timestamps.get(self._status, at.epoch_ms)
+        self._failure = saved.failure
+        self._failures.extend(saved.failures)
+        self._failure_counts = Counter({FailureKind(kind): count for kind, count in saved.failure_counts.items()})
+        self._num_restarts = saved.restarts
+        age_s = max(at.epoch_ms - saved.taken_ms, 0) / 1000
+        ages = tuple(age + age_s for age in saved.strategy.ages_s)
+        self._strategy.restore(replace(saved.strategy, ages_s=ages), at.monotonic_s)
+        slots = []
+        for item in saved.tasks:
+            task = self._tasks[item.key]
+            del self._attempts[task.current.attempt_id]
+            *former, last = item.attempts
+            task.attempts.clear()
+            task.attempts.extend([restore_attempt(attempt) for attempt in former])
+            task.attempts.append(restore_current_attempt(last, at.epoch_ms))
+            task.restarting = item.restarting
+            task.retried = item.retried
+            execution = task.current
+            self._attempts[execution.attempt_id] = task
+            if execution.state.is_deployed and execution.slot is not None:
+                execution.request_id = self._new_request_id()
+                slots.append((execution.request_id, execution.slot))
+        return slots
+
+    def progress_reported(self, progress: TaskProgress) -> None:
+        """Take Spark's counts of an attempt, as its TaskExecutor reports them."""
+        task = self._current_task(progress.attempt_id)
+        if task is not None:
+            own = set(task.chain.vertices)
+            task.current.queries = progress.queries
+            task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})
+
+    def attempts_without_logs(self) -> list[tuple[ExecutionAttemptID, ResourceID]]:
+        """Return the ended attempts whose logs lie at most where they ran, each with its TaskExecutor."""
+        return [
+            (execution.attempt_id, execution.slot.slot_id.resource_id)
+            for task in self._tasks.values()
+            for execution in task.attempts
+            if execution.state.is_terminal and not execution.logs and execution.slot is not None
+        ]
+
+    def logs_kept(self, attempt_id: ExecutionAttemptID, logs: tuple[KeptLog, ...]) -> None:
+        """Take the logs of one of `attempts_without_logs`, which have been put after all."""
+        for task in self._tasks.values():
+            for execution in task.attempts:
+                if execution.attempt_id == attempt_id:
+                    execution.logs = logs
 
     # ------------------------------------------------------- events: the job's life
 
@@ -79,24 +356,24 @@ class ExecutionGraph(Scheduler):
         if self._status not in ACTIVE:
             return []
         unfinished = {key for key, task in self._tasks.items() if not task.is_finished}
-        return self._restart(region_to_restart(self._tasks, unfinished), at) + self._settle(at)
+        return self._restart(_region_to_restart(self._tasks, unfinished), at) + self._settle(at)
 
     def suspend(self, at: Instant) -> list[Instruction]:
-        """This JobMaster no longer leads the job: its tasks run on, another JobMaster takes them over."""
+        """Leave the job to another JobMaster, which takes its running tasks over."""
         if self._status.is_terminal:
             return []
         self._transition(JobStatus.SUSPENDED, at)
         return [JobReachedTerminal(JobStatus.SUSPENDED, None)]
 
     def restart_due(self, restart_id: RestartID, at: Instant) -> list[Instruction]:
-        """The delay of a `ScheduleRestart` is over."""
+        """End the delay of a `ScheduleRestart`."""
         self._restarts.mark_due(restart_id)
         return self._settle(at)
 
     # --------------------------------------------------------------- events: slots
 
     def slot_assigned(self, request_id: SlotRequestID, slot: AllocatedSlot, at: Instant) -> list[Instruction]:
-        """The SlotPool has a slot for the request; if nobody waits for it any more, it is released at once."""
+        """Deploy the task that waits for this slot; release the slot at once if no task waits for it any more."""
         task = self._waiting_task(request_id)
         if task is None:
             return [ReleaseSlot(request_id)]
@@ -107,7 +384,7 @@ class ExecutionGraph(Scheduler):
         return [DeployTask(slot, self._descriptor(task, slot))]
 
     def slot_unavailable(self, request_id: SlotRequestID, reason: str, at: Instant) -> list[Instruction]:
-        """The request ended without a slot: the job fails, for it has waited for as long as it may."""
+        """End a request without a slot: the job fails, for it has waited for as long as it may."""
         task = self._waiting_task(request_id)
         if task is None:
             return []
@@ -116,22 +393,22 @@ class ExecutionGraph(Scheduler):
         return self._fail_tasks([task], error, at)
 
     def slot_waiting(self, request_id: SlotRequestID, reason: str) -> None:
-        """What the request waits for, in words, to be shown."""
+        """Keep what the request waits for, in words, to be shown."""
         task = self._waiting_task(request_id)
         if task is not None:
             task.current.waiting_for = reason
 
     def slot_lost(self, allocation_id: AllocationID, reason: str, at: Instant) -> list[Instruction]:
-        """A slot in use is gone, and what ran in it."""
+        """Fail what ran in a slot that is gone."""
         error = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "SlotLostException", reason)
         return self._lose(lambda slot: slot.allocation_id == allocation_id, error, at)
 
     def task_executor_lost(
         self, resource_id: ResourceID, reason: str, at: Instant, cause: ErrorInfo | None = None
     ) -> list[Instruction]:
-        """A TaskExecutor is gone, and what ran there; tell `SlotPool.release_task_executor` first.
+        """Fail what ran at a TaskExecutor that is gone; tell `SlotPool.release_task_executor` first.
 
-        *cause* is what it named itself as it went: it takes its tasks along when its Spark driver is lost.
+        *cause* is the cause that it gave itself: it takes its tasks along when its Spark driver is lost.
         """
         error = cause or ErrorInfo(
             FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", f"TaskExecutor {resource_id} is lost: {reason}"
@@ -141,7 +418,7 @@ class ExecutionGraph(Scheduler):
     # --------------------------------------------------------------- events: tasks
 
     def task_state_reported(self, report: TaskExecutionState, at: Instant) -> list[Instruction]:
-        """A TaskExecutor reports the state of an attempt."""
+        """Take the state of an attempt, as its TaskExecutor reports it."""
         task = self._current_task(report.attempt_id)
         if task is None:
             return []
@@ -169,7 +446,7 @@ class ExecutionGraph(Scheduler):
         return []
 
     def task_failed(self, attempt_id: ExecutionAttemptID, error: ErrorInfo, at: Instant) -> list[Instruction]:
-        """An attempt failed otherwise than by its TaskExecutor's report, e.g. it could not be deployed."""
+        """Fail an attempt without a report of its TaskExecutor, e.g. because it could not be deployed."""
         return self.task_state_reported(TaskExecutionState(attempt_id, ExecutionState.FAILED, error), at)
 
     def attempts_seen_at(self, resource_id: ResourceID) -> frozenset[ExecutionAttemptID]:
@@ -187,7 +464,7 @@ class ExecutionGraph(Scheduler):
         asked_for: frozenset[ExecutionAttemptID],
         at: Instant,
     ) -> list[Instruction]:
-        """A TaskExecutor says which attempts it holds, those included whose end it has not been able to report.
+        """Compare with the attempts that a TaskExecutor holds; those whose end it could not report yet are among them.
 
         What should run there but is not held has failed; what is held but should not be is cancelled (Flink's
         `ExecutionDeploymentReconciler`). Attempts whose deployment may be under way are left alone.
@@ -217,7 +494,7 @@ class ExecutionGraph(Scheduler):
     def executions_reported(
         self, resource_id: ResourceID, reports: Iterable[ExecutionReport], at: Instant
     ) -> list[Instruction]:
-        """A TaskExecutor has registered and says what it holds: what it runs is adopted, what is not ours cancelled.
+        """Compare with what a TaskExecutor that registers holds: adopt what is this job's, cancel the rest.
 
         What a former JobMaster had decided to deploy there and the TaskExecutor does not know has never begun: it is
         deployed anew, and that is no failure. (A TaskExecutor whose process was replaced is lost before it reports.)
@@ -238,7 +515,7 @@ class ExecutionGraph(Scheduler):
     def _without_the_awaited(
         self, resource_id: ResourceID, held: Container[ExecutionAttemptID], at: Instant
     ) -> list[Instruction]:
-        """What was to be deployed there by a former JobMaster and is not held."""
+        """Begin anew with what a former JobMaster was to deploy there and the TaskExecutor does not hold."""
         awaited = [
             task
             for task in self._tasks.values()
@@ -250,3 +527,337 @@ class ExecutionGraph(Scheduler):
             if self._status in ACTIVE and not task.restarting:
                 self._new_attempt(task, at)
         return instructions + (self._settle(at) if awaited else [])
+
+    # ------------------------------------------------------------------ scheduling
+
+    def _schedule(self, at: Instant) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for task in self._tasks.values():
+            execution = task.current
+            ready = all(self._tasks[key].is_finished for key in task.chain.inputs)
+            if ready and execution.state is ExecutionState.CREATED:
+                execution.request_id = self._new_request_id()
+                execution.transition(ExecutionState.SCHEDULED, at.epoch_ms)
+                instructions.append(RequestSlot(execution.request_id, task.chain.name, self._locations_of_inputs(task)))
+        return instructions
+
+    def _locations_of_inputs(self, task: Task) -> tuple[TaskManagerLocation, ...]:
+        """Return where the results were made that the task reads, each place once."""
+        producers = (self._tasks[key].current.slot for key in task.chain.inputs)
+        return tuple(dict.fromkeys(slot.location for slot in producers if slot is not None))
+
+    def _descriptor(self, task: Task, slot: AllocatedSlot) -> TaskDeploymentDescriptor:
+        results = {
+            vertex: result_path(self._results_dir, vertex, self._tasks[key].current.number)
+            for key in task.chain.inputs
+            for vertex in self._tasks[key].chain.vertices
+        }
+        return describe_task_deployment(
+            self._graph,
+            task.chain,
+            attempt_id=task.current.attempt_id,
+            attempt_number=task.current.number,
+            allocation_id=slot.allocation_id,
+            results_dir=self._results_dir,
+            results=results,
+            jobmaster_address=self._jobmaster_address,
+        )
+
+    # --------------------------------------------------------------------- failing
+
+    def _lose(self, is_lost: Callable[[AllocatedSlot], bool], error: ErrorInfo, at: Instant) -> list[Instruction]:
+        if self._status.is_terminal:
+            return []
+        lost = [
+            task
+            for task in self._tasks.values()
+            if task.current.state.is_deployed and task.current.slot is not None and is_lost(task.current.slot)
+        ]
+        return self._fail_tasks(lost, error, at) if lost else []
+
+    def _fail_tasks(self, tasks: Sequence[Task], error: ErrorInfo, at: Instant) -> list[Instruction]:
+        """End the attempts of *tasks* for one and the same cause, and restart them or fail the job."""
+        instructions: list[Instruction] = []
+        failed: list[Task] = []
+        for task in tasks:
+            if task.current.state is ExecutionState.CANCELING:
+                instructions += self._end(task, ExecutionState.CANCELED, at)
+                continue
+            task.current.error = replace(error, task=task.chain.name, timestamp_ms=error.timestamp_ms or at.epoch_ms)
+            instructions += self._end(task, ExecutionState.FAILED, at)
+            failed.append(task)
+        if failed and failed[0].current.error is not None:
+            cause = failed[0].current.error
+            self._record_failure(cause)
+            if self._status in ACTIVE:
+                if _use_retry(failed, cause) or self._strategy_allows_restart(cause, at):
+                    instructions += self._schedule_restart(failed, cause, at)
+                else:
+                    instructions += self._begin_to_fail(cause, at)
+        return instructions + self._settle(at)
+
+    def _strategy_allows_restart(self, cause: ErrorInfo, at: Instant) -> bool:
+        self._strategy.notify_failure(at.monotonic_s)
+        wanted = self._restart_user_failures or cause.kind is not FailureKind.USER_CODE
+        return cause.kind.is_recoverable and wanted and self._strategy.can_restart(at.monotonic_s)
+
+    def _begin_to_fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:
+        self._transition(JobStatus.FAILING, at)
+        self._failure = error
+        return self._cancel_tasks(at)
+
+    def _schedule_restart(self, failed: Sequence[Task], cause: ErrorInfo, at: Instant) -> list[Instruction]:
+        keys = {task.chain.key for task in failed}
+        if cause.lost_result in self._task_of:
+            keys.add(self._task_of[cause.lost_result].chain.key)
+        return self._restart(_region_to_restart(self._tasks, keys), at)
+
+    def _restart(self, region: set[JobVertexID], at: Instant) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for key in region:
+            task = self._tasks[key]
+            task.restarting = True
+            if task.current.state is not ExecutionState.CREATED:
+                instructions += self._cancel_task(task, at)
+        instructions += self._add_restart(region)
+        self._transition(self._active_status(), at)
+        return instructions
+
+    def _add_restart(self, region: set[JobVertexID]) -> list[Instruction]:
+        restart_id = self._new_restart_id()
+        self._restarts.add(restart_id, region)
+        names = tuple(task.chain.name for key, task in self._tasks.items() if key in region)
+        return [ScheduleRestart(restart_id, self._strategy.delay, names)]
+
+    def _restart_what_is_due(self, at: Instant) -> None:
+        for region in self._restarts.take_ready(lambda key: not self._tasks[key].is_active):
+            self._num_restarts += 1
+            for key in region:
+                task = self._tasks[key]
+                task.restarting = False
+                if task.current.state is not ExecutionState.CREATED:
+                    self._new_attempt(task, at)
+        self._transition(self._active_status(), at)
+
+    # --------------------------------------------------------------------- ending
+
+    def _settle(self, at: Instant) -> list[Instruction]:
+        """Go on, restart, or end the job, after any task's end."""
+        match self._status:
+            case JobStatus.RUNNING | JobStatus.RESTARTING | JobStatus.RECONCILING:
+                self._restart_what_is_due(at)
+                if all(task.is_finished for task in self._tasks.values()):
+                    return self._terminate(JobStatus.FINISHED, at)
+                return self._schedule(at)
+            case JobStatus.FAILING if not any(task.is_active for task in self._tasks.values()):
+                return self._terminate(JobStatus.FAILED, at)
+            case JobStatus.CANCELLING if not any(task.is_active for task in self._tasks.values()):
+                return self._terminate(JobStatus.CANCELED, at)
+        return []
+
+    def _terminate(self, status: JobStatus, at: Instant) -> list[Instruction]:
+        self._transition(status, at)
+        return [JobReachedTerminal(status, self._failure)]
+
+    def _cancel_tasks(self, at: Instant) -> list[Instruction]:
+        self._restarts.clear()
+        instructions: list[Instruction] = []
+        for task in self._tasks.values():
+            task.restarting = False
+            instructions += self._cancel_task(task, at)
+        return instructions
+
+    def _cancel_task(self, task: Task, at: Instant) -> list[Instruction]:
+        execution = task.current
+        if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
+            return self._end(task, ExecutionState.CANCELED, at)
+        if execution.state is ExecutionState.CANCELING or not execution.state.is_deployed or execution.slot is None:
+            return []
+        execution.transition(ExecutionState.CANCELING, at.epoch_ms)
+        return [CancelTask(execution.attempt_id, execution.slot.slot_id.resource_id)]
+
+    def _end(self, task: Task, state: ExecutionState, at: Instant) -> list[Instruction]:
+        """Bring the present attempt to its end, and let go of its slot or its request for one."""
+        execution = task.current
+        execution.transition(state, at.epoch_ms)
+        instructions = self._release(task.chain.inputs) if task.is_finished else []
+        if execution.request_id is None:
+            return instructions
+        release = CancelSlotRequest if execution.slot is None else ReleaseSlot
+        return [*instructions, release(execution.request_id)]
+
+    def _release(self, keys: Iterable[JobVertexID]) -> list[Instruction]:
+        """Let go of what nobody needs any more of these tasks' results."""
+        released = [self._tasks[key] for key in keys if _is_released(self._tasks, key)]
+        paths = [
+            result_path(self._results_dir, edge.source, task.current.number)
+            for task in released
+            for edge in self._graph.edges
+            if edge.exchange is ExchangeMode.BLOCKING and edge.source in task.chain.vertices
+        ]
+        return [ReleasePartitions(tuple(dict.fromkeys(paths)))] if paths else []
+
+    # -------------------------------------------------------------------- helpers
+
+    def _active_status(self) -> JobStatus:
+        if self.is_reconciling:
+            return JobStatus.RECONCILING
+        return JobStatus.RESTARTING if self._restarts else JobStatus.RUNNING
+
+    def _new_attempt(self, task: Task, at: Instant) -> None:
+        del self._attempts[task.current.attempt_id]
+        task.attempts.append(Execution(self._new_attempt_id(), task.current.number + 1, at.epoch_ms))
+        self._attempts[task.current.attempt_id] = task
+
+    def _transition(self, status: JobStatus, at: Instant) -> None:
+        if status is not self._status:
+            check_job_transition(self._status, status)
+            self._status = status
+            self._timestamps[status] = at.epoch_ms
+
+    def _record_failure(self, error: ErrorInfo) -> None:
+        """Count a failure by its kind and keep it; what fails for one cause is one failure."""
+        self._failure_counts[error.kind] += 1
+        self._failures.append(error)
+
+    def _counts(self) -> dict[str, int]:
+        return {kind.value: self._failure_counts[kind] for kind in FailureKind if self._failure_counts[kind]}
+
+    def _current_task(self, attempt_id: ExecutionAttemptID) -> Task | None:
+        """Return the task of which this is the present attempt, if neither it nor the job is over."""
+        task = None if self._status.is_terminal else self._attempts.get(attempt_id)
+        return None if task is None or task.current.state.is_terminal else task
+
+    def _waiting_task(self, request_id: SlotRequestID) -> Task | None:
+        if self._status.is_terminal:
+            return None
+        for task in self._tasks.values():
+            if task.current.request_id == request_id and task.current.state is ExecutionState.SCHEDULED:
+                return task
+        return None
+
+
+def _region_to_restart(tasks: Mapping[JobVertexID, Task], failed: Iterable[JobVertexID]) -> set[JobVertexID]:
+    """Return the failed tasks and, transitively, their unfinished consumers and the producers of what is released."""
+    region: set[JobVertexID] = set()
+    todo = list(failed)
+    while todo:
+        key = todo.pop()
+        if key not in region:
+            region.add(key)
+            todo += [consumer for consumer in tasks[key].consumers if not tasks[consumer].is_finished]
+            todo += [producer for producer in tasks[key].chain.inputs if _is_released(tasks, producer)]
+    return region
+
+
+def _is_released(tasks: Mapping[JobVertexID, Task], key: JobVertexID) -> bool:
+    """Return whether a task's results are needed no more: it and all that read them have FINISHED.
+
+    (Flink's `RegionPartitionGroupReleaseStrategy`.) It follows from the tasks' states alone, so that a JobMaster's
+    successor knows it too: before such a consumer runs again, its producer does.
+    """
+    consumers = tasks[key].consumers
+    return tasks[key].is_finished and bool(consumers) and all(tasks[item].is_finished for item in consumers)
+
+
+def _use_retry(failed: Sequence[Task], cause: ErrorInfo) -> bool:
+    """Use up one of the vertices' own retries, if they cover a failure; returns whether they do."""
+    own = cause.kind in (FailureKind.USER_CODE, FailureKind.TASK_PROCESS_LOST)
+    if not own or any(task.retried >= task.chain.retries for task in failed):
+        return False
+    for task in failed:
+        task.retried += 1
+    return True
+
+
+class PendingRestarts:
+    """Restarts that are scheduled: each a set of tasks; a task belongs to the last one that it was put into."""
+
+    def __init__(self) -> None:
+        self._regions: dict[RestartID, set[JobVertexID]] = {}
+        self._due: set[RestartID] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._regions)
+
+    def add(self, restart_id: RestartID, region: set[JobVertexID]) -> None:
+        """Schedule a restart; tasks that wait for an earlier one now wait for this."""
+        for earlier in list(self._regions):
+            self._regions[earlier] -= region
+            if not self._regions[earlier]:
+                del self._regions[earlier]
+        self._regions[restart_id] = set(region)
+        self._due &= self._regions.keys()
+
+    def mark_due(self, restart_id: RestartID) -> None:
+        """End the delay of a restart; one that is not scheduled (any more) is ignored."""
+        if restart_id in self._regions:
+            self._due.add(restart_id)
+
+    def take_ready(self, is_ended: Callable[[JobVertexID], bool]) -> list[set[JobVertexID]]:
+        """Remove and return the restarts that are due and of which no task runs any more."""
+        ready = [item for item in self._regions if item in self._due and all(map(is_ended, self._regions[item]))]
+        self._due.difference_update(ready)
+        return [self._regions.pop(restart_id) for restart_id in ready]
+
+    def clear(self) -> None:
+        """Schedule nothing any more."""
+        self._regions.clear()
+        self._due.clear()
+
+
+def _describe_attempt(execution: Execution) -> AttemptInfo:
+    return AttemptInfo(
+        execution.attempt_id,
+        execution.number,
+        execution.state,
+        "" if execution.slot is None else execution.slot.slot_id.resource_id,
+        {state.value: entered for state, entered in execution.timestamps.items()},
+        execution.error,
+        execution.exit_status,
+        execution.logs,
+        execution.partitions,
+        execution.queries,
+    )
+
+
+def _describe_tasks(tasks: Mapping[JobVertexID, Task], *, is_over: bool) -> tuple[TaskInfo, ...]:
+    """Return the tasks as plain data; of a job that is over none waits."""
+    return tuple(
+        TaskInfo(
+            key,
+            task.chain.name,
+            task.chain.vertices,
+            tuple(_describe_attempt(execution) for execution in task.attempts),
+            "" if is_over else _waiting_for(task, tasks),
+        )
+        for key, task in tasks.items()
+    )
+
+
+def _describe_vertices(graph: JobGraph, tasks: Mapping[JobVertexID, Task]) -> tuple[VertexInfo, ...]:
+    """Return the vertices as plain data, in topological order."""
+    task_of = {vertex_id: task for task in tasks.values() for vertex_id in task.chain.vertices}
+    return tuple(
+        VertexInfo(
+            vertex.id,
+            vertex.name,
+            vertex.role,
+            task_of[vertex.id].chain.key,
+            task_of[vertex.id].current.state,
+            tuple(edge.source for edge in graph.inputs_of(vertex.id)),
+            task_of[vertex.id].current.progress.get(vertex.id, VertexProgress(vertex.id)),
+        )
+        for vertex in topological_order(graph)
+    )
+
+
+def _waiting_for(task: Task, tasks: Mapping[JobVertexID, Task]) -> str:
+    if task.restarting:
+        return "its restart"
+    if task.current.state is ExecutionState.SCHEDULED:
+        return task.current.waiting_for or "a slot"
+    if task.current.state is ExecutionState.CREATED:
+        unfinished = [tasks[key].chain.name for key in task.chain.inputs if not tasks[key].is_finished]
+        return ", ".join(f"the result of {name!r}" for name in unfinished)
+    return ""

@@ -7,7 +7,10 @@ from enum import Enum
 
 from runtime.causes import cause_of
 from runtime.ids import JobVertexID
-from runtime.jobmaster.errors import IllegalStateTransition
+
+
+class IllegalStateTransition(Exception):
+    """A job or a task was asked to go from one state to another that cannot follow it: a fault of the runtime's."""
 
 
 class JobStatus(Enum):
@@ -27,12 +30,12 @@ class JobStatus(Enum):
 
     @property
     def is_globally_terminal(self) -> bool:
-        """The job is over for good and may be archived."""
+        """Whether the job is over for good and may be archived."""
         return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
     @property
     def is_terminal(self) -> bool:
-        """Over for good, or for this JobMaster (SUSPENDED: it lost its leadership, another goes on)."""
+        """Whether the job is over for good, or for this JobMaster (SUSPENDED: another JobMaster leads)."""
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
 
 
@@ -52,12 +55,12 @@ class ExecutionState(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Nothing of the attempt runs any more."""
+        """Whether nothing of the attempt runs any more."""
         return self in (ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED)
 
     @property
     def is_deployed(self) -> bool:
-        """A TaskExecutor may hold the attempt."""
+        """Whether a TaskExecutor may hold the attempt."""
         return not self.is_terminal and self not in (ExecutionState.CREATED, ExecutionState.SCHEDULED)
 
 

@@ -1,4 +1,4 @@
-"""Writes the state of a job's execution down, and says when that has been done (see `runtime.jobmaster.snapshot`)."""
+"""Writes the state of a job's execution down, and says when that has been done (see `runtime.jobmaster.execution`)."""
 
 from __future__ import annotations
 

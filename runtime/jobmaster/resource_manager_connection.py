@@ -1,9 +1,9 @@
-"""The JobMaster's connection to whoever leads as ResourceManager (Flink's `EstablishedResourceManagerConnection`)."""
+"""The JobMaster's connection to the leading ResourceManager (Flink's `EstablishedResourceManagerConnection`)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from actors.errors import ActorError
 from runtime.gateways.errors import UnknownJobManagerError
@@ -16,10 +16,8 @@ from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
 from runtime.leaders import LeaderFollower
+from runtime.leadership import LeaderEndpoint
 from runtime.resourcemanager.slot_manager import SlotRequest
-
-if TYPE_CHECKING:
-    from runtime.jobmaster.job_execution import JobExecution
 
 RETRY_S = 0.5
 
@@ -28,16 +26,32 @@ class ResourceManagerConnection:
     """Registers the job with each new leader, and again when it is silent for longer than a heartbeat time-out.
 
     Args:
-        endpoint: the JobMaster, which is told of connection and loss.
+        endpoint: the JobMaster.
         job_id: the job.
         ha: finds the leader.
         silence_s: seconds without a heartbeat after which the job registers anew.
+        on_connected: called when a ResourceManager has been told of this job: later requests come after that.
+        on_lost: called when there is no ResourceManager any more.
+        on_waiting: called with a slot request and what the ResourceManager says that it waits for.
     """
 
-    def __init__(self, endpoint: JobExecution, job_id: JobID, ha: HighAvailabilityServices, silence_s: float) -> None:
+    def __init__(
+        self,
+        endpoint: LeaderEndpoint,
+        job_id: JobID,
+        ha: HighAvailabilityServices,
+        silence_s: float,
+        *,
+        on_connected: Callable[[], None],
+        on_lost: Callable[[], None],
+        on_waiting: Callable[[AllocationID, str], None],
+    ) -> None:
         self._endpoint = endpoint
         self._job_id = job_id
         self._silence_s = silence_s
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._on_waiting = on_waiting
         self._leader = LeaderFollower(
             endpoint, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
         )
@@ -57,14 +71,14 @@ class ResourceManagerConnection:
         self._may_register.set()
 
     async def stop(self) -> None:
-        """Follow no more."""
+        """Stop following the leader."""
         self._over = True
         self._may_register.clear()
         await self._leader.stop()
         self._forget()
 
     def heartbeat(self) -> None:
-        """The ResourceManager gave a sign of life."""
+        """Take a sign of life of the ResourceManager."""
         self._silence.heard()
 
     def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
@@ -78,7 +92,7 @@ class ResourceManagerConnection:
             self._task = None
         if self._gateway is not None:
             self._gateway = None
-            self._endpoint.resource_manager_lost()
+            self._on_lost()
 
     async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
         await self._may_register.wait()
@@ -90,7 +104,7 @@ class ResourceManagerConnection:
             # What is asked of it now comes after the registration, on the same connection, and is refused without it.
             self._gateway = gateway
             self._silence.heard()
-            self._endpoint.resource_manager_connected()
+            self._on_connected()
             pause_s = 0.0
             try:
                 await registered
@@ -100,7 +114,7 @@ class ResourceManagerConnection:
                 self._endpoint.log.info("the ResourceManager does not register the job yet: %s", error)
                 pause_s = RETRY_S
             self._gateway = None
-            self._endpoint.resource_manager_lost()
+            self._on_lost()
             await asyncio.sleep(pause_s)
 
     def ask_for_slot(self, request: AskForSlot, job: JobGraph) -> None:
@@ -124,16 +138,16 @@ class ResourceManagerConnection:
                 self._endpoint.log.info("the ResourceManager does not take the slot request: %s", error)
                 await asyncio.sleep(RETRY_S)
             else:
-                self._endpoint.slot_request_waits(request.allocation_id, reason)
+                self._on_waiting(request.allocation_id, reason)
                 return
 
     def withdraw(self, allocation_id: AllocationID) -> None:
-        """A slot request has become needless."""
+        """Withdraw a slot request."""
         if self._gateway is not None:
             self._gateway.cancel_slot_request(allocation_id)
 
     def job_over(self, status: str) -> None:
-        """The job has reached its end."""
+        """Tell the ResourceManager that the job has reached its end."""
         self._over = True
         if self._gateway is not None:
             self._gateway.disconnect_job_manager(self._job_id, f"the job is {status}")

@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from conf.configuration import Configuration
+from conf.options import RestartStrategyOptions as Options
+from conf.options import RestartStrategyType
 from runtime.jobgraph.restart_config import RestartStrategyConfig, RestartStrategyKind
 
 __all__ = [
@@ -16,6 +19,7 @@ __all__ = [
     "RestartStrategyKind",
     "RestartStrategyState",
     "create_restart_strategy",
+    "default_restart_strategy",
 ]
 
 
@@ -198,7 +202,7 @@ class ExponentialDelay(RestartStrategy):
 def create_restart_strategy(
     config: RestartStrategyConfig, random_fraction: Callable[[], float] = random.random
 ) -> RestartStrategy:
-    """The strategy that *config* describes, without any failures yet.
+    """Return the strategy that *config* describes, without any failures yet.
 
     Args:
         config: the job's own, or else the cluster's default.
@@ -213,3 +217,28 @@ def create_restart_strategy(
             return FailureRate(config)
         case RestartStrategyKind.EXPONENTIAL_DELAY:
             return ExponentialDelay(config, random_fraction)
+
+
+def default_restart_strategy(configuration: Configuration) -> RestartStrategyConfig:
+    """Return the cluster's ``restart-strategy.*`` as the configuration of one job."""
+    match configuration.get(Options.TYPE):
+        case RestartStrategyType.NONE:
+            return RestartStrategyConfig.none()
+        case RestartStrategyType.FIXED_DELAY:
+            return RestartStrategyConfig.fixed_delay(
+                configuration.get(Options.FIXED_DELAY_ATTEMPTS), configuration.get(Options.FIXED_DELAY_DELAY)
+            )
+        case RestartStrategyType.FAILURE_RATE:
+            return RestartStrategyConfig.failure_rate(
+                configuration.get(Options.FAILURE_RATE_MAX_FAILURES),
+                configuration.get(Options.FAILURE_RATE_INTERVAL),
+                configuration.get(Options.FAILURE_RATE_DELAY),
+            )
+        case RestartStrategyType.EXPONENTIAL_DELAY:
+            return RestartStrategyConfig.exponential_delay(
+                configuration.get(Options.EXPONENTIAL_INITIAL_BACKOFF),
+                configuration.get(Options.EXPONENTIAL_MAX_BACKOFF),
+                configuration.get(Options.EXPONENTIAL_MULTIPLIER),
+                configuration.get(Options.EXPONENTIAL_RESET_THRESHOLD),
+                configuration.get(Options.EXPONENTIAL_JITTER),
+            )

@@ -1,23 +1,35 @@
-"""The savepoints of one job: written, found again, and read. Everything here blocks."""
+"""The files that a job begins from and goes back to: savepoints written, found and read, and rollbacks. It all blocks.
+
+Flink rolls a job back by cancelling it and running it again from an older checkpoint. Here that is one step for a
+running job in its place, which is written down before anything of it happens: from then on the tasks' attempts begin
+from there, whoever leads, until a checkpoint is complete that was taken after it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
-from runtime.checkpoint.files import rename_durably
+from runtime.checkpoint.errors import SavepointError, SnapshotError
+from runtime.checkpoint.files import list_files, remove_tree, rename_durably, take_files
 from runtime.checkpoint.messages import CheckpointMetadata, CheckpointTrigger, JobManagerTaskRestore
+from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.names import savepoint_name
-from runtime.checkpoint.retained import is_checkpoint, open_checkpoint
+from runtime.checkpoint.restore import check_sink
+from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
-from runtime.ids import JobID
+from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 
 _PART = ".part"
+_NUMBER = re.compile(rf"(?:{PREFIX})?([0-9]{{1,18}})")
+_PINNED = "rollback-"
 
 
 class SavepointWriter:
@@ -34,12 +46,12 @@ class SavepointWriter:
         self._default = configuration.get(CheckpointingOptions.SAVEPOINT_DIR)
 
     def path_of(self, trigger: CheckpointTrigger) -> Path:
-        """The directory that a savepoint gets."""
+        """Return the directory that a savepoint gets."""
         parent = Path(trigger.target) if trigger.target else self._default
         return parent / savepoint_name(self._job.job_id, trigger.trigger_id)
 
     def find(self, trigger: CheckpointTrigger) -> str:
-        """Where the savepoint of that trigger lies, whole; empty where there is none."""
+        """Return where the savepoint of that trigger lies, whole; empty where there is none."""
         path = self.path_of(trigger)
         if not trigger.type.is_savepoint:
             return ""
@@ -124,6 +136,143 @@ class SavepointWriter:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """A decision to restart a job from an earlier checkpoint or savepoint of its own.
+
+    Args:
+        trigger_id: of the request.
+        path: the directory that keeps what it has gone back to.
+        shown: where that was when it was asked for.
+        new_query_id: whether the queries get new ids.
+        after: the number of the last checkpoint that may have been taken before: a later one stands for itself.
+    """
+
+    trigger_id: TriggerID
+    path: str
+    shown: str
+    new_query_id: bool
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenUp:
+    """A rollback, and the queries by their tasks; those of a savepoint, which does not know the tasks, under None."""
+
+    rollback: Rollback
+    checkpoint_id: int = 0
+    queries: dict[JobVertexID | None, tuple[QuerySnapshot, ...]] = field(default_factory=dict)
+
+
+class JobRollbacks:
+    """The last rollback of one job, and what its tasks are given for it.
+
+    Args:
+        job_id: the job.
+        directory: of the job's checkpoints.
+    """
+
+    def __init__(self, job_id: JobID, directory: Path) -> None:
+        self._job_id = job_id
+        self._directory = directory
+        self._taken_up: _TakenUp | None = None
+
+    @property
+    def last(self) -> Rollback | None:
+        """The last rollback, which a successor has to know."""
+        return None if self._taken_up is None else self._taken_up.rollback
+
+    def prepare(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> Rollback:
+        """Check that the job can go back there, and keep the files that it goes back to.
+
+        Args:
+            trigger_id: of the request.
+            target: ``chk-<number>`` or the number of one of the job's checkpoints, or a savepoint's directory.
+            new_query_id: see `Rollback`.
+
+        Raises:
+            CheckpointError: it is no such thing, not whole, cannot be kept, or the file sink has lost files that it
+                counts on.
+        """
+        number = _NUMBER.fullmatch(target)
+        path = self._directory / f"{PREFIX}{number[1]}" if number else Path(target)
+        if is_checkpoint(path):
+            state = open_checkpoint(path)
+            owner, queries = state.job_id, state.queries
+        else:
+            savepoint = open_savepoint(path)
+            owner, queries = JobID(savepoint.job.id), tuple(query.snapshot for query in savepoint.queries)
+        if owner != self._job_id:
+            raise SavepointError(
+                f"{path} is of job {owner}, and not of job {self._job_id}",
+                "a job goes back to what is its own; begin another one with `job run --from`",
+            )
+        for query in queries:
+            if query.sink is not None:
+                check_sink(query, Path(query.sink), Path(query.sink))
+        return Rollback(trigger_id, str(self._pin(path, trigger_id)), str(path), new_query_id)
+
+    def _pin(self, path: Path, trigger_id: TriggerID) -> Path:
+        """Link to its files: it may be subsumed, or disposed of, before all tasks have gone back."""
+        pinned = self._directory / f"{_PINNED}{trigger_id[:12]}"
+        try:
+            remove_tree(pinned)
+            take_files(path, list_files(path), pinned)
+        except OSError as error:
+            raise SnapshotError(f"{path} cannot be kept for going back to it: {error}") from error
+        if is_checkpoint(pinned):
+            open_checkpoint(pinned)  # it may have been subsumed a moment ago, and be on its way out
+        return pinned
+
+    def take_up(self, rollback: Rollback, latest_id: int = 0) -> None:
+        """Begin to use a rollback that this JobMaster or a former one decided on; raises CheckpointError, OSError.
+
+        *latest_id* is the number of the last completed checkpoint: of what it stands for nothing is needed any more.
+        """
+        path = Path(rollback.path)
+        if latest_id > rollback.after:
+            self._taken_up = _TakenUp(rollback)
+        elif is_checkpoint(path):
+            state = read_checkpoint(path)
+            queries: dict[JobVertexID | None, tuple[QuerySnapshot, ...]] = {
+                task.task_key: task.queries for task in state.tasks
+            }
+            self._taken_up = _TakenUp(rollback, state.checkpoint_id, queries)
+        else:
+            kept = tuple(query.snapshot for query in read_savepoint(path).queries)
+            self._taken_up = _TakenUp(rollback, 0, {None: kept})
+
+    def forget_former(self) -> None:
+        """Remove the links of former rollbacks, once the last one is written down; raises OSError."""
+        for pinned in self._directory.glob(f"{_PINNED}*"):
+            if self.last is not None and pinned != Path(self.last.path):
+                remove_tree(pinned)
+
+    def restore(self, task_key: JobVertexID, latest: CheckpointMetadata | None) -> JobManagerTaskRestore | None:
+        """Return what a task begins with for the last rollback; None where a later checkpoint is complete.
+
+        Args:
+            task_key: the task.
+            latest: the last completed checkpoint. It says whose the queries of a savepoint are.
+        """
+        taken_up, rollback = self._taken_up, self.last
+        if taken_up is None or rollback is None or (latest is not None and latest.checkpoint_id > rollback.after):
+            return None
+        queries = taken_up.queries.get(task_key, ())
+        if None in taken_up.queries:
+            own = [task.queries for task in latest.tasks if task.task_key == task_key] if latest else []
+            names = {query.name for of_task in own for query in of_task}
+            queries = tuple(query for query in taken_up.queries[None] if latest is None or query.name in names)
+        return JobManagerTaskRestore(
+            taken_up.checkpoint_id,
+            queries,
+            rollback.path,
+            allow_non_restored_state=True,
+            rollback=rollback.trigger_id,
+            new_query_id=rollback.new_query_id,
+        )
+
+
 def _take_away(part: Path) -> None:
     """Remove a directory that another process may be writing into, or about to rename: its name goes in one step."""
     gone = part.with_name(f"{part.name}.{os.urandom(4).hex()}")
@@ -135,5 +284,5 @@ def _take_away(part: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """As far as that is possible: what is left is hidden, and is no savepoint."""
+    """Remove as much as possible: what is left is hidden, and is no savepoint."""
     shutil.rmtree(directory, ignore_errors=True)

@@ -14,15 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
+from runtime.jobmaster.descriptor import SlotOffer
 from runtime.resourcemanager.locality import TaskManagerLocation, locality_of
-
-
-@dataclass(frozen=True, slots=True)
-class SlotOffer:
-    """A TaskExecutor's offer of one slot: the allocation it was made for, and which slot it is."""
-
-    allocation_id: AllocationID
-    slot_id: SlotID
 
 
 @dataclass(frozen=True, slots=True)

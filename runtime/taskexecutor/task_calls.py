@@ -11,8 +11,7 @@ from blob.offload import Inline, resolve
 from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
 from runtime.ids import ExecutionAttemptID, JobID
-from runtime.jobmaster.deployment_message import TaskDeployment, unpack
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+from runtime.jobmaster.descriptor import TaskDeployment, TaskDeploymentDescriptor, unpack
 from runtime.taskexecutor.attempts import AttemptDirectories
 from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.taskexecutor.services import TaskServices

@@ -29,9 +29,8 @@ from blob.gateway import BlobAddress
 from blob.offload import Inline
 from blob.server import BlobServer
 from blob.settings import BlobServerOptions
-from runtime.dispatcher.archive import FileArchivedExecutionGraphStore
+from runtime.dispatcher.archive import FileArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
-from runtime.dispatcher.retention import Retention
 from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.gateways.messages import TaskExecutorHeartbeat
 from runtime.ha.fenced import FencedWriter

@@ -14,9 +14,9 @@ from runtime.dispatcher.archive import (
     ArchivedExecutionGraphStore,
     FileArchivedExecutionGraphStore,
     MemoryArchivedExecutionGraphStore,
+    Retention,
     create_archive,
 )
-from runtime.dispatcher.retention import Retention
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobKind

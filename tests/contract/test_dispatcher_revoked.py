@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -337,15 +338,6 @@ class Nobody:
         pass
 
 
-class OfOneJob(MiniDispatcher):
-    """A Dispatcher of a cluster whose client has gone."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.client = Nobody()  # type: ignore[assignment]
-        self.log_dir = settings["log_dir"]
-
-
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_amid_a_shutdown_no_master_is_told_to_stop(
     is_told: bool,
@@ -360,7 +352,8 @@ async def test_amid_a_shutdown_no_master_is_told_to_stop(
     """The cluster has ended by the book of the former leader: of the present one's it need not have."""
     monkeypatch.setattr(mini_dispatcher, "CHECK_S", 0.01)
     guardian = HeldGuardian(service)
-    async with leading(service, redis_server.url, tmp_path, kind=OfOneJob, guardian=guardian) as world:
+    of_one_job = functools.partial(MiniDispatcher, client=cast("Any", Nobody()))  # its client has gone
+    async with leading(service, redis_server.url, tmp_path, kind=of_one_job, guardian=guardian) as world:
         dispatcher = world.dispatcher
         await until(lambda: guardian.asked == ["request_status"])
         (ending,) = tasks_of(dispatcher, "ending the cluster")

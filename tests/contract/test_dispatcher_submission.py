@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,7 @@ async def leading(
     directory: Path,
     archive: ArchivedExecutionGraphStore | None = None,
     *,
-    kind: type[Dispatcher] = Dispatcher,
+    kind: Callable[..., Dispatcher] = Dispatcher,
     guardian: Guardian | None = None,
 ) -> AsyncIterator[World]:
     receptionist = Receptionist(service)

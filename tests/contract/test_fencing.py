@@ -34,7 +34,7 @@ from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderInformation, Le
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
-from runtime.jobmaster.deployment_message import TaskDeployment
+from runtime.jobmaster.descriptor import TaskDeployment
 from runtime.leadership import LeaderEndpoint
 from runtime.taskexecutor.endpoint import TaskExecutor
 from tests.acting import acting

@@ -23,7 +23,7 @@ from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import RESOURCE_MANAGER, LeaderInformation, job_master
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
-from runtime.jobmaster.slot_pool import SlotOffer
+from runtime.jobmaster.descriptor import SlotOffer
 from runtime.taskexecutor import job_connections
 from tests.acting import acting
 from tests.contract.test_fencing import JOB, QuietTaskExecutor, executor, service  # noqa: F401

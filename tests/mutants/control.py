@@ -8,7 +8,6 @@ _DISPATCHER = "runtime/dispatcher/endpoint.py"
 _CLEANER = "runtime/dispatcher/resource_cleaner.py"
 _CHECKPOINTING = "runtime/jobmaster/checkpointing.py"
 _SAVEPOINTS = "runtime/jobmaster/savepoints.py"
-_ROLLBACK = "runtime/jobmaster/rollback.py"
 _POOL = "runtime/jobmaster/slot_pool.py"
 _JOURNAL = "runtime/jobmaster/journal.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
@@ -149,8 +148,8 @@ MUTANTS = (
         "clean-up-given-up",
         "A clean-up that failed is tried again.",
         _CLEANER,
-        'log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n',
-        'log.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n                break\n',
+        'logger.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n',
+        'logger.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n                break\n',
         ("unit/test_resource_cleaner.py::test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_failed",),
     ),
     Mutant(
@@ -173,7 +172,7 @@ MUTANTS = (
     Mutant(
         "kept-jobs-unbounded",
         "A bounded number of ended jobs is kept.",
-        "runtime/dispatcher/retention.py",
+        "runtime/dispatcher/archive.py",
         "too_many = count > self._capacity",
         "too_many = False",
         ("unit/test_job_retention.py::test_the_oldest_end_goes_first_whatever_the_order_of_arrival",),
@@ -181,7 +180,7 @@ MUTANTS = (
     Mutant(
         "last-job-dropped-for-its-size",
         "The job that ended last is kept whatever its size.",
-        "runtime/dispatcher/retention.py",
+        "runtime/dispatcher/archive.py",
         "too_large = size > self._max_bytes and count > 1",
         "too_large = size > self._max_bytes",
         ("unit/test_job_retention.py::test_the_last_one_stays_whatever_its_size_and_takes_the_room_of_the_others",),
@@ -221,7 +220,7 @@ MUTANTS = (
     Mutant(
         "end-of-another-leaders-cluster",
         "Only who leads has the masters of a cluster stop.",
-        "runtime/dispatcher/masters.py",
+        _DISPATCHER,
         "        await self._master.shut_down_cluster(end)\n",
         "        await self.service.gateway(status.address, MasterGateway).shut_down_cluster(end)\n",
         ("contract/test_dispatcher_revoked.py::test_amid_a_shutdown_no_master_is_told_to_stop",),
@@ -300,7 +299,7 @@ MUTANTS = (
     Mutant(
         "rollback-to-another-jobs-state",
         "A job goes back to what is its own.",
-        _ROLLBACK,
+        _SAVEPOINTS,
         "        if owner != self._job_id:\n",
         "        if False:\n",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_to_what_is_its_own_and_whole",),
@@ -308,7 +307,7 @@ MUTANTS = (
     Mutant(
         "rollback-after-a-newer-checkpoint",
         "A job goes back until a later checkpoint stands for itself.",
-        _ROLLBACK,
+        _SAVEPOINTS,
         "(latest is not None and latest.checkpoint_id > rollback.after)",
         "False",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),

@@ -19,12 +19,17 @@ from runtime.gateways.errors import DeploymentNotFoundError, UnknownTaskExecutor
 from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotID, SlotRequestID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, ExchangeMode, JobKind, ShipStrategy, VertexRole
-from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.deployment_message import TaskDeployment, pack, unpack
-from runtime.jobmaster.deployment_offload import DeploymentOffload
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
-from runtime.jobmaster.instructions import DeployTask
-from runtime.jobmaster.job_execution import JobExecution
+from runtime.jobmaster.deployment import DeploymentOffload, TaskManagers
+from runtime.jobmaster.descriptor import (
+    TaskDeployment,
+    TaskDeploymentDescriptor,
+    VertexDescriptor,
+    VertexInput,
+    pack,
+    unpack,
+)
+from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.execution_graph import DeployTask
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
 
 T = TypeVar("T")
@@ -267,7 +272,7 @@ def test_a_slot_of_a_task_executor_that_has_not_registered_is_given_up() -> None
             _do=done.extend,
             log=logging.getLogger("test"),
         )
-        await JobExecution._deploy(job, DeployTask(slot, descriptor(0)))
+        await JobMaster._deploy(job, DeployTask(slot, descriptor(0)))
         assert done == [
             SlotLost(slot.allocation_id, "TaskExecutor tm-0 is not registered: it has no slot for this job")
         ]

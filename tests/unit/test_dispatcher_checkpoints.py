@@ -14,7 +14,7 @@ from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
-from runtime.dispatcher.checkpoints import DispatcherCheckpoints
+from runtime.dispatcher.endpoint import Dispatcher
 from runtime.gateways.errors import JobAlreadyTerminatedError
 from runtime.ids import JobID, TriggerID
 from tests.streaming_files import StreamingFiles
@@ -26,7 +26,7 @@ STOP = CheckpointStats(
 )
 
 
-class Ended(DispatcherCheckpoints):
+class Ended(Dispatcher):
     """A job that ends when it has been looked for *looks* times; of it these figures are kept."""
 
     def __init__(self, directory: Path, figures: CheckpointStatsSnapshot, looks: int = 0) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.dispatcher.job_blobs import live_jobs
+from runtime.dispatcher.resource_cleaner import live_jobs
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner

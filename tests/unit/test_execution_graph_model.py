@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from runtime.ids import AllocationID, ExecutionAttemptID, ResourceID, RestartID, SlotID, SlotRequestID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobmaster.descriptor import ExecutionReport, TaskDeploymentDescriptor, TaskExecutionState
-from runtime.jobmaster.execution_graph import ExecutionGraph
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
-from runtime.jobmaster.instructions import (
+from runtime.jobmaster.execution import ExecutionGraphSnapshot
+from runtime.jobmaster.execution_graph import (
     CancelSlotRequest,
     CancelTask,
     DeployTask,
+    ExecutionGraph,
     Instruction,
     JobReachedTerminal,
     ReleasePartitions,
@@ -26,6 +26,7 @@ from runtime.jobmaster.instructions import (
     RequestSlot,
     ScheduleRestart,
 )
+from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
@@ -38,7 +39,7 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
-from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
+from tests.unit.test_execution_graph import blocking_inputs
 from tests.unit.test_jobgraph import make_graph
 
 EXECUTORS = ["tm-1", "tm-2", "tm-3"]
@@ -145,7 +146,7 @@ class JobMachine(RuleBasedStateMachine):
                 assert slot in self.pool.allocated_slots
                 assert not any(d.allocation_id == slot.allocation_id for d in self.running.values()), "shared slot"
                 assert not any(d.task_key == descriptor.task_key for d in self.running.values()), "runs twice"
-                assert set(descriptor.blocking_inputs.values()) <= self.results, "deployed without its input"
+                assert set(blocking_inputs(descriptor).values()) <= self.results, "deployed without its input"
                 self.running[descriptor.attempt_id] = descriptor
             case CancelTask(attempt_id):
                 # A successor repeats cancellations, also of what has ended meanwhile.
@@ -155,7 +156,7 @@ class JobMachine(RuleBasedStateMachine):
                 self.restarts.append(restart_id)
             case ReleasePartitions(paths):
                 self.write_down()
-                needed = {path for descriptor in self.running.values() for path in descriptor.blocking_inputs.values()}
+                needed = {path for descriptor in self.running.values() for path in blocking_inputs(descriptor).values()}
                 assert not needed & set(paths), "released while it is read"
                 self.results -= set(paths)
             case JobReachedTerminal(status):
@@ -260,7 +261,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def readers(self) -> list[ExecutionAttemptID]:
         """Who reads a result and would say that it is lost; one that is being cancelled ends, whatever it has met."""
-        reads = [attempt for attempt, descriptor in self.running.items() if descriptor.blocking_inputs]
+        reads = [attempt for attempt, descriptor in self.running.items() if blocking_inputs(descriptor)]
         return [attempt for attempt in reads if attempt not in self.canceling]
 
     @precondition(lambda self: self.readers())
@@ -268,7 +269,7 @@ class JobMachine(RuleBasedStateMachine):
     def result_is_lost(self, data: st.DataObject) -> None:
         readers = self.readers()
         attempt_id = data.draw(st.sampled_from(readers))
-        vertex, path = data.draw(st.sampled_from(sorted(self.running[attempt_id].blocking_inputs.items())))
+        vertex, path = data.draw(st.sampled_from(sorted(blocking_inputs(self.running[attempt_id]).items())))
         self.results.discard(path)
         error = ErrorInfo(FailureKind.RESULT_LOST, "PartitionNotFoundException", "gone", lost_result=vertex)
         self.report(attempt_id, ExecutionState.FAILED, error)

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from runtime.dispatcher import resource_cleaner
+from runtime.dispatcher.archive import Retention
 from runtime.dispatcher.job_master_starts import StartQueue
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
-from runtime.dispatcher.retention import Retention
 from runtime.ha.changes import ChangeFeed, Wake
 from runtime.ha.model import LeaderTerm
 from runtime.heartbeat.monitor import HeartbeatMonitor

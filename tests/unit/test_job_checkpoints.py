@@ -44,8 +44,8 @@ from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster import checkpointing as module
 from runtime.jobmaster import savepoints
 from runtime.jobmaster.checkpointing import JobCheckpoints
+from runtime.jobmaster.endpoint import current_instant
 from runtime.jobmaster.execution_state import JobStatus
-from runtime.jobmaster.job_execution import current_instant
 from runtime.jobmaster.savepoints import SavepointWriter
 from tests.streaming_files import StreamingFiles
 from tests.waiting import PATIENCE_S
@@ -255,6 +255,26 @@ async def test_the_new_checkpoint_is_stored_before_the_oldest_loses_its_files(jo
     assert restore is not None
     assert [(query.name, query.batch_id) for query in restore.queries] == [("counts", 2)]
     assert checkpoints.restore(JobVertexID.random()) is None
+
+
+async def test_time_matters_while_a_checkpoint_is_asked_for_or_under_way_or_due_now_and_then(job: Job) -> None:
+    checkpoints = await job.lead()
+    assert not checkpoints.need_clock
+    await checkpoints.trigger(wish())
+    assert checkpoints.need_clock
+    job.manager.is_silent = True
+    checkpoints.advance(READY)
+    while checkpoints._work:
+        await asyncio.wait(checkpoints._work)
+    assert checkpoints.need_clock
+    await job.manager.acknowledge(job.manager.acks.pop())
+    while checkpoints._work:
+        await asyncio.wait(checkpoints._work)
+    assert not checkpoints.need_clock
+    periodic = await job.lead(**{"execution.checkpointing.interval": "1 min"})
+    assert periodic.need_clock
+    periodic.close()
+    assert not periodic.need_clock
 
 
 async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: Job) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import RecipientUnreachable
-from runtime.dispatcher.job_logs import is_whole, merged_logs
+from runtime.dispatcher.endpoint import is_whole, merged_logs
 from runtime.gateways.errors import NoSuchLogError
 from runtime.gateways.messages import TaskLog
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID

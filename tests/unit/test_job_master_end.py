@@ -12,11 +12,10 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from runtime.gateways.errors import JobAlreadyTerminatedError
-from runtime.jobmaster import job_execution
+from runtime.jobmaster import endpoint
 from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.execution_graph import JobReachedTerminal
 from runtime.jobmaster.execution_state import JobStatus
-from runtime.jobmaster.instructions import JobReachedTerminal
-from runtime.jobmaster.job_execution import JobExecution
 
 ARCHIVED = object()
 
@@ -40,14 +39,14 @@ async def report(results_dir: Path, job_reached_terminal_state: AsyncMock) -> No
         run_blocking=asyncio.to_thread,
         log=logging.getLogger("test"),
     )
-    await JobExecution._finish(job, JobReachedTerminal(JobStatus.FINISHED, None))
+    await JobMaster._finish(job, JobReachedTerminal(JobStatus.FINISHED, None))
 
 
 async def test_the_end_is_reported_until_the_dispatcher_has_it_whatever_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody else would report it: clients would wait for ever."""
-    monkeypatch.setattr(job_execution, "RETRY_S", 0.0)
+    monkeypatch.setattr(endpoint, "RETRY_S", 0.0)
     told = AsyncMock(side_effect=[ConnectionResetError("gone"), KeyError("a defect"), None])
     await report(tmp_path / "results", told)
     assert [call.args for call in told.await_args_list] == [(ARCHIVED,)] * 3
@@ -60,7 +59,7 @@ async def test_results_that_cannot_be_removed_keep_no_end_from_being_reported(
     def remove(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(job_execution, "_remove_tree", remove)
+    monkeypatch.setattr(endpoint, "_remove_tree", remove)
     told = AsyncMock()
     await report(tmp_path / "results", told)
     told.assert_awaited_once_with(ARCHIVED)

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.ha.errors import HaUnreachableError, JobAlreadyDoneError, StateHandleNotFoundError
 from runtime.ha.model import LeaderTerm
-from runtime.jobmaster.job_execution import JobExecution
+from runtime.jobmaster.endpoint import JobMaster
 
 TERM = LeaderTerm("jobmaster-j", 1, "session")
 
@@ -43,7 +43,7 @@ def lead(registry: Answer, graphs: Answer) -> None:
     job: Any = SimpleNamespace(
         _job_id="j", _ha=ha, _dispatcher=Follower(), _resource_manager=Follower(), log=logging.getLogger("test")
     )
-    asyncio.run(JobExecution.lead(job, TERM))
+    asyncio.run(JobMaster.lead(job, TERM))
 
 
 @pytest.mark.parametrize("turns", [(0, 5), (5, 0)])

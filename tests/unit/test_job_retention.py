@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.dispatcher.retention import Retention
+from runtime.dispatcher.archive import Retention
 from runtime.ids import JobID
 
 

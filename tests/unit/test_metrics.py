@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from actors.address import ActorAddress
 from actors.errors import RecipientUnreachable
 from actors.rpc.codec import from_plain, to_plain
-from runtime.dispatcher.metrics import MetricAddresses
+from runtime.dispatcher.endpoint import Dispatcher
 from runtime.ha.model import LeaderInformation
 from runtime.ids import JobID
 from runtime.jobmaster.archived_execution_graph import AttemptInfo
@@ -226,7 +226,7 @@ async def test_the_dispatcher_says_where_metrics_are_asked_for(blob_server_is_th
                 raise RecipientUnreachable("it is being replaced")
             return SimpleNamespace(address=f"{base}:2{path}")
 
-    class Front(MetricAddresses):
+    class Front(Dispatcher):
         address = ActorAddress.parse(f"{base}:1/user/dispatcher")
 
         def __init__(self) -> None:

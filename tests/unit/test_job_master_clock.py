@@ -1,0 +1,117 @@
+"""When a JobMaster wakes up by itself: at the deadlines of its parts, and not otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock, Mock
+
+import pytest
+
+from actors.rpc.service import RpcConfig, RpcService
+from blob.gateway import BlobAddress
+from conf.configuration import Configuration
+from runtime.ha.model import LeaderTerm
+from runtime.ids import AllocationID, JobID, ResourceID, SlotID, SlotRequestID
+from runtime.jobmaster import endpoint as module
+from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.execution_graph import ReleaseSlot, RequestSlot
+from runtime.jobmaster.slot_pool import AllocatedSlot, SlotPool
+from tests.waiting import PATIENCE_S
+
+TERM = LeaderTerm("jobmaster-j", 1, "session")
+SLOT = AllocatedSlot(AllocationID.random(), SlotID(ResourceID("tm-0"), 1), "akka.tcp://x@127.0.0.1:2/user/tm-0")
+REQUEST = SlotRequestID.random()
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[Any]:
+    """A JobMaster that leads, whose requests wait for 0.2 s and whose slots are held in reserve for 0.2 s."""
+    service = RpcService(asyncio.get_running_loop(), b"s" * 32, RpcConfig())
+    blob = BlobAddress("127.0.0.1", 1)
+    made: Any = JobMaster(
+        service, "jobmaster-j", JobID("a" * 32), MagicMock(), MagicMock(), Configuration(), tmp_path, blob
+    )
+    made._term = TERM
+    made._graph = Mock(slot_unavailable=Mock(return_value=[]), slot_assigned=Mock(return_value=[]))
+    made._task_managers = Mock()
+    made._checkpoints = Mock(need_clock=False)
+    made._pool = SlotPool(0.2, 0.2)
+    yield made
+    made._term = None
+    await service.close()
+
+
+async def called(mock: Mock, times: int = 1) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while mock.call_count < times:  # noqa: ASYNC110  # a mock tells nobody
+            await asyncio.sleep(0.01)
+
+
+def timers(master: Any) -> int:
+    return len(master._scheduled)
+
+
+async def test_a_job_that_waits_for_nothing_sets_no_timer(master: Any) -> None:
+    master._pool.adopt_slot(REQUEST, SLOT, 0.0)
+    master._do([])
+    master._advance_checkpoints()
+    assert timers(master) == 0
+
+
+async def test_a_request_ends_and_a_slot_goes_back_at_its_deadline_and_not_before(master: Any) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    master._do([RequestSlot(REQUEST, "t")])
+    assert timers(master) == 1
+    await called(master._graph.slot_unavailable)
+    assert loop.time() - began >= 0.2
+    assert timers(master) == 0
+
+    master._pool.adopt_slot(REQUEST, SLOT, 0.0)
+    began = loop.time()
+    master._do([ReleaseSlot(REQUEST)])
+    assert timers(master) == 1
+    await called(master._task_managers.free_slot)
+    assert loop.time() - began >= 0.2
+    assert timers(master) == 0
+
+
+async def test_what_is_due_earlier_is_not_kept_waiting_by_a_later_timer(
+    master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the later timer do anything when its time comes, or keep the next one from being set."""
+    master._pool = SlotPool(60.0, 0.1)
+    master._do([RequestSlot(REQUEST, "t")])
+    later = SlotRequestID.random()
+    master._pool.adopt_slot(later, SLOT, 0.0)
+    master._pool.cancel_request(REQUEST, 0.0)
+    master._do([ReleaseSlot(later)])
+    await called(master._task_managers.free_slot)
+    monkeypatch.setattr(master, "may_act", Mock(side_effect=AssertionError("a replaced timer acts")))
+    master._wake(TERM, 1.0)
+
+
+async def test_a_leadership_sets_its_own_timer_whatever_a_former_one_had_set(master: Any) -> None:
+    master._resource_manager.stop = master._dispatcher.stop = Mock(side_effect=lambda: asyncio.sleep(0))
+    master._do([RequestSlot(REQUEST, "t")])
+    graph, checkpoints = master._graph, master._checkpoints
+    await master.step_back()
+    master._term, master._graph, master._checkpoints = LeaderTerm("jobmaster-j", 2, "session"), graph, checkpoints
+    master._do([])
+    await called(graph.slot_unavailable)
+
+
+async def test_checkpoints_are_looked_at_again_and_again_while_they_need_the_clock(
+    master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.02)
+    master._checkpoints.need_clock = True
+    master._advance_checkpoints()
+    await called(master._checkpoints.advance, 4)
+    assert timers(master) == 1
+    master._checkpoints.need_clock = False
+    await asyncio.sleep(0.05)
+    assert timers(master) == 0
