@@ -51,9 +51,8 @@ from runtime.taskexecutor.driver_choice import own_driver_reason
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.log_keeper import AttemptLogKeeper
-from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
-from runtime.taskexecutor.query_watch import SeenQueries, watch_queries
 from runtime.taskexecutor.services import TaskServices
+from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
 from runtime.taskexecutor.task_checkpoints import DrainFailedError, NotStoppedError, StopReport, TaskCheckpoints
 from runtime.taskexecutor.task_files import TaskFiles
 from runtime.taskexecutor.task_outcome import TaskOutcome, lost_query, stop_notes
