@@ -28,8 +28,7 @@ from runtime.ids import ExecutionAttemptID, JobID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, ZygoteError
 from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
-from runtime.taskexecutor.attempts import AttemptDirectories
-from runtime.taskexecutor.log_keeper import LogKeeper
+from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
 from runtime.threads import thread_stacks, thread_states
 
 log = logging.getLogger(__name__)

@@ -45,16 +45,14 @@ from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.metrics.query_service import serve_metrics
 from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, try_driver, warm_up
 from runtime.spark.remote import adopt_driver
-from runtime.taskexecutor.attempts import AttemptDirectories
+from runtime.taskexecutor.connections import JobConnections, ResourceManagerConnection
 from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
 from runtime.taskexecutor.driver_health import DriverLosses, DriverWatch
-from runtime.taskexecutor.isolation_watch import IsolationWatch
+from runtime.taskexecutor.isolation import IsolationWatch
 from runtime.taskexecutor.job_calls import TaskExecutorJobs
-from runtime.taskexecutor.job_connections import JobConnections
-from runtime.taskexecutor.log_keeper import LogKeeper
+from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
 from runtime.taskexecutor.metrics import task_executor_metrics
 from runtime.taskexecutor.registration_state import RegistrationState
-from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 from runtime.taskexecutor.services import TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries

@@ -10,9 +10,8 @@ from runtime.gateways.messages import JobHeartbeat, LeaderAddress
 from runtime.heartbeat.manager import HeartbeatManager, Silence
 from runtime.ids import AllocationID, JobID
 from runtime.jobmaster.descriptor import JobReport
-from runtime.taskexecutor.isolation_watch import IsolationWatch
-from runtime.taskexecutor.job_connections import JobConnections
-from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
+from runtime.taskexecutor.connections import JobConnections, ResourceManagerConnection
+from runtime.taskexecutor.isolation import IsolationWatch
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.task_table import TaskTable

@@ -26,7 +26,7 @@ from runtime.spark import DriverOptions, SparkDriver, UnsupportedByEndpointError
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
-from runtime.taskexecutor.fair_pools import FairPools
+from runtime.taskexecutor.driver_sharing import FairPools
 from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
 from runtime.taskexecutor.task_pool import TaskPool
 

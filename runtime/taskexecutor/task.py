@@ -46,14 +46,19 @@ from runtime.spark.spec import (
     ClassicEndpoint,
     ConnectEndpoint,
 )
-from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
-from runtime.taskexecutor.driver_choice import own_driver_reason
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
+from runtime.taskexecutor.driver_sharing import own_driver_reason
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
-from runtime.taskexecutor.log_keeper import AttemptLogKeeper
+from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
-from runtime.taskexecutor.task_checkpoints import DrainFailedError, NotStoppedError, StopReport, TaskCheckpoints
+from runtime.taskexecutor.task_checkpoints import (
+    CheckpointResponder,
+    DrainFailedError,
+    NotStoppedError,
+    StopReport,
+    TaskCheckpoints,
+)
 from runtime.taskexecutor.task_files import TaskFiles
 from runtime.taskexecutor.task_outcome import TaskOutcome, lost_query, stop_notes
 from runtime.taskexecutor.task_spec import query_location, vertex_progress

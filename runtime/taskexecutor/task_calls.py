@@ -13,8 +13,7 @@ from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
 from runtime.ids import ExecutionAttemptID, JobID
 from runtime.jobmaster.deployment_message import TaskDeployment, unpack
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
-from runtime.taskexecutor.attempts import AttemptDirectories
-from runtime.taskexecutor.log_keeper import LogKeeper
+from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport

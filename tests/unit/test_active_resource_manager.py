@@ -22,8 +22,8 @@ from runtime.resourcemanager.driver import DriverError, OnTerminated, ResourceMa
 from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.resourcemanager.slot_manager import SlotManager, SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.worker_allocator import AllocationLimits
+from runtime.taskexecutor.connections import ResourceManagerConnection
 from runtime.taskexecutor.registration_state import RegistrationState
-from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 
 NAME = ResourceID("tm-1")
 INSTANCE = InstanceID("1" * 32)

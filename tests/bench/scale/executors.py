@@ -18,8 +18,8 @@ from runtime.gateways.messages import LeaderAddress, TaskExecutorHeartbeat, Task
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.taskexecutor.connections import ResourceManagerConnection
 from runtime.taskexecutor.registration_state import RegistrationState
-from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from tests.bench.scale.stubs import refuses_the_rest
 
