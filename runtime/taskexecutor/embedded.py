@@ -87,11 +87,8 @@ class ProgramHost(Zygote):
         """Nothing: the program goes on."""
 
 
-class EmbeddedTaskExecutor(TaskExecutor):
-    """See the module."""
-
-    async def _start_zygote(self) -> Zygote:
-        return ProgramHost(ProgramInfo.read(self._directory))
+async def _host(directory: Path) -> Zygote:
+    return ProgramHost(ProgramInfo.read(directory))
 
 
 async def create(
@@ -109,5 +106,5 @@ async def create(
     context = ComponentContext.read(runtime_dir, system)
     driver = await AdoptedDriver.adopt(Path(driver_file))
     return await build(
-        EmbeddedTaskExecutor, service, name, context, driver, Path(directory), warm_up=False, runner_pid=runner_pid
+        service, name, context, driver, Path(directory), warm_up=False, runner_pid=runner_pid, start_zygote=_host
     )

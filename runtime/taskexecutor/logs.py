@@ -13,6 +13,7 @@ from actors.errors import ActorError
 from actors.rpc.endpoint import RpcEndpoint
 from blob.client import BlobClient
 from blob.errors import BlobConnectionError, BlobError, BlobServerError
+from blob.gateway import BlobAddress
 from blob.key import PermanentBlobKey, TransientBlobKey
 from conf.files import write_private
 from runtime.gateways.diagnostics import ComponentLog, LogInfo
@@ -196,7 +197,7 @@ class LogKeeper:
         attempts: has the files of its attempts.
         own: the logs of its own by name. They are all that is ever served: never what the Spark driver's JVM prints
             (its ``.out``), for Spark's workers print tokens there.
-        client: gives the client of the BlobServer.
+        connect: makes a client of a BlobServer; of None, the one that the ResourceManager names.
         max_size: most bytes that are kept of an attempt's log (``job.logs.max-size``).
     """
 
@@ -205,14 +206,25 @@ class LogKeeper:
         endpoint: RpcEndpoint,
         attempts: AttemptDirectories,
         own: Mapping[str, Path],
-        client: Callable[[], BlobClient],
+        connect: Callable[[BlobAddress | None], BlobClient],
         max_size: int,
     ) -> None:
         self._endpoint = endpoint
         self._attempts = attempts
         self._own = own
-        self._client = client
+        self._connect = connect
         self._max_size = max_size
+        self._kept: BlobClient | None = None
+
+    def close(self) -> None:
+        """Close the connection to the BlobServer."""
+        if self._kept is not None:
+            self._kept.close()
+
+    def _client(self) -> BlobClient:
+        if self._kept is None:
+            self._kept = self._connect(None)
+        return self._kept
 
     def keeper_of(self, deployment: TaskDeploymentDescriptor) -> AttemptLogKeeper:
         """What puts the logs of an attempt that begins now."""
@@ -228,13 +240,29 @@ class LogKeeper:
 
         return AttemptLogKeeper(self._endpoint, deployment, put, put_own)
 
+    async def upload_attempts(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
+        """Put the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
+        with self._connect(blob_server) as client:
+            return await self._endpoint.run_blocking(self._attempts.upload_logs, job_id, client)
+
+    async def keep(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
+        """Put what is kept of an attempt's logs as PERMANENT blobs; none if it did not run here. Raises BlobError."""
+        work, client = self._attempts.keep_logs, self._client()
+        return await self._endpoint.run_blocking(work, job_id, attempt_id, client, self._max_size)
+
     def infos(self) -> list[LogInfo]:
         """The TaskExecutor's own logs."""
         found = ((name, path.stat()) for name, path in self._own.items() if path.exists())
         return [LogInfo(name, status.st_size, status.st_mtime_ns // 1_000_000) for name, status in found]
 
-    def upload(self, name: str, client: BlobClient) -> ComponentLog:
+    async def upload(self, name: str, blob_server: BlobAddress | None) -> ComponentLog:
         """Put one of the TaskExecutor's own logs as a TRANSIENT blob; raises NoSuchLogError, BlobError."""
+        if blob_server is None:
+            return await self._endpoint.run_blocking(self._upload, name, self._client())
+        with self._connect(blob_server) as client:
+            return await self._endpoint.run_blocking(self._upload, name, client)
+
+    def _upload(self, name: str, client: BlobClient) -> ComponentLog:
         path = self._path_of(name)
         return upload_log(ResourceID(self._endpoint.name), name, path, client, self._max_size)
 
