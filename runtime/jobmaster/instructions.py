@@ -8,7 +8,7 @@ from runtime.ids import ExecutionAttemptID, ResourceID, RestartID, SlotRequestID
 from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.jobmaster.execution_state import ErrorInfo, JobStatus
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.resourcemanager.locality import TaskManagerLocation
+from runtime.resourcemanager.slots import TaskManagerLocation
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from runtime.jobmaster.instructions import (
     ScheduleRestart,
 )
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.resourcemanager.locality import TaskManagerLocation
+from runtime.resourcemanager.slots import TaskManagerLocation
 
 ACTIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RECONCILING)
 """The states in which what fails may be restarted."""

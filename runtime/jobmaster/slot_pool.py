@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
-from runtime.resourcemanager.locality import TaskManagerLocation, locality_of
+from runtime.resourcemanager.slots import TaskManagerLocation, locality_of
 
 
 @dataclass(frozen=True, slots=True)

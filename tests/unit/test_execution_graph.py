@@ -48,7 +48,7 @@ from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_res
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.jobmaster.snapshot import ExecutionGraphSnapshot
 from runtime.jobmaster.streaming_query import StreamingQuery
-from runtime.resourcemanager.locality import TaskManagerLocation
+from runtime.resourcemanager.slots import TaskManagerLocation
 from tests.unit.test_jobgraph import make_graph, vid
 
 T = TypeVar("T")

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.resourcemanager.locality import Locality, TaskManagerLocation, locality_of
 from runtime.resourcemanager.slot_manager import (
     AllocateSlot,
     FailRequest,
@@ -18,6 +17,7 @@ from runtime.resourcemanager.slot_manager import (
     SlotRequest,
     SlotStatus,
 )
+from runtime.resourcemanager.slots import Locality, TaskManagerLocation, locality_of
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 JOB = JobID("a" * 32)
