@@ -26,8 +26,8 @@ from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.errors import RedisUnreachableError
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import ResourceID
-from runtime.resourcemanager.admission import Admission
+from runtime.ids import InstanceID, ResourceID
+from runtime.resourcemanager.endpoint import Admission
 from runtime.resourcemanager.instance_manager import InstanceManager
 from runtime.taskexecutor.isolation import Isolation, IsolationWatch
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
@@ -202,7 +202,7 @@ def test_another_file_system_is_refused(admission: Admission) -> None:
 def test_a_name_belongs_to_one_host_and_to_its_replaced_process(admission: Admission, mark: str) -> None:
     book = InstanceManager()
     gateway = TaskExecutorGateway.__new__(TaskExecutorGateway)
-    first = book.register(registration(OTHER, mark), gateway, 0)
+    first = book.register(InstanceID.random(), registration(OTHER, mark), gateway, 0)
     admission.check(replace(registration(OTHER, mark), pid=9), first)
     with pytest.raises(RegistrationRejectedError, match=f"registered from {OTHER} already"):
         admission.check(registration("192.0.2.8", mark), first)
