@@ -7,26 +7,25 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from actors.errors import ActorError, AuthenticationError
+from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
 from runtime.gateways.errors import GatewayError, RegistrationRejectedError, UnknownTaskExecutorError
 from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import LeaderAddress, RegistrationSuccess
+from runtime.gateways.messages import LeaderAddress, RegistrationSuccess, TaskExecutorRegistration
 from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ha.model import RESOURCE_MANAGER, job_master
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import Silence
-from runtime.ids import InstanceID, JobID
+from runtime.ids import AllocationID, InstanceID, JobID
+from runtime.jobmaster.descriptor import JobReport
 from runtime.leaders import LeaderFollower
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
-
-if TYPE_CHECKING:
-    from runtime.taskexecutor.endpoint import TaskExecutor
+from runtime.taskexecutor.slot_table import TaskSlotTable
 
 RETRY_S = 0.5
 
@@ -39,6 +38,8 @@ class ResourceManagerConnection:
     Args:
         endpoint: the TaskExecutor.
         ha: finds the leader.
+        slots: reported to it.
+        registration: gives what the TaskExecutor registers with.
         silence_s: seconds without a heartbeat after which it registers anew (``heartbeat.timeout``).
         on_registered: told the answer to each registration.
         state: told how far it is.
@@ -46,13 +47,17 @@ class ResourceManagerConnection:
 
     def __init__(
         self,
-        endpoint: TaskExecutor,
+        endpoint: RpcEndpoint,
         ha: HighAvailabilityServices,
+        slots: TaskSlotTable,
+        registration: Callable[[], TaskExecutorRegistration],
         silence_s: float,
         on_registered: Callable[[RegistrationSuccess], None],
         state: RegistrationState,
     ) -> None:
         self._endpoint = endpoint
+        self._slots = slots
+        self._registration = registration
         self._silence_s = silence_s
         self._on_registered = on_registered
         self._state = state
@@ -79,7 +84,7 @@ class ResourceManagerConnection:
     def disconnect(self, reason: str) -> None:
         """Tell the leader, if there is one, that this TaskExecutor goes."""
         if self._follower.gateway is not None:
-            self._follower.gateway.disconnect_task_manager(self._endpoint.resource_id, reason)
+            self._follower.gateway.disconnect_task_manager(self._slots.resource_id, reason)
 
     def heard(self) -> None:
         """The ResourceManager has asked for a heartbeat."""
@@ -103,7 +108,7 @@ class ResourceManagerConnection:
         """Report the slots."""
         gateway = self._follower.gateway
         if gateway is not None and self._instance_id is not None:
-            gateway.notify_slot_available(self._instance_id, self._endpoint.slots.report())
+            gateway.notify_slot_available(self._instance_id, self._slots.report())
 
     def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
         if self._registering is not None:
@@ -119,10 +124,10 @@ class ResourceManagerConnection:
         endpoint, silence_s = self._endpoint, self._silence_s
         while True:
             try:
-                success = await gateway.register_task_executor(endpoint.registration)
+                success = await gateway.register_task_executor(self._registration())
                 self.blob, self._instance_id = success.blob, success.instance_id
                 self._on_registered(success)
-                await gateway.send_slot_report(success.instance_id, endpoint.slots.report())
+                await gateway.send_slot_report(success.instance_id, self._slots.report())
             except (ActorError, GatewayError) as error:
                 refused = isinstance(error, RegistrationRejectedError | AuthenticationError)
                 self._state.write(REFUSED if refused else WAITING, str(error))
@@ -157,13 +162,28 @@ class JobConnections:
     Args:
         endpoint: the TaskExecutor.
         ha: finds the leaders.
+        slots: offered to them.
+        registration: gives what the TaskExecutor registers with.
+        report_of: gives all that is here of a job.
+        release_slot: frees a slot that its job does not need, with the reason.
         on_connected: called when a JobMaster has registered this TaskExecutor.
     """
 
     def __init__(
-        self, endpoint: TaskExecutor, ha: HighAvailabilityServices, on_connected: Callable[[JobID], None]
+        self,
+        endpoint: RpcEndpoint,
+        ha: HighAvailabilityServices,
+        slots: TaskSlotTable,
+        registration: Callable[[], TaskExecutorRegistration],
+        report_of: Callable[[JobID], JobReport],
+        release_slot: Callable[[AllocationID, str], None],
+        on_connected: Callable[[JobID], None],
     ) -> None:
         self._endpoint = endpoint
+        self._slots = slots
+        self._registration = registration
+        self._report_of = report_of
+        self._release_slot = release_slot
         self._ha = ha
         self._on_connected = on_connected
         self._jobs: dict[JobID, JobConnection] = {}
@@ -267,12 +287,12 @@ class JobConnections:
             token = connection.token
             try:
                 if not connection.registered:
-                    report = endpoint.report_of(job_id)
-                    await connection.gateway.register_task_manager(endpoint.registration, report)
+                    report = self._report_of(job_id)
+                    await connection.gateway.register_task_manager(self._registration(), report)
                     connection.registered = connection.token == token
                     self._on_connected(job_id)
-                offers = endpoint.slots.offers(job_id)
-                accepted = await connection.gateway.offer_slots(endpoint.resource_id, offers)
+                offers = self._slots.offers(job_id)
+                accepted = await connection.gateway.offer_slots(self._slots.resource_id, offers)
             except (ActorError, GatewayError) as error:
                 if isinstance(error, UnknownTaskExecutorError):
                     connection.registered = False
@@ -281,5 +301,5 @@ class JobConnections:
                 continue
             for offer in offers:
                 if offer.allocation_id not in accepted:
-                    endpoint.release_slot(offer.allocation_id, "the job does not need it")
+                    self._release_slot(offer.allocation_id, "the job does not need it")
             return

@@ -134,11 +134,32 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self, self._attempts, own_logs, self._blob_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
         )
         self._metrics = MetricsSampler(driver.info.pid)
-        self._connections = JobConnections(self, ha, self._job_connected)
+        self._job_heartbeats = HeartbeatManager(
+            self,
+            interval_s=configuration.get(HeartbeatOptions.INTERVAL),
+            timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
+            failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
+            on_timeout=self._job_master_silent,
+        )
+        self._connections = JobConnections(
+            self,
+            ha,
+            self.slots,
+            lambda: self.registration,
+            self.report_of,
+            self.release_slot,
+            self._job_heartbeats.monitor,
+        )
         self._tasks = TaskTable(self, self._connections)
         self._threads = ThreadDumps(self, self._tasks.process)
         self._resource_manager = ResourceManagerConnection(
-            self, ha, configuration.get(HeartbeatOptions.TIMEOUT), self._registered, RegistrationState(directory)
+            self,
+            ha,
+            self.slots,
+            lambda: self.registration,
+            configuration.get(HeartbeatOptions.TIMEOUT),
+            self._registered,
+            RegistrationState(directory),
         )
         self._isolation = IsolationWatch(
             ha,
@@ -150,13 +171,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._runner_pid = runner_pid
         self._start_zygote = start_zygote
         self._losses = DriverLosses(directory)
-        self._job_heartbeats = HeartbeatManager(
-            self,
-            interval_s=configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=self._job_master_silent,
-        )
         self.metrics = task_executor_metrics(
             service,
             resource_id,
@@ -339,9 +353,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             raise RecipientTerminated(f"TaskExecutor {self.name} ends: {self.goes}")
 
     # ---------------------------------------------------------- the JobMasters
-
-    def _job_connected(self, job_id: JobID) -> None:
-        self._job_heartbeats.monitor(job_id)
 
     def _job_master_silent(self, target: str, reason: str) -> None:
         """Keep what runs of the job for its next JobMaster, for as long as the configuration says."""

@@ -28,6 +28,7 @@ class TaskSlotTable:
     """
 
     def __init__(self, resource_id: ResourceID, slots: int) -> None:
+        self.resource_id = resource_id
         self._slot_ids = tuple(SlotID(resource_id, index) for index in range(slots))
         self._allocations: dict[SlotID, Allocation] = {}
 

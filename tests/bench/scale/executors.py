@@ -6,7 +6,6 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import runtime
 from actors.rpc.endpoint import RpcEndpoint
@@ -39,9 +38,8 @@ class LightTaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.resource_id = resource_id
         self.slots = TaskSlotTable(resource_id, SLOTS)
         self.registrations = 0
-        connection: Any = ResourceManagerConnection
-        self._resource_manager: ResourceManagerConnection = connection(
-            self, ha, SILENCE_S, self._registered, RegistrationState(directory)
+        self._resource_manager = ResourceManagerConnection(
+            self, ha, self.slots, lambda: self.registration, SILENCE_S, self._registered, RegistrationState(directory)
         )
 
     @property
