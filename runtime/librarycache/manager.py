@@ -15,7 +15,7 @@ from runtime.librarycache.builder import Cancelled, EnvironmentBuilder, Fetch
 from runtime.librarycache.environment import EnvironmentSpec, PythonEnvironment
 from runtime.librarycache.leases import EnvironmentLeases
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _INCOMING = "incoming-"
 
@@ -109,7 +109,7 @@ class LibraryCacheManager:
             except BaseException:
                 shutil.rmtree(incoming, ignore_errors=True)
                 raise
-            log.info("built the environment %s of [%s] in %.1f s", spec.key, spec, self._clock() - began)
+            logger.info("built the environment %s of [%s] in %.1f s", spec.key, spec, self._clock() - began)
         return self._builder.describe(spec, target)
 
     def _release(self, number: int) -> None:
@@ -131,5 +131,5 @@ class LibraryCacheManager:
                 (self._directory / name).rename(hidden / name)
         shutil.rmtree(hidden)
         for name in removed:
-            log.info("removed the unused environment %s", name)
+            logger.info("removed the unused environment %s", name)
         return removed
