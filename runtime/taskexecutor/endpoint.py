@@ -66,14 +66,14 @@ from runtime.taskexecutor.isolation import IsolationWatch
 from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
 from runtime.taskexecutor.metrics import MetricsSampler, task_executor_metrics
 from runtime.taskexecutor.registration_state import RegistrationState
-from runtime.taskexecutor.services import TaskServices, create_services
+from runtime.taskexecutor.services import TaskHost, TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from runtime.taskexecutor.task_table import TaskTable
 
-StartZygote = Callable[[Path], Awaitable[Zygote]]
+StartHost = Callable[[Path], Awaitable[TaskHost]]
 
 LISTING_INTERVAL_S = 2.0
 EXPIRY_INTERVAL_S = 60.0
@@ -99,7 +99,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         warm_up: whether the driver is new, and is to be warmed beside the first tasks.
         log_file: where this process logs to.
         runner_pid: the worker's process, which is ended where no ResourceManager is left to work for.
-        start_zygote: starts what task processes are forked from, given the worker's own directory.
+        start_host: starts what task processes come from, given the worker's own directory.
     """
 
     goes = ""
@@ -117,7 +117,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         warm_up: bool,
         log_file: Path,
         runner_pid: int,
-        start_zygote: StartZygote = _start_zygote,
+        start_host: StartHost = _start_zygote,
     ) -> None:
         super().__init__(service, resource_id)
         self.resource_id = resource_id
@@ -169,7 +169,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             driver.info.pid,
         )
         self._runner_pid = runner_pid
-        self._start_zygote = start_zygote
+        self._start_host = start_host
         self._losses = DriverLosses(directory)
         self.metrics = task_executor_metrics(
             service,
@@ -207,13 +207,14 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def on_start(self) -> None:
         offload_large_calls(self.service, self._configuration, self._blob_location)
         await self._driver.reset()  # what a killed predecessor's tasks left running
-        zygote = await self._start_zygote(self._directory)
+        host = await self._start_host(self._directory)
+        zygote = host if isinstance(host, Zygote) else None
         # A session that waits at somebody else's endpoint is closed there when its owner likes.
         size = 0 if self._driver.info.remote else self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         watch = self._new_watch(zygote)
         self._services = create_services(
-            self._configuration, self._directory, self._driver, zygote, pool, watch, self._blob_client
+            self._configuration, self._directory, self._driver, host, pool, watch, self._blob_client
         )
         if watch is not None:
             self.spawn(watch.run(), "watching whether Spark runs jobs")
@@ -226,14 +227,14 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._die_with(self._driver.info.role, self._driver.info.pid, *spark_lost), "watching the Spark driver"
         )
         zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
-        self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
+        self.spawn(self._die_with("zygote", host.pid, *zygote_lost), "watching the zygote")
         self.spawn(self._isolation.run(), "watching whether it is cut off")
         self.spawn(self._metrics.ask_jvm(self._driver), "asking the Spark driver for its memory")
         self.spawn(self._warm(zygote, pool), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
-    def _new_watch(self, zygote: Zygote) -> DriverWatch | None:
-        if not self._driver.is_ours:
+    def _new_watch(self, zygote: Zygote | None) -> DriverWatch | None:
+        if not self._driver.is_ours or zygote is None:
             return None
         directory = self._directory / "spark" / "trial"
         return DriverWatch(
@@ -248,15 +249,15 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         services = self._services
         if services is not None:
             await services.pool.stop()
-            await services.zygote.stop()
+            await services.task_host.stop()
             await self.run_blocking(services.blobs.close)
         self._logs.close()
         await self._ha.close()
         await self._driver.close()
 
-    async def _warm(self, zygote: Zygote, pool: TaskPool) -> None:
+    async def _warm(self, zygote: Zygote | None, pool: TaskPool) -> None:
         """First Spark, if it is new; then the processes for tasks to come, whose sessions take its warmth."""
-        if self._warm_up:
+        if self._warm_up and zygote is not None:
             directory = self._directory / "spark" / "warm-up"
             await warm_up(self._driver, zygote, directory)
             queries = warm_up_queries(self._configuration)
@@ -542,7 +543,7 @@ async def build(
     *,
     warm_up: bool,
     runner_pid: int,
-    start_zygote: StartZygote = _start_zygote,
+    start_host: StartHost = _start_zygote,
 ) -> TaskExecutor:
     """Make a TaskExecutor and serve its metrics; the arguments are those of `TaskExecutor`."""
     executor = TaskExecutor(
@@ -556,7 +557,7 @@ async def build(
         warm_up,
         context.directory.log / f"{name}.log",
         runner_pid,
-        start_zygote,
+        start_host,
     )
     await serve_metrics(service, executor.metrics)
     return executor

@@ -166,7 +166,7 @@ class TaskStarter:
         else:
             endpoint = await driver.open_session(isolated=environment is not None)
         try:
-            return await self._services.zygote.fork(spec(endpoint)), endpoint
+            return await self._services.task_host.fork(spec(endpoint)), endpoint
         except BaseException:
             await self._release(endpoint)
             raise
