@@ -198,7 +198,7 @@ def create_driver(
 
 
 def allocation_limits(configuration: Configuration) -> AllocationLimits:
-    """What the configuration says of workers."""
+    """Return what the configuration says of workers."""
     get = configuration.get
     slots, max_slots = get(TaskManagerOptions.NUM_TASK_SLOTS), get(ResourceManagerOptions.MAX_SLOTS)
     kind = get(ResourceManagerOptions.DRIVER)

@@ -34,7 +34,7 @@ NO_SLOTS = SlotCounts()
 
 
 class SlotState(Enum):
-    """What the book says of a slot; of an UNKNOWN one the next report will say it."""
+    """State of a slot in the book; that of an UNKNOWN one comes with the next report."""
 
     FREE = "free"
     PENDING = "pending"
@@ -239,7 +239,7 @@ class SlotManager:
         return () if manager is None else tuple(slot.status for slot in manager.slots.values())
 
     def waiting_reason(self, allocation_id: AllocationID) -> str | None:
-        """What a request waits for, in words; None when it does not wait."""
+        """Return what a request waits for, in words; None when it does not wait."""
         entry = self._requests.get(allocation_id)
         if entry is None or entry.slot_id is not None:
             return None
@@ -489,7 +489,7 @@ class SlotManager:
         return instructions
 
     def _nearest(self, request: SlotRequest) -> TaskManagerSlots | None:
-        """Of the TaskExecutors that have a free slot the nearest, then the one with most of them."""
+        """Return the nearest TaskExecutor that has a free slot; of equally near ones, the one with most."""
         preferred = request.preferred_locations
         local = [self._by_name.get(location.resource_id) for location in preferred]
         here = [manager for manager in local if manager is not None and manager.counted.free and not manager.released]

@@ -41,7 +41,7 @@ PAUSE_S = 10.0
 
 
 class Finding(Enum):
-    """What a look at a driver, or a trial on it, has found."""
+    """Result of a look at a driver, or of a trial on it."""
 
     WELL = "well"
     STOPPED = "stopped"

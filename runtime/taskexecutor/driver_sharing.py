@@ -49,7 +49,7 @@ _HINTS = (
     (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
     (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),
 )
-"""What in a script's text tells that it cannot share a driver, and why."""
+"""Patterns in a script's text that show that it cannot share a driver, and why."""
 
 
 def own_driver_reason(choice: SparkDriverChoice, text: str, jars: Sequence[str]) -> str:

@@ -183,7 +183,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     @property
     def registration(self) -> TaskExecutorRegistration:
-        """What this TaskExecutor says of itself."""
+        """Registration that this TaskExecutor sends."""
         info = self._driver.info
         return TaskExecutorRegistration(
             resource_id=self.resource_id,

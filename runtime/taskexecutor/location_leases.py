@@ -35,7 +35,7 @@ _UNSUPPORTED = frozenset(
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG),  # the file cannot be had there
     }
 )
-"""What says that there can be no lease. Any other error says nothing of who else writes there."""
+"""Errors that show that there can be no lease. Any other error shows nothing of who else writes there."""
 
 logger = logging.getLogger(__name__)
 

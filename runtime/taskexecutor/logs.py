@@ -227,7 +227,7 @@ class LogKeeper:
         return self._kept
 
     def keeper_of(self, deployment: TaskDeploymentDescriptor) -> AttemptLogKeeper:
-        """What puts the logs of an attempt that begins now."""
+        """Return the keeper of the logs of an attempt that begins now."""
         starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
 
         def put() -> list[KeptLog]:

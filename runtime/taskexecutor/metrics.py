@@ -96,7 +96,7 @@ class MetricsSampler:
         }
 
     def sample(self, tasks: int) -> TaskManagerMetrics:
-        """What they take at present; *tasks* is how many attempts run."""
+        """Return what they take at present; *tasks* is how many attempts run."""
         with self._own.oneshot():
             times = self._own.cpu_times()
             memory, threads, files = self._own.memory_info().rss, self._own.num_threads(), self._own.num_fds()

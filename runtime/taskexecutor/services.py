@@ -1,4 +1,4 @@
-"""What the tasks of a TaskExecutor are run with, made from the configuration."""
+"""The services that the tasks of a TaskExecutor share, made from the configuration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TaskHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """What tasks are run with.
+    """Services and settings that tasks are run with.
 
     Args:
         driver: the Spark driver that tasks share.

@@ -70,7 +70,7 @@ class TaskSlotTable:
         return [SlotOffer(item.allocation_id, item.slot_id) for item in self.of_job(job_id)]
 
     def report(self) -> SlotReport:
-        """What every slot is used for."""
+        """Return what every slot is used for."""
         statuses = []
         for slot_id in self._slot_ids:
             held = self._allocations.get(slot_id)

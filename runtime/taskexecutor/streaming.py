@@ -37,7 +37,7 @@ GROWS_FROM = 3
 INTERVAL_S = 1.0
 REPEAT_S = 5.0
 KEPT = 50
-"""Of how many of its queries an attempt's last figures are kept."""
+"""Number of an attempt's queries whose last figures are kept."""
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class BackPressureMonitor:
 
 
 def _moment(progress: QueryProgress) -> tuple[int, str]:
-    """What tells one report from another: a query without new data reports the same batch number again."""
+    """Key that tells one report from another: a query without new data reports the same batch number again."""
     return progress.batch, progress.timestamp
 
 
@@ -216,7 +216,7 @@ class QueryReports:
         self._monitors: dict[str, BackPressureMonitor] = {}
 
     def report(self, infos: Iterable[StreamingQueryInfo]) -> tuple[StreamingQuery, ...]:
-        """What is to be told of the queries that are active now."""
+        """Return the reports of the queries that are active now."""
         found = list(infos)
         self._monitors = {info.run_id: self._monitors.get(info.run_id) or BackPressureMonitor() for info in found}
         return tuple(self._report(info) for info in found)

@@ -210,7 +210,7 @@ class Task:
         self._on_state(state)
 
     def report(self) -> ExecutionReport:
-        """What is to be told of it to a JobMaster that did not deploy it."""
+        """Report of this attempt to a JobMaster that did not deploy it."""
         return ExecutionReport(self.state, self.since_ms, self.descriptor.task_key, self.descriptor.allocation_id)
 
     async def _run(self) -> int | None:

@@ -119,7 +119,7 @@ class DrainFailedError(CheckpointError):
 
 
 class StopOutcome(Enum):
-    """What a stop-with-savepoint makes of the end of its task.
+    """Effect of a stop-with-savepoint on the end of its task.
 
     NOT_ASKED: nothing. COMPLETED: its queries were stopped and are in the savepoint. FAILED: they were stopped, and
     there is no savepoint. DRAIN_FAILED: as FAILED, for a query had failed, which is the failure of the task.

@@ -54,7 +54,7 @@ class TaskOutcome:
             self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.task_name, now_ms, lost)
 
     def blame(self, kind: FailureKind, name: str, message: str) -> None:
-        """What failed was not the fault of whom it seemed to be."""
+        """Give the noted failure another cause than it seemed to have."""
         assert self.failure is not None
         self.failure = replace(self.failure, kind=kind, type=name, message=message)
 

@@ -108,7 +108,7 @@ class TaskPool:
         return TakenProcess(self, self._ready.pop(found))
 
     def report(self) -> TaskPoolReport:
-        """What it did."""
+        """Return what the pool did since it started."""
         return self._policy.report()
 
     async def fill(self) -> None:

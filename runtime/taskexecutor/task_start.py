@@ -1,4 +1,4 @@
-"""What an attempt begins with: the job's files, its environment, and a process, ready already or new."""
+"""The start of an attempt: the job's files, its environment, and a process, ready already or new."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ RETRY_S = 0.5
 
 
 class TaskTable:
-    """What runs here, and what has ended and is not told yet.
+    """Attempts that run here, and those that have ended and are not reported yet.
 
     Args:
         endpoint: the TaskExecutor.
