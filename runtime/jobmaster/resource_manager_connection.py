@@ -16,7 +16,7 @@ from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
 from runtime.leaders import LeaderFollower
-from runtime.resourcemanager.slot_manager import SlotRequest
+from runtime.resourcemanager.slots import SlotRequest
 
 if TYPE_CHECKING:
     from runtime.jobmaster.job_execution import JobExecution

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.ids import InstanceID, ResourceID
 from runtime.resourcemanager.driver import DriverError, NoWorkerLeft, ResourceManagerDriver
-from runtime.resourcemanager.slot_manager import SlotManager, SlotManagerInstruction
+from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slots import SlotManagerInstruction
 from runtime.resourcemanager.worker_allocator import (
     AllocationLimits,
     GiveUpWorker,

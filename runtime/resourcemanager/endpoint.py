@@ -52,14 +52,8 @@ from runtime.resourcemanager.driver import ResourceManagerDriver
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.metrics import resource_manager_metrics
-from runtime.resourcemanager.slot_manager import (
-    AllocateSlot,
-    FailRequest,
-    SlotManager,
-    SlotManagerInstruction,
-    SlotReport,
-    SlotRequest,
-)
+from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slots import AllocateSlot, FailRequest, SlotManagerInstruction, SlotReport, SlotRequest
 
 CHECK_INTERVAL_S = 0.5
 

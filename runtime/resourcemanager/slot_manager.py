@@ -171,18 +171,6 @@ class FreeSlots:
         return self._by_room[host, sizes[-1]][0][1] if sizes else None
 
 
-__all__ = [
-    "AllocateSlot",
-    "FailRequest",
-    "SlotCounts",
-    "SlotManager",
-    "SlotManagerInstruction",
-    "SlotReport",
-    "SlotRequest",
-    "SlotStatus",
-]
-
-
 class SlotManager:
     """The ResourceManager's book of slots.
 

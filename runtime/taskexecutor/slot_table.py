@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from runtime.gateways.errors import SlotNotAllocatedError, SlotOccupiedError
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
 from runtime.jobmaster.slot_pool import SlotOffer
-from runtime.resourcemanager.slot_manager import SlotReport, SlotStatus
+from runtime.resourcemanager.slots import SlotReport, SlotStatus
 
 
 @dataclass(frozen=True, slots=True)

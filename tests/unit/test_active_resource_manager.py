@@ -21,7 +21,8 @@ from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.driver import DriverError, OnTerminated, ResourceManagerDriver
 from runtime.resourcemanager.endpoint import ResourceManager
-from runtime.resourcemanager.slot_manager import SlotManager, SlotReport, SlotRequest, SlotStatus
+from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slots import SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.worker_allocator import AllocationLimits
 from runtime.taskexecutor.connections import ResourceManagerConnection
 from runtime.taskexecutor.registration_state import RegistrationState
