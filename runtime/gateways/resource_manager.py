@@ -16,7 +16,7 @@ from runtime.gateways.metric_query_service import TaskManagerMetricAddress
 from runtime.ha.model import JOB_MASTER
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.jobmaster.archived_execution_graph import ApplicationStatus
-from runtime.resourcemanager.slot_manager import SlotReport, SlotRequest
+from runtime.resourcemanager.slots import SlotReport, SlotRequest
 
 
 class ResourceManagerGateway(FencedRpcGateway):

@@ -1,4 +1,4 @@
-"""Who is alive: the book-keeping of heartbeats (Flink's `HeartbeatMonitor`), pure; times are monotonic seconds."""
+"""The book-keeping of heartbeats (Flink's `HeartbeatMonitor`), pure; times are monotonic seconds."""
 
 from __future__ import annotations
 

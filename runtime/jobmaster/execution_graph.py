@@ -52,7 +52,7 @@ from runtime.jobmaster.execution_state import (
 )
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.resourcemanager.locality import TaskManagerLocation
+from runtime.resourcemanager.slots import TaskManagerLocation
 
 FAILURE_HISTORY = 16
 """Number of failures that are kept (Flink's ``web.exception-history-size``)."""

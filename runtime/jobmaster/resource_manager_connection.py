@@ -17,7 +17,7 @@ from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.resourcemanager.slot_manager import SlotRequest
+from runtime.resourcemanager.slots import SlotRequest
 
 RETRY_S = 0.5
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
 from runtime.jobmaster.descriptor import SlotOffer
-from runtime.resourcemanager.locality import TaskManagerLocation, locality_of
+from runtime.resourcemanager.slots import TaskManagerLocation, locality_of
 
 
 @dataclass(frozen=True, slots=True)

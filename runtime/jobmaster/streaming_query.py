@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class BackPressureLevel(Enum):
-    """Whether a query keeps up with its sources, by Flink's names; see `runtime.taskexecutor.back_pressure`."""
+    """Whether a query keeps up with its sources, by Flink's names; see `runtime.taskexecutor.streaming`."""
 
     OK = "ok"
     LOW = "low"

@@ -142,7 +142,7 @@ class EnvironmentBuilder:
 
 
 def without_credentials(options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """What of pip's options may stand on a command line, which every user sees, and the rest as environment variables.
+    """Split pip's options: those for a command line, which every user sees, and the rest as environment variables.
 
     An option whose value is a URL with a user or a password is given as pip's variable of the same name.
     """
@@ -203,7 +203,7 @@ def _is_environment(packed: tarfile.TarFile) -> bool:
 
 
 def _import_directory(unpacked: Path) -> Path:
-    """What of an unpacked archive goes onto the path: a virtual environment's packages, else its top."""
+    """Return the directory of an archive that goes onto the path: a virtual environment's packages, else its top."""
     found = [path for pattern in ("lib", "*/lib") for path in unpacked.glob(f"{pattern}/python*/site-packages")]
     if not found:
         return unpacked

@@ -1,4 +1,4 @@
-"""What a job's code may import: the description of a Python environment, and the one that was built of it."""
+"""The imports of a job's code: the description of a Python environment, and the one that was built of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class LibraryKind(Enum):
-    """What a file adds to an environment (Flink's ``-pyfs``, ``-pyreq`` and ``-pyarch``, and Spark's jars)."""
+    """Kind of a file of an environment (Flink's ``-pyfs``, ``-pyreq`` and ``-pyarch``, and Spark's jars)."""
 
     PY_FILE = "py-file"
     """A module, or an archive or wheel of pure Python that is imported as it is."""
@@ -88,7 +88,7 @@ class PythonEnvironment:
 
     @property
     def import_path(self) -> tuple[str, ...]:
-        """What comes first on ``sys.path``: py-files, then archives, then installed packages."""
+        """Entries that come first on ``sys.path``: py-files, then archives, then installed packages."""
         entries = [str(path.parent if path.suffix == ".py" else path) for path in self.py_files]
         entries += [str(path) for path in self.archives]
         if self.site is not None:

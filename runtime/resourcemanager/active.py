@@ -10,7 +10,8 @@ from collections.abc import Callable
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.ids import InstanceID, ResourceID
 from runtime.resourcemanager.driver import DriverError, NoWorkerLeft, ResourceManagerDriver
-from runtime.resourcemanager.slot_manager import SlotManager, SlotManagerInstruction
+from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slots import SlotManagerInstruction
 from runtime.resourcemanager.worker_allocator import (
     AllocationLimits,
     GiveUpWorker,
@@ -19,7 +20,7 @@ from runtime.resourcemanager.worker_allocator import (
     WorkerAllocator,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ActiveResourceManager:
@@ -79,13 +80,13 @@ class ActiveResourceManager:
             try:
                 workers = await driver.initialize(self._terminated)
             except DriverError as error:
-                log.warning("the workers of an earlier leader cannot be known yet: %s", error)
+                logger.warning("the workers of an earlier leader cannot be known yet: %s", error)
                 self._allocator.recovery_failed(str(error))
                 await asyncio.sleep(self._allocator.limits.retry_interval_s)
                 continue
             self._allocator.recovered(workers, time.monotonic())
             if workers:
-                log.info("found running: %s", ", ".join(workers))
+                logger.info("found running: %s", ", ".join(workers))
             return
 
     # ------------------------------------------------------------------- events
@@ -103,7 +104,7 @@ class ActiveResourceManager:
 
     def _terminated(self, resource_id: ResourceID, cause: str) -> None:
         if not self._ended:
-            log.warning("worker %s has ended: %s", resource_id, cause)
+            logger.warning("worker %s has ended: %s", resource_id, cause)
             self._allocator.terminated(resource_id, cause, time.monotonic())
             self.decide()
 
@@ -122,7 +123,7 @@ class ActiveResourceManager:
                     self._slots.release_task_manager(decision.instance_id)
                     self._endpoint.spawn(self._release(self._driver, decision), f"stopping {decision.resource_id}")
                 case GiveUpWorker():
-                    log.error("%s did not register within %.0f s: given up", decision.resource_id, decision.waited_s)
+                    logger.error("%s did not register within %.0f s: given up", decision.resource_id, decision.waited_s)
                     name = decision.resource_id
                     self._endpoint.spawn(self._release_by(self._driver, name), f"stopping {name}")
         words = (self._allocator.outlook(now), self._driver.hindrance() if self._allocator.pending_workers else "")
@@ -134,10 +135,10 @@ class ActiveResourceManager:
         except NoWorkerLeft as error:
             self._allocator.none_left(request, str(error), time.monotonic())
         except DriverError as error:
-            log.error("no further worker was started: %s", error)
+            logger.error("no further worker was started: %s", error)
             self._allocator.request_failed(request, str(error), time.monotonic())
         else:
-            log.info("worker %s is being started", resource_id)
+            logger.info("worker %s is being started", resource_id)
             self._allocator.requested(request, resource_id, time.monotonic())
 
     async def _release(self, driver: ResourceManagerDriver, decision: ReleaseWorker) -> None:
@@ -145,7 +146,7 @@ class ActiveResourceManager:
         self._releasing.add(name)
         try:
             if await self._release_by(driver, name):
-                log.info("worker %s was stopped: nobody had used it for %g s", name, decision.idle_s)
+                logger.info("worker %s was stopped: nobody had used it for %g s", name, decision.idle_s)
                 self._on_stopped(decision.instance_id, "nobody used it")
                 self._allocator.terminated(name, "nobody used it", time.monotonic())
             elif not self._ended:
@@ -157,5 +158,5 @@ class ActiveResourceManager:
         try:
             return await driver.release_resource(resource_id)
         except DriverError as error:
-            log.warning("worker %s was not stopped: %s", resource_id, error)
+            logger.warning("worker %s was not stopped: %s", resource_id, error)
             return False

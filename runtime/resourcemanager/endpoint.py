@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import runtime
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway, receptionist_of
@@ -15,10 +16,12 @@ from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
-from conf.options import HeartbeatOptions, JobOptions, ResourceManagerOptions
+from conf.options import ClusterOptions, HeartbeatOptions, JobOptions, ResourceManagerOptions
 from runtime.environment.context import ComponentContext
+from runtime.environment.shared_directory import shared_directory_mark
 from runtime.gateways.diagnostics import ComponentLog
 from runtime.gateways.errors import (
+    RegistrationRejectedError,
     ShuttingDownError,
     SlotOccupiedError,
     UnknownJobManagerError,
@@ -45,21 +48,57 @@ from runtime.jobmaster.archived_execution_graph import ApplicationStatus
 from runtime.leadership import LeaderEndpoint
 from runtime.metrics.query_service import beside, serve_metrics
 from runtime.resourcemanager.active import ActiveResourceManager
-from runtime.resourcemanager.admission import Admission
 from runtime.resourcemanager.driver import ResourceManagerDriver
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.metrics import resource_manager_metrics
-from runtime.resourcemanager.slot_manager import (
-    AllocateSlot,
-    FailRequest,
-    SlotManager,
-    SlotManagerInstruction,
-    SlotReport,
-    SlotRequest,
-)
+from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slots import AllocateSlot, FailRequest, SlotManagerInstruction, SlotReport, SlotRequest
 
 CHECK_INTERVAL_S = 0.5
+
+
+class Admission:
+    """Whether a TaskExecutor may register; Flink's `RegistrationResponse.Rejection` refuses one as well.
+
+    Args:
+        configuration: of the ResourceManager's machine.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._host = configuration.get(ClusterOptions.HOST)
+        self._shared = shared_directory_mark(
+            configuration.get(ClusterOptions.SHARED_DIR), configuration.get(ClusterOptions.ID)
+        )
+
+    def check(self, registration: TaskExecutorRegistration, former: Instance | None) -> None:
+        """Refuse a TaskExecutor that cannot work for this cluster.
+
+        Args:
+            registration: what it says of itself.
+            former: the one that is registered under its name, if there is one.
+
+        Raises:
+            RegistrationRejectedError: it is of another version, another machine has its name, or it sees another
+                shared directory.
+        """
+        name, host = registration.resource_id, ActorAddress.parse(registration.address).host
+        if registration.version != runtime.__version__:
+            raise RegistrationRejectedError(
+                f"{name} on {host} runs Understudy {registration.version or 'of an unknown version'}, the master runs "
+                f"{runtime.__version__}: install the same version on all hosts"
+            )
+        other = None if former is None else ActorAddress.parse(former.registration.address).host
+        if other not in (None, host):
+            raise RegistrationRejectedError(
+                f"{name} is registered from {other} already, and {host} uses the same name: leave "
+                "taskmanager.resource-id out, or give each host one of its own"
+            )
+        if host != self._host and registration.shared_directory != self._shared:
+            raise RegistrationRejectedError(
+                f"cluster.shared-dir on {host} is not the directory that the master on {self._host} sees: mount one "
+                "file system at that path on all hosts"
+            )
 
 
 @dataclass(slots=True)
@@ -176,7 +215,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
             raise ShuttingDownError(f"TaskExecutor {registration.resource_id} is not registered: {self._shutting_down}")
         self._admission.check(registration, self._instances.find(registration.resource_id))
         gateway = self.gateway(registration.address, TaskExecutorGateway, term=self.term)
-        instance = self._instances.register(registration, gateway, _now_ms())
+        instance = self._instances.register(InstanceID.random(), registration, gateway, _now_ms())
         return RegistrationSuccess(instance.instance_id, self._blob, self._system)
 
     def new_instance_available(self, instance: Instance) -> None:

@@ -71,12 +71,18 @@ class InstanceManager:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def register(self, registration: TaskExecutorRegistration, gateway: TaskExecutorGateway, now_ms: int) -> Instance:
-        """A TaskExecutor is here; an earlier registration of the same name ends."""
+    def register(
+        self,
+        instance_id: InstanceID,
+        registration: TaskExecutorRegistration,
+        gateway: TaskExecutorGateway,
+        now_ms: int,
+    ) -> Instance:
+        """Add a TaskExecutor under a new id; an earlier registration of the same name ends."""
         former = self.find(registration.resource_id)
         if former is not None:
             self.unregister(former.instance_id, "it registered anew")
-        instance = Instance(InstanceID.random(), registration, gateway, now_ms, now_ms)
+        instance = Instance(instance_id, registration, gateway, now_ms, now_ms)
         self._instances[instance.instance_id] = self._by_name[instance.resource_id] = instance
         for listener in list(self._listeners):
             listener.new_instance_available(instance)

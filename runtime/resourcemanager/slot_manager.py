@@ -14,11 +14,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.resourcemanager.free_slots import FreeSlots
-from runtime.resourcemanager.locality import TaskManagerLocation
-from runtime.resourcemanager.slot_book import PendingRequest, Slot, SlotState, TaskManagerSlots
 from runtime.resourcemanager.slots import (
     AllocateSlot,
     FailRequest,
@@ -27,19 +26,149 @@ from runtime.resourcemanager.slots import (
     SlotReport,
     SlotRequest,
     SlotStatus,
+    TaskManagerLocation,
 )
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
-__all__ = [
-    "AllocateSlot",
-    "FailRequest",
-    "SlotCounts",
-    "SlotManager",
-    "SlotManagerInstruction",
-    "SlotReport",
-    "SlotRequest",
-    "SlotStatus",
-]
+NO_SLOTS = SlotCounts()
+
+
+class SlotState(Enum):
+    """State of a slot in the book; that of an UNKNOWN one comes with the next report."""
+
+    FREE = "free"
+    PENDING = "pending"
+    UNKNOWN = "unknown"
+    ALLOCATED = "allocated"
+
+
+@dataclass(slots=True)
+class Slot:
+    """One slot."""
+
+    slot_id: SlotID
+    state: SlotState = SlotState.FREE
+    allocation_id: AllocationID | None = None
+    job_id: JobID | None = None
+
+    @property
+    def status(self) -> SlotStatus:
+        """Whose it is, as its TaskExecutor would say it."""
+        if self.state is SlotState.ALLOCATED:
+            return SlotStatus(self.slot_id, self.job_id, self.allocation_id)
+        return SlotStatus(self.slot_id)
+
+
+@dataclass(slots=True)
+class TaskManagerSlots:
+    """The slots of one TaskExecutor.
+
+    Args:
+        number: of its registration.
+        counted: its slots as they were counted last.
+        idle_since: monotonic seconds; None while something uses it.
+        released: nothing of it is given any more.
+    """
+
+    instance_id: InstanceID
+    resource_id: ResourceID
+    address: str
+    location: TaskManagerLocation
+    number: int
+    slots: dict[SlotID, Slot]
+    counted: SlotCounts = NO_SLOTS
+    idle_since: float | None = None
+    released: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all of its slots are free."""
+        return all(slot.state is SlotState.FREE for slot in self.slots.values())
+
+    def counts(self) -> SlotCounts:
+        """Its slots, counted."""
+        states = [slot.state for slot in self.slots.values()]
+        return SlotCounts(
+            len(states), states.count(SlotState.FREE), states.count(SlotState.PENDING) + states.count(SlotState.UNKNOWN)
+        )
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """A request without a confirmed slot; *slot_id* is one that is on its way to it."""
+
+    request: SlotRequest
+    deadline: float
+    number: int
+    slot_id: SlotID | None = None
+
+    @property
+    def rank(self) -> tuple[int, int, AllocationID]:
+        """Its place among those that wait, the least first."""
+        return -self.request.priority, self.number, self.request.allocation_id
+
+
+ANY_HOST = ""
+"""TaskExecutors of all hosts together; no host has that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    hosts: tuple[str, ...]
+    number: int
+    free: int
+
+
+class FreeSlots:
+    """The TaskExecutors that have a free slot, by host and by how many they have.
+
+    A request must not look at every TaskExecutor: a thousand of them with four slots each would be four million looks.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[InstanceID, _Room] = {}
+        self._by_room: dict[tuple[str, int], list[tuple[int, InstanceID]]] = {}
+        self._sizes: dict[str, list[int]] = {}
+
+    def set(self, instance_id: InstanceID, location: TaskManagerLocation, number: int, free: int) -> None:
+        """Note how many slots of a TaskExecutor are free.
+
+        Args:
+            number: of its registration; of those with as much room the one with the lowest is found.
+            free: 0 where nothing may be given of it.
+        """
+        hosts = (ANY_HOST, location.host) if location.host else (ANY_HOST,)
+        room = _Room(hosts, number, free)
+        if self._rooms.get(instance_id) == room:
+            return
+        self.forget(instance_id)
+        if free:
+            self._rooms[instance_id] = room
+            for host in hosts:
+                found = self._by_room.get((host, free))
+                if found is None:
+                    found = self._by_room[host, free] = []
+                    insort(self._sizes.setdefault(host, []), free)
+                insort(found, (number, instance_id))
+
+    def forget(self, instance_id: InstanceID) -> None:
+        """Nothing may be given of this TaskExecutor; no error when that is known."""
+        room = self._rooms.pop(instance_id, None)
+        if room is None:
+            return
+        for host in room.hosts:
+            found = self._by_room[host, room.free]
+            del found[bisect_left(found, (room.number, instance_id))]
+            if not found:
+                del self._by_room[host, room.free]
+                self._sizes[host].remove(room.free)
+                if not self._sizes[host]:
+                    del self._sizes[host]
+
+    def roomiest(self, host: str = ANY_HOST) -> InstanceID | None:
+        """The TaskExecutor with most free slots, of one host or of all; None where there is no free slot."""
+        sizes = self._sizes.get(host)
+        return self._by_room[host, sizes[-1]][0][1] if sizes else None
 
 
 class SlotManager:
@@ -98,7 +227,7 @@ class SlotManager:
         return () if manager is None else tuple(slot.status for slot in manager.slots.values())
 
     def waiting_reason(self, allocation_id: AllocationID) -> str | None:
-        """What a request waits for, in words; None when it does not wait."""
+        """Return what a request waits for, in words; None when it does not wait."""
         entry = self._requests.get(allocation_id)
         if entry is None or entry.slot_id is not None:
             return None
@@ -348,7 +477,7 @@ class SlotManager:
         return instructions
 
     def _nearest(self, request: SlotRequest) -> TaskManagerSlots | None:
-        """Of the TaskExecutors that have a free slot the nearest, then the one with most of them."""
+        """Return the nearest TaskExecutor that has a free slot; of equally near ones, the one with most."""
         preferred = request.preferred_locations
         local = [self._by_name.get(location.resource_id) for location in preferred]
         here = [manager for manager in local if manager is not None and manager.counted.free and not manager.released]

@@ -18,7 +18,7 @@ FAILURE_WINDOW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AllocationLimits:
-    """What the configuration says of workers.
+    """Limits that the configuration sets for workers.
 
     Args:
         slots_per_worker: that one brings (``taskmanager.numberOfTaskSlots``).
@@ -177,7 +177,7 @@ class WorkerAllocator:
     # ---------------------------------------------------------------- decisions
 
     def decide(self, waiting: int, registered: Sequence[RegisteredWorker], now: float) -> list[Decision]:
-        """What is to be done now.
+        """Return what is to be done now.
 
         Args:
             waiting: requests for a slot that no registered TaskExecutor has a free one for.
@@ -249,7 +249,7 @@ class WorkerAllocator:
     # ------------------------------------------------------------------- words
 
     def outlook(self, now: float) -> str:
-        """What those who wait for slots may hope for, in words; empty when nothing is to be said."""
+        """Return what those who wait for slots may hope for, in words; empty when nothing is to be said."""
         if not self._is_recovered:
             cause = f" ({self._last_failure})" if self._last_failure else ""
             return f"the workers of an earlier leader are being looked for{cause}"

@@ -38,7 +38,7 @@ class ControlGroupError(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What the processes of a task may take together; None for no limit.
+    """Limits of what the processes of a task take together; None for no limit.
 
     Args:
         memory_bytes: what they write to, and the files that they read and write as far as the kernel keeps these.
@@ -53,7 +53,7 @@ class GroupLimits:
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """What the kernel needs for them."""
+        """Controllers that the kernel needs for these limits."""
         wanted = (("memory", self.memory_bytes), ("cpu", self.cpus))
         return tuple(name for name, limit in wanted if limit is not None)
 
@@ -67,7 +67,7 @@ class _Tree:
     controllers: tuple[str, ...]
 
     def settings(self, limits: GroupLimits) -> list[tuple[str, str]]:
-        """What is written into which file of a task's group, in order."""
+        """Return the files of a task's group and what to write into each, in order."""
         found: list[tuple[str, str]] = []
         if "memory" in self.controllers and limits.memory_bytes is not None:
             most = str(limits.memory_bytes)

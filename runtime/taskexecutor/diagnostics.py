@@ -1,128 +1,73 @@
-"""What a TaskExecutor tells to whoever looks for a fault: its logs, its threads and those of its tasks."""
+"""Where the threads of a TaskExecutor are, and those of the task processes of its attempts."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
-import time
-from abc import abstractmethod
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-import psutil
-
 from actors.rpc.endpoint import RpcEndpoint
-from actors.rpc.gateway import rpc
-from blob.client import BlobClient
-from blob.gateway import BlobAddress
-from conf.configuration import Configuration
-from conf.options import JobOptions
-from runtime.environment.context import blob_client
-from runtime.gateways.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
+from runtime.gateways.diagnostics import ThreadDump, ThreadInfo
 from runtime.gateways.errors import NoSuchTaskError, TaskNotRespondingError
-from runtime.gateways.messages import TaskLog
-from runtime.ids import ExecutionAttemptID, JobID
-from runtime.job_logs import KeptLog, LogChunk
-from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, ZygoteError
+from runtime.ids import ExecutionAttemptID
+from runtime.spark import TaskProcess, ZygoteError
 from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
-from runtime.taskexecutor.attempts import AttemptDirectories
-from runtime.taskexecutor.log_keeper import LogKeeper
 from runtime.threads import thread_stacks, thread_states
 
-log = logging.getLogger(__name__)
-
-JVM_INTERVAL_S = 5.0
-RATE_WINDOW_S = 60.0
-COLLECTION_TIME = ".Time"
 DUMP_TIMEOUT_S = 5.0
 DUMP_LIMIT = 512 * 1024
 """Most characters of a dump: what a task process says is the job's own word."""
 
 
-class TaskExecutorDiagnostics(RpcEndpoint):
-    """The part of a `TaskExecutor` that answers questions about itself and its logs, and changes nothing that runs."""
+class ThreadDumps:
+    """Takes dumps and profiles of threads; see `TaskExecutorGateway.request_thread_dump` and `request_profile`.
 
-    _configuration: Configuration
-    _attempts: AttemptDirectories
-    _own_logs: LogKeeper
-    _client: BlobClient | None = None
+    Args:
+        endpoint: the TaskExecutor, whose own process it is.
+        process_of: gives the process of an attempt that runs here.
+    """
 
-    @abstractmethod
-    def _new_blob_client(self) -> BlobClient:
-        """A client of the BlobServer that the ResourceManager names."""
+    def __init__(self, endpoint: RpcEndpoint, process_of: Callable[[ExecutionAttemptID], TaskProcess | None]) -> None:
+        self._endpoint = endpoint
+        self._process_of = process_of
 
-    @abstractmethod
-    def _process_of(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
-        """The process of an attempt that runs here."""
+    async def dump(self, attempt_id: ExecutionAttemptID | None) -> ThreadDump:
+        """Return where the threads of an attempt's process are; without an attempt, those of this process.
 
-    def _log_client(self) -> BlobClient:
-        if self._client is None:
-            self._client = self._new_blob_client()
-        return self._client
-
-    def _client_of(self, blob_server: BlobAddress) -> BlobClient:
-        return blob_client(self._configuration, blob_server, self.service.secret)
-
-    @rpc
-    async def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
-        with self._client_of(blob_server) as client:
-            return await self.run_blocking(self._attempts.upload_logs, job_id, client)
-
-    @rpc
-    async def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
-        max_size = self._configuration.get(JobOptions.LOGS_MAX_SIZE)
-        return await self.run_blocking(self._attempts.keep_logs, job_id, attempt_id, self._log_client(), max_size)
-
-    @rpc
-    async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
-        return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
-
-    @rpc
-    async def request_log_list(self) -> list[LogInfo]:
-        return await self.run_blocking(self._own_logs.infos)
-
-    @rpc
-    async def request_file_upload(self, name: str, blob_server: BlobAddress | None = None) -> ComponentLog:
-        if blob_server is None:
-            return await self.run_blocking(self._own_logs.upload, name, self._log_client())
-        with self._client_of(blob_server) as client:
-            return await self.run_blocking(self._own_logs.upload, name, client)
-
-    @rpc
-    async def read_log(self, name: str, offset: int) -> LogChunk:
-        return await self.run_blocking(self._own_logs.read, name, offset)
-
-    @rpc
-    async def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
+        Raises:
+            NoSuchTaskError: no process of that attempt runs here.
+            TaskNotRespondingError: the process does not answer.
+        """
         if attempt_id is None:
             return ThreadDump(os.getpid(), bounded_threads(thread_stacks(), thread_states()))
         pid, threads = await self._threads_of(attempt_id)
         return ThreadDump(pid, bounded_threads(threads))
 
-    @rpc
-    async def request_profile(
-        self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None = None
-    ) -> StackProfile:
+    async def profile(self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None) -> StackProfile:
+        """Return where these threads are again and again; both numbers are brought within their bounds.
+
+        Raises:
+            NoSuchTaskError, TaskNotRespondingError: as `dump`.
+        """
         samples, interval_ms = max(1, min(samples, MOST_SAMPLES)), max(1, min(interval_ms, 1000))
         sampler, pid = StackSampler(), os.getpid()
         for number in range(samples):
             if number:
                 await asyncio.sleep(interval_ms / 1000)
             if attempt_id is None:
-                sampler.add(await self.run_blocking(_others))
+                sampler.add(await self._endpoint.run_blocking(_others))
             else:
                 pid, threads = await self._threads_of(attempt_id)
                 sampler.add(threads)
         return sampler.profile(pid, interval_ms)
 
     async def _threads_of(self, attempt_id: ExecutionAttemptID) -> tuple[int, list[tuple[str, str]]]:
-        """The process of an attempt, and where its threads are; raises NoSuchTaskError, TaskNotRespondingError."""
+        """Return an attempt's process, and where its threads are; raises NoSuchTaskError, TaskNotRespondingError."""
         process = self._process_of(attempt_id)
         if process is None:
-            raise NoSuchTaskError(f"no process of attempt {attempt_id} runs in TaskExecutor {self.name}")
+            raise NoSuchTaskError(f"no process of attempt {attempt_id} runs in TaskExecutor {self._endpoint.name}")
         try:
             async with asyncio.timeout(DUMP_TIMEOUT_S):
                 return process.pid, await process.thread_dump()
@@ -161,90 +106,3 @@ def bounded_threads(
     if left_out:
         kept.append(ThreadInfo(f"{left_out} more", ""))
     return tuple(kept)
-
-
-class JvmRates:
-    """Rates of the last minute, from figures that only grow (Flink's `MeterView`). Pure.
-
-    Args:
-        cores: of the machine.
-    """
-
-    def __init__(self, cores: int) -> None:
-        self._cores = cores
-        self._seen: deque[tuple[float, float, dict[str, int]]] = deque()
-
-    def rates(self, now_s: float, cpu_s: float, figures: Mapping[str, int]) -> dict[str, float]:
-        """Return the processor load (0 to 1), and the milliseconds of each second that go into garbage collection.
-
-        Args:
-            now_s: seconds on a clock that does not go back.
-            cpu_s: processor seconds that the Spark driver has taken.
-            figures: as of `SparkDriver.jvm_figures`.
-        """
-        spent = {name: value for name, value in figures.items() if name.endswith(COLLECTION_TIME)}
-        self._seen.append((now_s, cpu_s, spent))
-        while self._seen[0][0] < now_s - RATE_WINDOW_S:
-            self._seen.popleft()
-        then_s, cpu_then_s, spent_then = self._seen[0]
-        passed_s = now_s - then_s
-        if passed_s <= 0:
-            return {"CPU.Load": 0.0, **{f"{name}MsPerSecond": 0.0 for name in spent}}
-        rates = {f"{name}MsPerSecond": (spent[name] - spent_then.get(name, 0)) / passed_s for name in spent}
-        return {"CPU.Load": (cpu_s - cpu_then_s) / passed_s / self._cores, **rates}
-
-
-class MetricsSampler:
-    """Looks at what a TaskExecutor and its Spark driver take.
-
-    Args:
-        spark_pid: process of the Spark driver.
-    """
-
-    def __init__(self, spark_pid: int) -> None:
-        self._own = psutil.Process()
-        self._spark_pid = spark_pid
-        self._spark: psutil.Process | None = None
-        self._jvm: dict[str, int | float] = {}
-        self._rates = JvmRates(psutil.cpu_count() or 1)
-
-    async def ask_jvm(self, driver: SparkDriver) -> None:
-        """Ask the Spark driver for its figures now and then, until it is gone or has none to be told."""
-        while driver.alive:
-            try:
-                found = await driver.jvm_figures()
-                if found is None:
-                    return
-                _, cpu_s = self._sample_spark()
-                self._jvm = {**found, **self._files(), **self._rates.rates(time.monotonic(), cpu_s, found)}
-            except (SparkVehicleError, ValueError, psutil.Error) as error:
-                log.debug("the Spark driver does not tell its figures: %s", error)
-                self._jvm = {}
-            await asyncio.sleep(JVM_INTERVAL_S)
-
-    def _files(self) -> dict[str, int]:
-        """Open descriptors of the Spark driver, and how many it may have; raises psutil.Error where it is gone."""
-        spark = psutil.Process(self._spark_pid)
-        return {
-            "FileDescriptor.Open": spark.num_fds(),
-            "FileDescriptor.Max": spark.rlimit(psutil.RLIMIT_NOFILE)[0],
-        }
-
-    def sample(self, tasks: int) -> TaskManagerMetrics:
-        """What they take at present; *tasks* is how many attempts run."""
-        with self._own.oneshot():
-            times = self._own.cpu_times()
-            memory, threads, files = self._own.memory_info().rss, self._own.num_threads(), self._own.num_fds()
-        spark_memory, spark_cpu_s = self._sample_spark()
-        jvm = self._jvm if spark_memory else {}
-        cpu_s = times.user + times.system
-        return TaskManagerMetrics(memory, cpu_s, threads, files, spark_memory, spark_cpu_s, tasks, jvm)
-
-    def _sample_spark(self) -> tuple[int, float]:
-        try:
-            if self._spark is None:
-                self._spark = psutil.Process(self._spark_pid)
-            times = self._spark.cpu_times()
-            return self._spark.memory_info().rss, times.user + times.system
-        except psutil.Error:
-            return 0, 0.0  # it has ended, which others are about to see

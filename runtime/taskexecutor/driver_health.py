@@ -21,7 +21,7 @@ from runtime.spark import (
     ZygoteLostError,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STOPPED_TEXTS = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
 """Parts of the messages with which Spark refuses work because its context was stopped."""
@@ -41,7 +41,7 @@ PAUSE_S = 10.0
 
 
 class Finding(Enum):
-    """What a look at a driver, or a trial on it, has found."""
+    """Result of a look at a driver, or of a trial on it."""
 
     WELL = "well"
     STOPPED = "stopped"
@@ -111,7 +111,7 @@ class DriverLosses:
         try:
             write_private(self._path, f"{moment}: {loss}".encode())
         except OSError as error:
-            log.warning("the loss of the Spark driver cannot be written to %s: %s", self._path, error)
+            logger.warning("the loss of the Spark driver cannot be written to %s: %s", self._path, error)
 
     def last(self) -> str:
         """Return when and why a driver was lost last; nothing where none was."""
@@ -192,7 +192,9 @@ class DriverWatch:
                 self._found(Finding.SILENT, is_trial=True)
                 return
             except (ZygoteError, OSError) as error:
-                log.warning("no trial of the Spark driver (process %d) could be made: %s", self._driver.info.pid, error)
+                logger.warning(
+                    "no trial of the Spark driver (process %d) could be made: %s", self._driver.info.pid, error
+                )
                 return
             except DriverLostError:
                 raise
@@ -205,9 +207,9 @@ class DriverWatch:
         detail = " ".join(line.strip() for line in said.splitlines()[:2])[:_DETAIL]
         before, self._health = self._health, self._health.after(finding, detail, is_trial=is_trial)
         if finding in (Finding.FAILED, Finding.SILENT):
-            log.warning("the Spark driver (process %d): %s %s", self._driver.info.pid, finding.value, detail)
+            logger.warning("the Spark driver (process %d): %s %s", self._driver.info.pid, finding.value, detail)
         if self._health.loss and not before.loss:
-            log.critical("the Spark driver (process %d) is killed: %s", self._driver.info.pid, self._health.loss)
+            logger.critical("the Spark driver (process %d) is killed: %s", self._driver.info.pid, self._health.loss)
             self._driver.condemn(self._health.loss)
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from actors.rpc.service import RpcService
 from runtime.environment.context import ComponentContext
-from runtime.spark import TaskProcess, Zygote, ZygoteError
+from runtime.spark import TaskProcess, ZygoteError
 from runtime.spark.adopted import AdoptedDriver
-from runtime.spark.spec import PreparedSpec, TaskSpec, encode_spec
+from runtime.spark.spec import TaskSpec, encode_spec
 from runtime.spark.task import EXIT_CANCELED
 from runtime.spark.wire import Message, encode
 from runtime.taskexecutor.endpoint import TaskExecutor, build
 from runtime.taskexecutor.program_info import ProgramInfo
+from runtime.taskexecutor.services import TaskHost
 
 _LAST_WORDS = {"finished": 0, "canceled": EXIT_CANCELED, "failed": 1}
 _LOST = -9
@@ -47,8 +48,8 @@ class AttachedProgram(TaskProcess):
             self._control.shutdown(socket.SHUT_RDWR)
 
 
-class ProgramHost(Zygote):
-    """In the zygote's place."""
+class ProgramHost:
+    """The `TaskHost` of an embedded cluster: its one process is the program."""
 
     def __init__(self, program: ProgramInfo) -> None:
         self._program = program
@@ -57,11 +58,6 @@ class ProgramHost(Zygote):
     def pid(self) -> int:
         """Process id of the program."""
         return self._program.pid
-
-    @property
-    def alive(self) -> bool:
-        """It is for as long as this TaskExecutor is."""
-        return True
 
     async def fork(self, spec: TaskSpec) -> TaskProcess:
         """Give the program its task; raises `ZygoteError` where it does not take it."""
@@ -79,19 +75,12 @@ class ProgramHost(Zygote):
         process.spec = spec
         return process
 
-    async def prepare(self, spec: PreparedSpec) -> TaskProcess:
-        """Refused: there is one program."""
-        raise ZygoteError("an embedded cluster has no task processes")
-
     async def stop(self) -> None:
-        """Nothing: the program goes on."""
+        """Leave the program as it is: it goes on."""
 
 
-class EmbeddedTaskExecutor(TaskExecutor):
-    """See the module."""
-
-    async def _start_zygote(self) -> Zygote:
-        return ProgramHost(ProgramInfo.read(self._directory))
+async def _host(directory: Path) -> TaskHost:
+    return ProgramHost(ProgramInfo.read(directory))
 
 
 async def create(
@@ -109,5 +98,5 @@ async def create(
     context = ComponentContext.read(runtime_dir, system)
     driver = await AdoptedDriver.adopt(Path(driver_file))
     return await build(
-        EmbeddedTaskExecutor, service, name, context, driver, Path(directory), warm_up=False, runner_pid=runner_pid
+        service, name, context, driver, Path(directory), warm_up=False, runner_pid=runner_pid, start_host=_host
     )

@@ -6,15 +6,21 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import runtime
 from actors.address import ActorAddress
-from actors.errors import ActorError
+from actors.errors import ActorError, RecipientTerminated
 from actors.receptionist import Listing, ReceptionistGateway, receptionist_of
-from actors.rpc.gateway import rpc, rpc_sync
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
+from blob.cache import BlobCache
 from blob.client import BlobClient
+from blob.errors import BlobNotFound
+from blob.gateway import BlobAddress
+from blob.offload import Inline, resolve
 from conf.configuration import Configuration
 from conf.options import (
     ClusterOptions,
@@ -23,6 +29,7 @@ from conf.options import (
     SparkOptions,
     TaskManagerOptions,
 )
+from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.environment.context import (
     ComponentContext,
     blob_client,
@@ -30,37 +37,42 @@ from runtime.environment.context import (
     wait_for_process,
 )
 from runtime.environment.shared_directory import shared_directory_mark
-from runtime.gateways.diagnostics import TaskManagerMetrics
+from runtime.gateways.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, ThreadDump
+from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
 from runtime.gateways.messages import (
+    JobHeartbeat,
     LeaderAddress,
     RegistrationSuccess,
     TaskExecutorHeartbeat,
     TaskExecutorRegistration,
+    TaskLog,
 )
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager
+from runtime.heartbeat.manager import HeartbeatManager, Silence
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
+from runtime.job_logs import KeptLog, LogChunk
+from runtime.jobmaster.descriptor import JobReport, TaskDeployment, TaskDeploymentDescriptor, unpack
 from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
 from runtime.metrics.query_service import serve_metrics
-from runtime.spark import SparkDriver, TaskProcess, Zygote, keep_warming, try_driver, warm_up
+from runtime.spark import SparkDriver, Zygote, keep_warming, try_driver, warm_up
 from runtime.spark.remote import adopt_driver
-from runtime.taskexecutor.attempts import AttemptDirectories
-from runtime.taskexecutor.diagnostics import MetricsSampler, TaskExecutorDiagnostics
+from runtime.stack_samples import StackProfile
+from runtime.taskexecutor.connections import JobConnections, ResourceManagerConnection
+from runtime.taskexecutor.diagnostics import ThreadDumps
 from runtime.taskexecutor.driver_health import DriverLosses, DriverWatch
-from runtime.taskexecutor.isolation_watch import IsolationWatch
-from runtime.taskexecutor.job_calls import TaskExecutorJobs
-from runtime.taskexecutor.job_connections import JobConnections
-from runtime.taskexecutor.log_keeper import LogKeeper
-from runtime.taskexecutor.metrics import task_executor_metrics
+from runtime.taskexecutor.isolation import IsolationWatch
+from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
+from runtime.taskexecutor.metrics import MetricsSampler, task_executor_metrics
 from runtime.taskexecutor.registration_state import RegistrationState
-from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
-from runtime.taskexecutor.services import TaskServices, create_services
+from runtime.taskexecutor.services import TaskHost, TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries
-from runtime.taskexecutor.task_calls import TaskExecutorTasks
 from runtime.taskexecutor.task_pool import TaskPool
+from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from runtime.taskexecutor.task_table import TaskTable
+
+StartHost = Callable[[Path], Awaitable[TaskHost]]
 
 LISTING_INTERVAL_S = 2.0
 EXPIRY_INTERVAL_S = 60.0
@@ -68,7 +80,11 @@ LAST_WORDS_S = 10.0
 FLUSH_S = 0.1
 
 
-class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics, TaskExecutorGateway):
+async def _start_zygote(directory: Path) -> Zygote:
+    return await Zygote.start(directory / "zygote.log")
+
+
+class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     """One worker. It stands on its own: it finds leaders by retrieval, and tells them what it really holds.
 
     Args:
@@ -82,7 +98,11 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
         warm_up: whether the driver is new, and is to be warmed beside the first tasks.
         log_file: where this process logs to.
         runner_pid: the worker's process, which is ended where no ResourceManager is left to work for.
+        start_host: starts what task processes come from, given the worker's own directory.
     """
+
+    goes = ""
+    """Why this TaskExecutor is about to end; empty while it is not."""
 
     def __init__(
         self,
@@ -96,6 +116,7 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
         warm_up: bool,
         log_file: Path,
         runner_pid: int,
+        start_host: StartHost = _start_zygote,
     ) -> None:
         super().__init__(service, resource_id)
         self.resource_id = resource_id
@@ -108,14 +129,36 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
         self._warm_up = warm_up
         self._attempts = AttemptDirectories(directory / "tasks")
         own_logs = {"taskexecutor": log_file, "spark": Path(driver.info.log_file)}
-        self._own_logs = LogKeeper(
-            self, self._attempts, own_logs, self._log_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
+        self._logs = LogKeeper(
+            self, self._attempts, own_logs, self._blob_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
         )
         self._metrics = MetricsSampler(driver.info.pid)
-        self._connections = JobConnections(self, ha, self._job_connected)
+        self._job_heartbeats = HeartbeatManager(
+            self,
+            interval_s=configuration.get(HeartbeatOptions.INTERVAL),
+            timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
+            failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
+            on_timeout=self._job_master_silent,
+        )
+        self._connections = JobConnections(
+            self,
+            ha,
+            self.slots,
+            lambda: self.registration,
+            self.report_of,
+            self.release_slot,
+            self._job_heartbeats.monitor,
+        )
         self._tasks = TaskTable(self, self._connections)
+        self._threads = ThreadDumps(self, self._tasks.process)
         self._resource_manager = ResourceManagerConnection(
-            self, ha, configuration.get(HeartbeatOptions.TIMEOUT), self._registered, RegistrationState(directory)
+            self,
+            ha,
+            self.slots,
+            lambda: self.registration,
+            configuration.get(HeartbeatOptions.TIMEOUT),
+            self._registered,
+            RegistrationState(directory),
         )
         self._isolation = IsolationWatch(
             ha,
@@ -125,14 +168,8 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
             driver.info.pid,
         )
         self._runner_pid = runner_pid
+        self._start_host = start_host
         self._losses = DriverLosses(directory)
-        self._job_heartbeats = HeartbeatManager(
-            self,
-            interval_s=configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=self._job_master_silent,
-        )
         self.metrics = task_executor_metrics(
             service,
             resource_id,
@@ -145,7 +182,7 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
 
     @property
     def registration(self) -> TaskExecutorRegistration:
-        """What this TaskExecutor says of itself."""
+        """Registration that this TaskExecutor sends."""
         info = self._driver.info
         return TaskExecutorRegistration(
             resource_id=self.resource_id,
@@ -169,13 +206,14 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
     async def on_start(self) -> None:
         offload_large_calls(self.service, self._configuration, self._blob_location)
         await self._driver.reset()  # what a killed predecessor's tasks left running
-        zygote = await self._start_zygote()
+        host = await self._start_host(self._directory)
+        zygote = host if isinstance(host, Zygote) else None
         # A session that waits at somebody else's endpoint is closed there when its owner likes.
         size = 0 if self._driver.info.remote else self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         watch = self._new_watch(zygote)
         self._services = create_services(
-            self._configuration, self._directory, self._driver, zygote, pool, watch, self._new_blob_client
+            self._configuration, self._directory, self._driver, host, pool, watch, self._blob_client
         )
         if watch is not None:
             self.spawn(watch.run(), "watching whether Spark runs jobs")
@@ -188,22 +226,19 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
             self._die_with(self._driver.info.role, self._driver.info.pid, *spark_lost), "watching the Spark driver"
         )
         zygote_lost = FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException"
-        self.spawn(self._die_with("zygote", zygote.pid, *zygote_lost), "watching the zygote")
+        self.spawn(self._die_with("zygote", host.pid, *zygote_lost), "watching the zygote")
         self.spawn(self._isolation.run(), "watching whether it is cut off")
         self.spawn(self._metrics.ask_jvm(self._driver), "asking the Spark driver for its memory")
         self.spawn(self._warm(zygote, pool), "warming the Spark driver")
         self.schedule_run_async(EXPIRY_INTERVAL_S, self._expire)
 
-    def _new_watch(self, zygote: Zygote) -> DriverWatch | None:
-        if not self._driver.is_ours:
+    def _new_watch(self, zygote: Zygote | None) -> DriverWatch | None:
+        if not self._driver.is_ours or zygote is None:
             return None
         directory = self._directory / "spark" / "trial"
         return DriverWatch(
             self._driver, lambda: try_driver(self._driver, zygote, directory), lambda: len(self._tasks) > 0
         )
-
-    async def _start_zygote(self) -> Zygote:
-        return await Zygote.start(self._directory / "zygote.log")
 
     async def on_stop(self) -> None:
         self._stopping = True  # what ends from here on is no loss
@@ -213,16 +248,15 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
         services = self._services
         if services is not None:
             await services.pool.stop()
-            await services.zygote.stop()
+            await services.task_host.stop()
             await self.run_blocking(services.blobs.close)
-        if self._client is not None:
-            self._client.close()
+        self._logs.close()
         await self._ha.close()
         await self._driver.close()
 
-    async def _warm(self, zygote: Zygote, pool: TaskPool) -> None:
+    async def _warm(self, zygote: Zygote | None, pool: TaskPool) -> None:
         """First Spark, if it is new; then the processes for tasks to come, whose sessions take its warmth."""
-        if self._warm_up:
+        if self._warm_up and zygote is not None:
             directory = self._directory / "spark" / "warm-up"
             await warm_up(self._driver, zygote, directory)
             queries = warm_up_queries(self._configuration)
@@ -242,8 +276,9 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
             raise ActorError("this TaskExecutor is not registered: it does not know the BlobServer yet")
         return blob.host, blob.port
 
-    def _new_blob_client(self) -> BlobClient:
-        return blob_client(self._configuration, self._blob_location, self.service.secret)
+    def _blob_client(self, server: BlobAddress | None = None) -> BlobClient:
+        """Return a client of a BlobServer; by default of the one that the ResourceManager names."""
+        return blob_client(self._configuration, server or self._blob_location, self.service.secret)
 
     async def _die_with(self, what: str, pid: int, kind: FailureKind, name: str) -> None:
         """End when a process that no task can do without has ended: the worker starts all of it anew.
@@ -312,8 +347,173 @@ class TaskExecutor(TaskExecutorJobs, TaskExecutorTasks, TaskExecutorDiagnostics,
             self._job_heartbeats.monitor(job_id)
         await self._connections.add(job_id, job_master)
 
-    def _process_of(self, attempt_id: ExecutionAttemptID) -> TaskProcess | None:
-        return self._tasks.process(attempt_id)
+    def refuse_if_it_goes(self) -> None:
+        """Refuse what this TaskExecutor cannot do any more; raises `RecipientTerminated`."""
+        if self.goes:
+            raise RecipientTerminated(f"TaskExecutor {self.name} ends: {self.goes}")
+
+    # ---------------------------------------------------------- the JobMasters
+
+    def _job_master_silent(self, target: str, reason: str) -> None:
+        """Keep what runs of the job for its next JobMaster, for as long as the configuration says."""
+        job_id = JobID(target)
+        loss = self._connections.master_lost(job_id)
+        patience_s = self._configuration.get(TaskManagerOptions.JOB_MASTER_TIMEOUT)
+        if loss is None or not self.report_of(job_id).executions:
+            self.log.warning("the JobMaster of job %s is silent: %s", target, reason)
+            self._drop_job(job_id, reason)
+            return
+        self.log.warning(
+            "the JobMaster of job %s is silent: %s. Its tasks go on for %g s without one "
+            "(taskmanager.job-master.timeout)",
+            target,
+            reason,
+            patience_s,
+        )
+        self.spawn(self._give_up_job_master(job_id, loss, patience_s), f"waiting for a JobMaster of job {job_id}")
+
+    async def _give_up_job_master(self, job_id: JobID, loss: int, patience_s: float) -> None:
+        await Silence().lasts(patience_s)
+        if self._connections.is_lost(job_id, loss):
+            self.log.error("no JobMaster of job %s has come back: its tasks are cancelled", job_id)
+            self._drop_job(job_id, "no JobMaster within taskmanager.job-master.timeout")
+
+    def report_of(self, job_id: JobID) -> JobReport:
+        """All that is here of a job."""
+        return JobReport(self._tasks.executions(job_id), tuple(self.slots.offers(job_id)))
+
+    @rpc_sync
+    def heartbeat_from_job_manager(self, job_id: JobID, job_master: LeaderAddress) -> JobHeartbeat:
+        self._isolation.heard()
+        if self._connections.master_heard(job_id, job_master):
+            self._job_heartbeats.received(job_id)
+        held = tuple(report.state.attempt_id for report in self.report_of(job_id).executions)
+        return JobHeartbeat(held, self._tasks.progress(job_id))
+
+    @rpc_tell
+    def disconnect_job_manager(self, job_id: JobID, reason: str) -> None:
+        self._drop_job(job_id, reason)
+
+    def _drop_job(self, job_id: JobID, reason: str) -> None:
+        self._job_heartbeats.unmonitor(job_id)
+        self._tasks.cancel_job(job_id)
+        self.spawn(self._leave_job(job_id, reason), f"leaving job {job_id}")
+
+    async def _leave_job(self, job_id: JobID, reason: str) -> None:
+        """Free the job's slots once none of its tasks runs any more."""
+        await self._tasks.job_ended(job_id)
+        for allocation in self.slots.of_job(job_id):
+            self.release_slot(allocation.allocation_id, reason)
+        await self._connections.remove(job_id)
+        self._tasks.forget(job_id)
+        if self._services is not None:
+            await self.run_blocking(self._services.blobs.release_job, job_id)
+
+    @rpc_sync
+    def free_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        self.release_slot(allocation_id, reason)
+
+    def release_slot(self, allocation_id: AllocationID, reason: str) -> None:
+        """Free a slot, cancel what still runs in it, and tell the ResourceManager."""
+        allocation = self.slots.free(allocation_id)
+        if allocation is None:
+            return
+        self.log.info("slot %s of job %s is free: %s", allocation.slot_id, allocation.job_id, reason)
+        self._tasks.cancel_allocation(allocation_id)
+        self._resource_manager.slots_changed()
+
+    # ------------------------------------------------------------------- tasks
+
+    @rpc
+    async def submit_task(self, deployment: TaskDeployment) -> None:
+        services = self._require_services()
+        descriptor = await self._read(deployment, services.blobs)
+        self.fences.check_again()
+        self.refuse_if_it_goes()
+        if descriptor.attempt_id in self._tasks:
+            return
+        self.slots.check(descriptor.job_id, descriptor.allocation_id)
+        directory = self._attempts.make(descriptor)
+        self._tasks.start(descriptor, directory, services, self._logs.keeper_of(descriptor))
+
+    async def _read(self, deployment: TaskDeployment, blobs: BlobCache) -> TaskDeploymentDescriptor:
+        try:
+            job, attempt = [
+                # A small one is here, and needs no thread.
+                part.data if isinstance(part, Inline) else await self.run_blocking(resolve, part, blobs)
+                for part in (deployment.job, deployment.attempt)
+            ]
+        except BlobNotFound as error:
+            raise DeploymentNotFoundError(str(error)) from error
+        return unpack(job, attempt)
+
+    def _require_services(self) -> TaskServices:
+        if self._services is None:
+            raise ActorError("the TaskExecutor has not started")
+        return self._services
+
+    @rpc_sync
+    def cancel_task(self, attempt_id: ExecutionAttemptID) -> None:
+        self._tasks.cancel(attempt_id)
+
+    @rpc_sync
+    def trigger_checkpoint(self, job_id: JobID, trigger: TriggerCheckpoint) -> None:
+        checkpoints = self._tasks.checkpoints(trigger.attempt_id)
+        if checkpoints is None:
+            raise NoSuchTaskError(f"attempt {trigger.attempt_id} does not run here any more")
+        checkpoints.trigger(trigger)
+
+    @rpc_tell
+    def notify_checkpoint_complete(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        checkpoints = self._tasks.checkpoints(attempt_id)
+        if checkpoints is not None:
+            checkpoints.completed(checkpoint_id)
+
+    @rpc_tell
+    def notify_checkpoint_aborted(self, attempt_id: ExecutionAttemptID, checkpoint_id: int) -> None:
+        checkpoints = self._tasks.checkpoints(attempt_id)
+        if checkpoints is not None:
+            checkpoints.aborted(checkpoint_id)
+
+    @rpc_sync
+    def request_task_pool(self) -> TaskPoolReport:
+        return self._require_services().pool.report()
+
+    # -------------------------------------------------------- logs and threads
+
+    @rpc
+    async def request_task_logs(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
+        return await self._logs.upload_attempts(job_id, blob_server)
+
+    @rpc
+    async def keep_task_logs(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
+        return await self._logs.keep(job_id, attempt_id)
+
+    @rpc
+    async def read_task_log(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
+        return await self.run_blocking(self._attempts.read, job_id, attempt_id, name, offset)
+
+    @rpc
+    async def request_log_list(self) -> list[LogInfo]:
+        return await self.run_blocking(self._logs.infos)
+
+    @rpc
+    async def request_file_upload(self, name: str, blob_server: BlobAddress | None = None) -> ComponentLog:
+        return await self._logs.upload(name, blob_server)
+
+    @rpc
+    async def read_log(self, name: str, offset: int) -> LogChunk:
+        return await self.run_blocking(self._logs.read, name, offset)
+
+    @rpc
+    async def request_thread_dump(self, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
+        return await self._threads.dump(attempt_id)
+
+    @rpc
+    async def request_profile(
+        self, samples: int, interval_ms: int, attempt_id: ExecutionAttemptID | None = None
+    ) -> StackProfile:
+        return await self._threads.profile(samples, interval_ms, attempt_id)
 
 
 async def create(
@@ -330,13 +530,10 @@ async def create(
     """Factory for the actor's host."""
     context = ComponentContext.read(runtime_dir, system)
     driver = await adopt_driver(Path(driver_file))
-    return await build(
-        TaskExecutor, service, name, context, driver, Path(directory), warm_up=warm_up, runner_pid=runner_pid
-    )
+    return await build(service, name, context, driver, Path(directory), warm_up=warm_up, runner_pid=runner_pid)
 
 
 async def build(
-    kind: type[TaskExecutor],
     service: RpcService,
     name: str,
     context: ComponentContext,
@@ -345,9 +542,10 @@ async def build(
     *,
     warm_up: bool,
     runner_pid: int,
+    start_host: StartHost = _start_zygote,
 ) -> TaskExecutor:
-    """A TaskExecutor of a kind, whose metrics are served; the rest as in `TaskExecutor`."""
-    executor = kind(
+    """Make a TaskExecutor and serve its metrics; the arguments are those of `TaskExecutor`."""
+    executor = TaskExecutor(
         service,
         ResourceID(name),
         await context.ha_services(service),
@@ -358,6 +556,7 @@ async def build(
         warm_up,
         context.directory.log / f"{name}.log",
         runner_pid,
+        start_host,
     )
     await serve_metrics(service, executor.metrics)
     return executor

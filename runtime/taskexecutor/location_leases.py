@@ -35,9 +35,9 @@ _UNSUPPORTED = frozenset(
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG),  # the file cannot be had there
     }
 )
-"""What says that there can be no lease. Any other error says nothing of who else writes there."""
+"""Errors that show that there can be no lease. Any other error shows nothing of who else writes there."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LocationLeases:
@@ -75,7 +75,7 @@ class LocationLeases:
             self._give_up(str(unknown))
             return str(unknown)
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
-            log.exception("no lease of %s could be taken", location)
+            logger.exception("no lease of %s could be taken", location)
             text = f"no lease of the checkpointLocation {location} could be taken: {type(error).__name__}: {error}"
             self._give_up(text)
             return text
@@ -111,7 +111,7 @@ class LocationLeases:
                         f"whether another job writes to the checkpointLocation {location} could not be found out for "
                         f"{RETRY_S:g} s, so the query is not started: {error}"
                     ) from error
-                log.warning("the lease of %s is asked for again: %s", location, error)
+                logger.warning("the lease of %s is asked for again: %s", location, error)
             await asyncio.sleep(POLL_S)
 
     async def _try(self, path: Path, location: str, begun: float) -> bool:
@@ -141,7 +141,7 @@ class LocationLeases:
     def _fence(self, location: str, pid: int) -> None:
         what = f"an earlier attempt still writes to the checkpointLocation {location}"
         self._tell_user(f"{what}: its Spark driver, process {pid}, is killed")
-        log.warning("Spark driver %d still holds the lease of %s, which is over: killed", pid, location)
+        logger.warning("Spark driver %d still holds the lease of %s, which is over: killed", pid, location)
         os.kill(pid, signal.SIGKILL)
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import psutil
 
 from actors.rpc.service import RpcService
 from runtime.gateways.diagnostics import TaskManagerMetrics
@@ -12,7 +18,101 @@ from runtime.metrics.metric import Value
 from runtime.metrics.process import NANOSECONDS, add_process_metrics
 from runtime.metrics.registry import MetricRegistry
 from runtime.resourcemanager.slots import SlotReport
+from runtime.spark import SparkDriver, SparkVehicleError
 from runtime.taskexecutor.task_pool_policy import TaskPoolReport
+
+logger = logging.getLogger(__name__)
+
+JVM_INTERVAL_S = 5.0
+RATE_WINDOW_S = 60.0
+COLLECTION_TIME = ".Time"
+
+
+class JvmRates:
+    """Rates of the last minute, from figures that only grow (Flink's `MeterView`). Pure.
+
+    Args:
+        cores: of the machine.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._seen: deque[tuple[float, float, dict[str, int]]] = deque()
+
+    def rates(self, now_s: float, cpu_s: float, figures: Mapping[str, int]) -> dict[str, float]:
+        """Return the processor load (0 to 1), and the milliseconds of each second that go into garbage collection.
+
+        Args:
+            now_s: seconds on a clock that does not go back.
+            cpu_s: processor seconds that the Spark driver has taken.
+            figures: as of `SparkDriver.jvm_figures`.
+        """
+        spent = {name: value for name, value in figures.items() if name.endswith(COLLECTION_TIME)}
+        self._seen.append((now_s, cpu_s, spent))
+        while self._seen[0][0] < now_s - RATE_WINDOW_S:
+            self._seen.popleft()
+        then_s, cpu_then_s, spent_then = self._seen[0]
+        passed_s = now_s - then_s
+        if passed_s <= 0:
+            return {"CPU.Load": 0.0, **{f"{name}MsPerSecond": 0.0 for name in spent}}
+        rates = {f"{name}MsPerSecond": (spent[name] - spent_then.get(name, 0)) / passed_s for name in spent}
+        return {"CPU.Load": (cpu_s - cpu_then_s) / passed_s / self._cores, **rates}
+
+
+class MetricsSampler:
+    """Looks at what a TaskExecutor and its Spark driver take.
+
+    Args:
+        spark_pid: process of the Spark driver.
+    """
+
+    def __init__(self, spark_pid: int) -> None:
+        self._own = psutil.Process()
+        self._spark_pid = spark_pid
+        self._spark: psutil.Process | None = None
+        self._jvm: dict[str, int | float] = {}
+        self._rates = JvmRates(psutil.cpu_count() or 1)
+
+    async def ask_jvm(self, driver: SparkDriver) -> None:
+        """Ask the Spark driver for its figures now and then, until it is gone or has none to be told."""
+        while driver.alive:
+            try:
+                found = await driver.jvm_figures()
+                if found is None:
+                    return
+                _, cpu_s = self._sample_spark()
+                self._jvm = {**found, **self._files(), **self._rates.rates(time.monotonic(), cpu_s, found)}
+            except (SparkVehicleError, ValueError, psutil.Error) as error:
+                logger.debug("the Spark driver does not tell its figures: %s", error)
+                self._jvm = {}
+            await asyncio.sleep(JVM_INTERVAL_S)
+
+    def _files(self) -> dict[str, int]:
+        """Open descriptors of the Spark driver, and how many it may have; raises psutil.Error where it is gone."""
+        spark = psutil.Process(self._spark_pid)
+        return {
+            "FileDescriptor.Open": spark.num_fds(),
+            "FileDescriptor.Max": spark.rlimit(psutil.RLIMIT_NOFILE)[0],
+        }
+
+    def sample(self, tasks: int) -> TaskManagerMetrics:
+        """Return what they take at present; *tasks* is how many attempts run."""
+        with self._own.oneshot():
+            times = self._own.cpu_times()
+            memory, threads, files = self._own.memory_info().rss, self._own.num_threads(), self._own.num_fds()
+        spark_memory, spark_cpu_s = self._sample_spark()
+        jvm = self._jvm if spark_memory else {}
+        cpu_s = times.user + times.system
+        return TaskManagerMetrics(memory, cpu_s, threads, files, spark_memory, spark_cpu_s, tasks, jvm)
+
+    def _sample_spark(self) -> tuple[int, float]:
+        try:
+            if self._spark is None:
+                self._spark = psutil.Process(self._spark_pid)
+            times = self._spark.cpu_times()
+            return self._spark.memory_info().rss, times.user + times.system
+        except psutil.Error:
+            return 0, 0.0  # it has ended, which others are about to see
 
 
 def task_executor_metrics(

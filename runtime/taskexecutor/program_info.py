@@ -1,4 +1,4 @@
-"""What a worker's directory says of the program whose Spark the worker is to use; see `runtime.embedded`."""
+"""The program whose Spark a worker uses, as the worker's directory names it; see `runtime.embedded`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conf.files import write_private
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WAITING = "waiting"
 REFUSED = "refused"
@@ -32,7 +32,7 @@ class RegistrationState:
             try:
                 write_private(self._path, json.dumps({"state": state, "reason": reason}).encode())
             except OSError as error:
-                log.warning("that this TaskExecutor is %s cannot be written to %s: %s", state, self._path, error)
+                logger.warning("that this TaskExecutor is %s cannot be written to %s: %s", state, self._path, error)
             else:
                 self._written = state, reason
 

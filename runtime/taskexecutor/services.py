@@ -1,10 +1,11 @@
-"""What the tasks of a TaskExecutor are run with, made from the configuration."""
+"""The services that the tasks of a TaskExecutor share, made from the configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from blob.cache import BlobCache
 from blob.client import BlobClient
@@ -22,25 +23,39 @@ from conf.options import (
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
-from runtime.spark import DriverOptions, SparkDriver, UnsupportedByEndpointError, Zygote
-from runtime.spark.spec import ResourceLimits
+from runtime.spark import DriverOptions, SparkDriver, TaskProcess, UnsupportedByEndpointError
+from runtime.spark.spec import ResourceLimits, TaskSpec
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
-from runtime.taskexecutor.fair_pools import FairPools
+from runtime.taskexecutor.driver_sharing import FairPools
 from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
 from runtime.taskexecutor.task_pool import TaskPool
 
 
+class TaskHost(Protocol):
+    """Where the processes of tasks come from: a zygote, or the program that an embedded cluster is part of."""
+
+    @property
+    def pid(self) -> int:
+        """Process without which no task can run."""
+
+    async def fork(self, spec: TaskSpec) -> TaskProcess:
+        """Return a process that runs a task; raises `ZygoteError` where there can be none."""
+
+    async def stop(self) -> None:
+        """End what the host has started."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """What tasks are run with.
+    """Services and settings that tasks are run with.
 
     Args:
         driver: the Spark driver that tasks share.
         own_driver: how a driver for one task alone is started, in a directory and with jars.
         spark_driver: which driver scripts run on, where a job says nothing.
         watch: sees whether the shared driver runs jobs; None where the driver is somebody else's.
-        zygote: forks task processes.
+        task_host: gives each task its process.
         pool: task processes that are ready.
         fair_pools: the jobs' pools in Spark's fair scheduler.
         blobs: the job's files.
@@ -60,7 +75,7 @@ class TaskServices:
     own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
     spark_driver: SparkDriverChoice
     watch: DriverWatch | None
-    zygote: Zygote
+    task_host: TaskHost
     pool: TaskPool
     fair_pools: FairPools
     blobs: BlobCache
@@ -79,7 +94,7 @@ def create_services(
     configuration: Configuration,
     directory: Path,
     driver: SparkDriver,
-    zygote: Zygote,
+    task_host: TaskHost,
     pool: TaskPool,
     watch: DriverWatch | None,
     new_blob_client: Callable[[], BlobClient],
@@ -90,7 +105,7 @@ def create_services(
         configuration: the cluster's.
         directory: the worker's own directory.
         driver: the Spark driver.
-        zygote: forks task processes.
+        task_host: gives each task its process.
         pool: task processes that are ready.
         watch: see `TaskServices`.
         new_blob_client: makes clients of the BlobServer.
@@ -122,7 +137,7 @@ def create_services(
         own_driver,
         get(JobOptions.SPARK_DRIVER),
         watch,
-        zygote,
+        task_host,
         pool,
         FairPools(),
         cache,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from runtime.gateways.errors import SlotNotAllocatedError, SlotOccupiedError
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
 from runtime.jobmaster.descriptor import SlotOffer
-from runtime.resourcemanager.slot_manager import SlotReport, SlotStatus
+from runtime.resourcemanager.slots import SlotReport, SlotStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class TaskSlotTable:
     """
 
     def __init__(self, resource_id: ResourceID, slots: int) -> None:
+        self.resource_id = resource_id
         self._slot_ids = tuple(SlotID(resource_id, index) for index in range(slots))
         self._allocations: dict[SlotID, Allocation] = {}
 
@@ -69,7 +70,7 @@ class TaskSlotTable:
         return [SlotOffer(item.allocation_id, item.slot_id) for item in self.of_job(job_id)]
 
     def report(self) -> SlotReport:
-        """What every slot is used for."""
+        """Return what every slot is used for."""
         statuses = []
         for slot_id in self._slot_ids:
             held = self._allocations.get(slot_id)

@@ -92,13 +92,13 @@ def remote_options(configuration: Configuration, work_dir: Path, log_file: Path)
 
 
 def task_environment(configuration: Configuration) -> dict[str, str]:
-    """What the processes of tasks find in their environment: the Python of Spark's workers, if it is another one."""
+    """Environment variables of task processes: the Python of Spark's workers, if it is another one."""
     python = configuration.spark_properties().get(WORKER_PYTHON)
     return {} if python is None else {"PYSPARK_PYTHON": python}
 
 
 def task_limits(configuration: Configuration) -> ResourceLimits:
-    """What the process of a task may take."""
+    """Limits of a task's process."""
     cpu_s = configuration.get(TaskManagerOptions.TASK_CPU_TIME_LIMIT)
     memory_bytes = configuration.get(TaskManagerOptions.TASK_MEMORY_LIMIT)
     return ResourceLimits(memory_bytes, None if cpu_s is None else math.ceil(cpu_s))

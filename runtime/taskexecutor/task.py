@@ -17,6 +17,8 @@ from typing import Any
 
 from blob.errors import BlobError
 from conf.options import SparkDriverChoice
+from runtime.checkpoint.model import QueryLocation
+from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
 from runtime.jobmaster.descriptor import (
     ExecutionReport,
@@ -46,21 +48,23 @@ from runtime.spark.spec import (
     ClassicEndpoint,
     ConnectEndpoint,
 )
-from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
-from runtime.taskexecutor.driver_choice import own_driver_reason
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
+from runtime.taskexecutor.driver_sharing import own_driver_reason
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
-from runtime.taskexecutor.log_keeper import AttemptLogKeeper
-from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
-from runtime.taskexecutor.query_watch import SeenQueries, watch_queries
+from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
-from runtime.taskexecutor.task_checkpoints import DrainFailedError, NotStoppedError, StopReport, TaskCheckpoints
-from runtime.taskexecutor.task_files import TaskFiles
+from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
+from runtime.taskexecutor.task_checkpoints import (
+    CheckpointResponder,
+    DrainFailedError,
+    NotStoppedError,
+    StopReport,
+    TaskCheckpoints,
+)
 from runtime.taskexecutor.task_outcome import TaskOutcome, lost_query, stop_notes
-from runtime.taskexecutor.task_spec import query_location, vertex_progress
-from runtime.taskexecutor.task_start import TaskStarter
+from runtime.taskexecutor.task_start import TaskFiles, TaskStarter
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 _QUERY_LOST = "StreamingQueryLostException"
@@ -109,7 +113,6 @@ class Task:
         self._leasing: set[asyncio.Task[None]] = set()
         self._is_batch = False
         self._outcome = TaskOutcome(descriptor, services.limits)
-        self._fail = self._outcome.fail
         self._left: ConnectEndpoint | None = None
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
@@ -123,7 +126,7 @@ class Task:
             descriptor.attempt_id, descriptor.task_key, descriptor.restore, responder, self._stop_queries
         )
         self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
-        self.since_ms = time.time_ns() // 1_000_000
+        self.since_ms = _now_ms()
 
     @property
     def process(self) -> TaskProcess | None:
@@ -158,10 +161,10 @@ class Task:
             message = f"{self._driver.loss}: {error}" if kind is FailureKind.SPARK_LOST else str(error)
             self._fail(kind, type(error).__name__, message)
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
-            log.exception("%s: the attempt could not be run", self.descriptor.task_name)
+            logger.exception("%s: the attempt could not be run", self.descriptor.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
         self._outcome.explanation = await self._starter.end_group() or self._note
-        state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled)
+        state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled, now_ms=_now_ms())
         if state.state is not ExecutionState.FINISHED:
             await self._discard_unfinished()
         if self._seen_queries.all:  # none of them is active any more, but their figures stay
@@ -182,7 +185,7 @@ class Task:
                 raise DriverLostError(driver.loss)
             await driver.ping()
         except SparkVehicleError as error:
-            log.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
+            logger.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
             message = f"{driver.loss}: {failure.type}: {failure.message}"
             self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
 
@@ -200,14 +203,14 @@ class Task:
         try:
             await asyncio.get_running_loop().run_in_executor(None, discard_unfinished, paths)
         except OSError as error:
-            log.warning("%s: what it was writing is left until the job ends: %s", self.descriptor.task_name, error)
+            logger.warning("%s: what it was writing is left until the job ends: %s", self.descriptor.task_name, error)
 
     def _enter(self, state: TaskExecutionState) -> None:
-        self.state, self.since_ms = state, time.time_ns() // 1_000_000
+        self.state, self.since_ms = state, _now_ms()
         self._on_state(state)
 
     def report(self) -> ExecutionReport:
-        """What is to be told of it to a JobMaster that did not deploy it."""
+        """Report of this attempt to a JobMaster that did not deploy it."""
         return ExecutionReport(self.state, self.since_ms, self.descriptor.task_key, self.descriptor.allocation_id)
 
     async def _run(self) -> int | None:
@@ -230,7 +233,7 @@ class Task:
         reason = self._own_driver_reason(files, jars)
         if not reason:
             return await self._run_in(self._driver, files, environment)
-        log.info("%s %s: it gets a Spark driver of its own", self.descriptor.task_name, reason)
+        logger.info("%s %s: it gets a Spark driver of its own", self.descriptor.task_name, reason)
         self._driver = driver = await SparkDriver.start(self._services.own_driver(self._directory / "spark", jars))
         driver.alone = True
         try:
@@ -341,7 +344,7 @@ class Task:
                     await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
                 await driver.unlock_files(self.descriptor.attempt_id)
         except (StillRunningError, TimeoutError) as error:
-            log.critical(
+            logger.critical(
                 "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended (%s): the Spark "
                 "driver (process %d) is killed",
                 self.descriptor.task_name,
@@ -362,7 +365,9 @@ class Task:
             await self._release(endpoint)
         except SparkVehicleError as error:
             if self._driver.alive:  # else it is gone with its driver, which others tell
-                log.warning("%s has finished, but its Spark session stays open: %s", self.descriptor.task_name, error)
+                logger.warning(
+                    "%s has finished, but its Spark session stays open: %s", self.descriptor.task_name, error
+                )
 
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
         watchers = [
@@ -400,7 +405,7 @@ class Task:
     async def _end(self, process: TaskProcess) -> None:
         await process.cancel()
         await asyncio.sleep(self._services.cancellation_timeout_s)
-        log.warning(
+        logger.warning(
             "%s did not end within task.cancellation.timeout (%g s): killed",
             self.descriptor.task_name,
             self._services.cancellation_timeout_s,
@@ -421,12 +426,12 @@ class Task:
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
             case "query":
                 note = str(message.get("note", ""))
-                self.checkpoints.query_started(query_location(message), int(message["batch"]), was_restored=bool(note))
+                self.checkpoints.query_started(_query_location(message), int(message["batch"]), was_restored=bool(note))
                 if note:
-                    log.warning("task %s: %s", self.descriptor.task_name, note)
+                    logger.warning("task %s: %s", self.descriptor.task_name, note)
             case "note":
                 self._note = str(message["text"])
-                log.warning("task %s: %s", self.descriptor.task_name, self._note)
+                logger.warning("task %s: %s", self.descriptor.task_name, self._note)
             case "lease":
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)
@@ -437,7 +442,7 @@ class Task:
             case "query_lost":
                 self._give_up(FailureKind.RUNTIME, _QUERY_LOST, lost_query(str(message["name"])))
             case "progress":
-                self._progress = vertex_progress(message["vertices"])
+                self._progress = _vertex_progress(message["vertices"])
                 self._tell_progress()
             case "finished":
                 result = message["result"]
@@ -475,6 +480,11 @@ class Task:
             )
             self._give_up(FailureKind.RUNTIME, "NoProgressException", message)
 
+    def _fail(
+        self, kind: FailureKind, name: str, message: str, traceback: str = "", lost_result: str | None = None
+    ) -> None:
+        self._outcome.fail(kind, name, message, traceback, lost_result, now_ms=_now_ms())
+
     def _give_up(self, kind: FailureKind, name: str, message: str, traceback: str = "") -> None:
         """One of its queries has failed, or is stuck, and its code goes on."""
         if self._is_ending:
@@ -494,3 +504,28 @@ class Task:
 
     def _tell_progress(self) -> None:
         self._on_progress(self.progress)
+
+
+def _vertex_progress(vertices: dict[str, dict[str, int]]) -> tuple[VertexProgress, ...]:
+    """Read Spark's counts as the task process sends them."""
+    return tuple(
+        VertexProgress(
+            JobVertexID(vertex_id),
+            stages=counts.get("stages", 0),
+            stages_completed=counts.get("stages_completed", 0),
+            tasks_total=counts.get("tasks_total", 0),
+            tasks_completed=counts.get("tasks_completed", 0),
+            tasks_active=counts.get("tasks_active", 0),
+        )
+        for vertex_id, counts in vertices.items()
+    )
+
+
+def _query_location(message: dict[str, Any]) -> QueryLocation:
+    """Read what the task process says of a streaming query before it starts."""
+    sink = message["sink"]
+    return QueryLocation(str(message["name"]), str(message["location"]), None if sink is None else str(sink))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from actors.errors import ActorError
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import make_private
 from runtime.checkpoint.messages import (
@@ -27,11 +28,66 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.ids import ExecutionAttemptID, JobVertexID
+from runtime.gateways.errors import GatewayError
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.spark import SparkVehicleError
-from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
+from runtime.taskexecutor.connections import JobConnections
 
-log = logging.getLogger(__name__)
+RETRY_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointResponder:
+    """Reports a task's part of a checkpoint to its JobMaster until this answers (Flink's `CheckpointResponder`).
+
+    Args:
+        connections: to the JobMasters.
+        job_id: the job.
+    """
+
+    def __init__(self, connections: JobConnections, job_id: JobID) -> None:
+        self._connections = connections
+        self._job_id = job_id
+
+    async def acknowledge(
+        self, ack: AcknowledgeCheckpoint, timeout_s: float, *, until_decided: bool = False
+    ) -> CheckpointOutcome:
+        """Say that the task's part is done; returns what has become of the checkpoint.
+
+        Args:
+            ack: what was done.
+            timeout_s: for how long to try; a checkpoint that nobody has answered for by then is taken for aborted.
+            until_decided: whether to ask again for as long as the checkpoint is PENDING. Its JobMaster gives it up
+                in time, or its successor does; *timeout_s* then counts from the last answer.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            connection = self._connections.find(self._job_id)
+            if connection is None:
+                return CheckpointOutcome.ABORTED  # the job is over, or its slots were taken
+            try:
+                outcome = await connection.gateway.acknowledge_checkpoint(ack)
+            except (ActorError, GatewayError) as error:
+                logger.info(
+                    "checkpoint %d of job %s waits for the JobMaster: %s", ack.checkpoint_id, self._job_id, error
+                )
+            else:
+                if outcome is not CheckpointOutcome.PENDING or not until_decided:
+                    return outcome
+                deadline = time.monotonic() + timeout_s
+            await asyncio.sleep(RETRY_S)
+        return CheckpointOutcome.ABORTED
+
+    async def decline(self, decline: DeclineCheckpoint) -> None:
+        """Say that it cannot be done. A JobMaster that is not reached gives the checkpoint up by itself."""
+        connection = self._connections.find(self._job_id)
+        if connection is None:
+            return
+        try:
+            await connection.gateway.decline_checkpoint(decline)
+        except (ActorError, GatewayError) as error:
+            logger.info("that checkpoint %d was declined is not known: %s", decline.checkpoint_id, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +119,7 @@ class DrainFailedError(CheckpointError):
 
 
 class StopOutcome(Enum):
-    """What a stop-with-savepoint makes of the end of its task.
+    """Effect of a stop-with-savepoint on the end of its task.
 
     NOT_ASKED: nothing. COMPLETED: its queries were stopped and are in the savepoint. FAILED: they were stopped, and
     there is no savepoint. DRAIN_FAILED: as FAILED, for a query had failed, which is the failure of the task.
@@ -179,7 +235,7 @@ class TaskCheckpoints:
                 self._stop_outcome = StopOutcome.NOT_ASKED
             elif isinstance(error, DrainFailedError):
                 self._stop_outcome = StopOutcome.DRAIN_FAILED
-            log.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
+            logger.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
             await self._responder.decline(DeclineCheckpoint(trigger.checkpoint_id, self._attempt_id, str(error)))
             return
         self._taken[trigger.checkpoint_id] = queries

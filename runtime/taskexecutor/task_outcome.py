@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import signal
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,7 +13,6 @@ from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, Failure
 from runtime.spark.query_stop import StoppedQueries
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.task_checkpoints import StopOutcome
-from runtime.taskexecutor.task_spec import describe_exit
 
 
 class TaskOutcome:
@@ -40,21 +39,34 @@ class TaskOutcome:
         self._partitions = tuple(partitions)
 
     def fail(
-        self, kind: FailureKind, name: str, message: str, traceback: str = "", lost_result: str | None = None
+        self,
+        kind: FailureKind,
+        name: str,
+        message: str,
+        traceback: str = "",
+        lost_result: str | None = None,
+        *,
+        now_ms: int,
     ) -> None:
-        """Something failed."""
+        """Note a failure, and that it was seen at *now_ms*, in milliseconds since the epoch."""
         if self.failure is None:
-            now_ms = time.time_ns() // 1_000_000
             lost = None if lost_result is None else JobVertexID(lost_result)
             self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.task_name, now_ms, lost)
 
     def blame(self, kind: FailureKind, name: str, message: str) -> None:
-        """What failed was not the fault of whom it seemed to be."""
+        """Give the noted failure another cause than it seemed to have."""
         assert self.failure is not None
         self.failure = replace(self.failure, kind=kind, type=name, message=message)
 
-    def final_state(self, status: int | None, stop: StopOutcome, cancelled: bool) -> TaskExecutionState:
-        """The attempt's last state, its process having ended with an exit status (None: there was no process)."""
+    def final_state(self, status: int | None, stop: StopOutcome, cancelled: bool, *, now_ms: int) -> TaskExecutionState:
+        """Return the attempt's last state.
+
+        Args:
+            status: exit status of its process; None: there was no process.
+            stop: what came of a stop-with-savepoint.
+            cancelled: whether it was to end.
+            now_ms: the time of a failure that shows only now, in milliseconds since the epoch.
+        """
         attempt_id = self._descriptor.attempt_id
         if stop is StopOutcome.COMPLETED:
             # The job is over, and its state kept; what its code made of the end of its queries is no failure.
@@ -67,9 +79,10 @@ class TaskOutcome:
             # Its queries were stopped and its state not kept: the job is not over, and goes on.
             self.failure = None
             message = "the job was to be stopped with a savepoint, which failed after its queries had been stopped"
-            self.fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message)
+            self.fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message, now_ms=now_ms)
         if self.failure is None and not self.finished and not self._ended_itself_well(status):
-            self.fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", describe_exit(status, self._limits))
+            text = describe_exit(status, self._limits)
+            self.fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", text, now_ms=now_ms)
         if self.failure is not None:
             if self.explanation:
                 self.failure = replace(self.failure, message=f"{self.failure.message} ({self.explanation})")
@@ -79,6 +92,16 @@ class TaskOutcome:
     def _ended_itself_well(self, status: int | None) -> bool:
         """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
         return status == 0 and self._descriptor.kind is JobKind.SCRIPT
+
+
+def describe_exit(status: int | None, limits: ResourceLimits) -> str:
+    """Return how a task process ended that has not said so itself."""
+    if status is None:
+        return "the task process was not started"
+    if status < 0:
+        perhaps = f"; it may have reached {limits}" if str(limits) else ""
+        return f"the task process was killed by {signal.Signals(-status).name}{perhaps}"
+    return f"the task process ended with status {status} before its code had finished"
 
 
 def lost_query(name: str) -> str:

@@ -73,19 +73,21 @@ class TaskPool:
     Args:
         endpoint: the TaskExecutor.
         driver: the Spark driver.
-        zygote: forks the processes.
+        zygote: forks the processes; None: none are kept ready.
         directory: its own, for output; emptied. On the file system of the attempts' directories.
         size: most processes that are kept ready; 0 keeps none.
     """
 
-    def __init__(self, endpoint: RpcEndpoint, driver: SparkDriver, zygote: Zygote, directory: Path, size: int) -> None:
+    def __init__(
+        self, endpoint: RpcEndpoint, driver: SparkDriver, zygote: Zygote | None, directory: Path, size: int
+    ) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(mode=0o700)
         self._directory = directory
         self._endpoint = endpoint
         self._driver = driver
         self._zygote = zygote
-        self._policy = TaskPoolPolicy(size)
+        self._policy = TaskPoolPolicy(0 if zygote is None else size)
         self._ready: dict[int, ReadyProcess] = {}
         self._changed = asyncio.Event()
         self._stopped = False
@@ -106,7 +108,7 @@ class TaskPool:
         return TakenProcess(self, self._ready.pop(found))
 
     def report(self) -> TaskPoolReport:
-        """What it did."""
+        """Return what the pool did since it started."""
         return self._policy.report()
 
     async def fill(self) -> None:
@@ -186,6 +188,7 @@ class TaskPool:
             spec = PreparedSpec(connect=endpoint)
         process: TaskProcess | None = None
         try:
+            assert self._zygote is not None  # or the policy asks for nothing
             process = await self._zygote.prepare(spec)
             if await process.ready():
                 return ReadyProcess(process, endpoint, output)

@@ -22,7 +22,7 @@ makes one ready would take the cores from that task."""
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 60.0
 FORGETTING = 0.9
-"""What is left of the earlier demand for a kind whenever a process is asked for."""
+"""Part that is left of the earlier demand for a kind whenever a process is asked for."""
 
 
 class Miss(Enum):
@@ -37,7 +37,7 @@ class Miss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskPoolReport:
-    """What the pool of a TaskExecutor did since it started.
+    """Counts of what the pool of a TaskExecutor did since it started.
 
     Args:
         size: most processes that are kept ready.
@@ -126,7 +126,7 @@ class TaskPoolPolicy:
         self._misses[Miss.DIED] += 1
 
     def next_preparation(self, now: float) -> Preparation | None:
-        """What to make ready now; None if nothing is wanted, or not yet (see `wake_at`)."""
+        """Return what to make ready now; None if nothing is wanted, or not yet (see `wake_at`)."""
         if not self._wants_more() or now < self._earliest():
             return None
         counts = Counter(process.kind for process in self._processes.values())

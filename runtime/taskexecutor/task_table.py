@@ -20,18 +20,17 @@ from runtime.jobmaster.descriptor import (
 )
 from runtime.jobmaster.execution_state import ErrorInfo
 from runtime.spark import TaskProcess
-from runtime.taskexecutor.checkpoint_responder import CheckpointResponder
-from runtime.taskexecutor.job_connections import JobConnections
-from runtime.taskexecutor.log_keeper import AttemptLogKeeper
+from runtime.taskexecutor.connections import JobConnections
+from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task import Task
-from runtime.taskexecutor.task_checkpoints import TaskCheckpoints
+from runtime.taskexecutor.task_checkpoints import CheckpointResponder, TaskCheckpoints
 
 RETRY_S = 0.5
 
 
 class TaskTable:
-    """What runs here, and what has ended and is not told yet.
+    """Attempts that run here, and those that have ended and are not reported yet.
 
     Args:
         endpoint: the TaskExecutor.

@@ -31,7 +31,7 @@ from runtime.ids import JobID, ResourceID
 from runtime.kubernetes.client import KubernetesApi
 from runtime.kubernetes.driver import KubernetesDriver
 from runtime.resourcemanager.driver import DriverError, ResourceManagerDriver
-from runtime.resourcemanager.process_driver import ProcessDriver
+from runtime.resourcemanager.drivers import ProcessDriver
 from tests.acting import ActingEndpoint
 from tests.kubernetes_server import NAMESPACE, KubernetesServer
 from tests.waiting import PATIENCE_S

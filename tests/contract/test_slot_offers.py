@@ -24,7 +24,7 @@ from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.model import RESOURCE_MANAGER, LeaderInformation, job_master
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
 from runtime.jobmaster.descriptor import SlotOffer
-from runtime.taskexecutor import job_connections
+from runtime.taskexecutor import connections
 from tests.acting import acting
 from tests.contract.test_fencing import JOB, QuietTaskExecutor, executor, service  # noqa: F401
 from tests.waiting import PATIENCE_S
@@ -96,7 +96,7 @@ class World:
         self.connection.follower.notify_leader_address(information)
 
     @property
-    def connection(self) -> job_connections.JobConnection:
+    def connection(self) -> connections.JobConnection:
         found = self.executor._connections.find(JOB)
         assert found is not None
         return found
@@ -113,7 +113,7 @@ def world(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> World:
-    monkeypatch.setattr(job_connections, "RETRY_S", 0.01)
+    monkeypatch.setattr(connections, "RETRY_S", 0.01)
     registration = TaskExecutorRegistration(
         resource_id=executor.resource_id,
         address=str(executor.address),

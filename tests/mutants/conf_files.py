@@ -238,7 +238,7 @@ MUTANTS = (
     Mutant(
         "leased-environment-removed",
         "An environment that is leased stays.",
-        "runtime/librarycache/leases.py",
+        "runtime/librarycache/manager.py",
         "            for name in sorted(known - held)\n",
         "            for name in sorted(known)\n",
         ("unit/test_library_cache.py::test_unused_environments_go_after_the_retention_and_leased_ones_stay",),

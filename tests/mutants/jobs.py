@@ -7,7 +7,7 @@ from tests.mutants.model import Mutant
 _VALIDATION = "runtime/jobgraph/validation.py"
 _JSON = "runtime/jobgraph/json_form.py"
 _JOBGRAPH = "unit/test_jobgraph.py"
-_OFFER = "runtime/taskexecutor/job_connections.py"
+_OFFER = "runtime/taskexecutor/connections.py"
 _REGISTRY = "runtime/metrics/registry.py"
 _PUSH = "runtime/metrics/push_gateway.py"
 _PROMETHEUS = "runtime/metrics/prometheus.py"
@@ -140,8 +140,8 @@ MUTANTS = (
         "offer-made-once",
         "An offer whose answer is lost is made again.",
         _OFFER,
-        "                await asyncio.sleep(RETRY_S)\n                continue\n",
-        "                return\n",
+        'slots yet: %s", job_id, error)\n                await asyncio.sleep(RETRY_S)\n                continue\n',
+        'slots yet: %s", job_id, error)\n                return\n',
         ("contract/test_slot_offers.py::test_an_offer_that_was_not_answered_is_made_again",),
     ),
     Mutant(

@@ -15,15 +15,18 @@ import pytest
 
 from actors.rpc.endpoint import RpcEndpoint
 from conf.configuration import Configuration
+from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.driver import DriverError, OnTerminated, ResourceManagerDriver
 from runtime.resourcemanager.endpoint import ResourceManager
-from runtime.resourcemanager.slot_manager import SlotManager, SlotReport, SlotRequest, SlotStatus
+from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slots import SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.worker_allocator import AllocationLimits
+from runtime.taskexecutor.connections import ResourceManagerConnection
 from runtime.taskexecutor.registration_state import RegistrationState
-from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
+from runtime.taskexecutor.slot_table import TaskSlotTable
 
 NAME = ResourceID("tm-1")
 INSTANCE = InstanceID("1" * 32)
@@ -220,7 +223,10 @@ async def test_a_worker_that_was_started_on_demand_ends_when_no_resource_manager
     ha = create_autospec(HighAvailabilityServices, instance=True)
     endpoint: Any = create_autospec(RpcEndpoint, instance=True)
     endpoint.service, endpoint.log = None, logging.getLogger("test")
-    connection = ResourceManagerConnection(endpoint, ha, 1.0, lambda success: None, RegistrationState(tmp_path))
+    slots, registration = TaskSlotTable(NAME, 1), create_autospec(TaskExecutorRegistration)
+    connection = ResourceManagerConnection(
+        endpoint, ha, slots, lambda: registration, 1.0, lambda success: None, RegistrationState(tmp_path)
+    )
     process = subprocess.Popen(["/bin/sleep", "600"])  # noqa: ASYNC220  # a fork of some milliseconds
     try:
         fixed = Configuration.from_dict({"taskmanager.registration.timeout": "1s"})

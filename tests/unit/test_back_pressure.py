@@ -20,9 +20,15 @@ from runtime.jobmaster.streaming_query import (
     back_pressure_stats,
 )
 from runtime.spark import StreamingQueryInfo
-from runtime.taskexecutor.back_pressure import WINDOW, BackPressureMonitor
-from runtime.taskexecutor.query_progress import query_progress, source_lag
-from runtime.taskexecutor.query_watch import KEPT, QueryReports, SeenQueries
+from runtime.taskexecutor.streaming import (
+    KEPT,
+    WINDOW,
+    BackPressureMonitor,
+    QueryReports,
+    SeenQueries,
+    query_progress,
+    source_lag,
+)
 
 OK, LOW, HIGH = BackPressureLevel
 INTERVAL = 1000

@@ -58,7 +58,7 @@ from runtime.jobmaster.execution_state import (
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.jobmaster.streaming_query import StreamingQuery
-from runtime.resourcemanager.locality import TaskManagerLocation
+from runtime.resourcemanager.slots import TaskManagerLocation
 from tests.unit.test_jobgraph import make_graph, vid
 
 T = TypeVar("T")

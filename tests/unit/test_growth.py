@@ -17,8 +17,8 @@ from runtime.ha.changes import ChangeFeed, Wake
 from runtime.ha.model import LeaderTerm
 from runtime.heartbeat.monitor import HeartbeatMonitor
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.resourcemanager.slot_book import TaskManagerSlots
-from runtime.resourcemanager.slot_manager import SlotManager, SlotReport, SlotRequest, SlotStatus
+from runtime.resourcemanager.slot_manager import SlotManager, TaskManagerSlots
+from runtime.resourcemanager.slots import SlotReport, SlotRequest, SlotStatus
 from tests.bench.scale.growth import bend, exponent, sizes
 
 TERM = LeaderTerm("dispatcher", 1, "s")

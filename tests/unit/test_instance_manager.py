@@ -37,11 +37,11 @@ def test_listeners_hear_of_who_comes_and_goes_until_they_are_removed() -> None:
     manager, first, second = InstanceManager(), Recorder(), Recorder()
     manager.add_instance_listener(first)
     manager.add_instance_listener(second)
-    one = manager.register(registration("tm-1"), GATEWAY, 5)
+    one = manager.register(InstanceID.random(), registration("tm-1"), GATEWAY, 5)
     assert (one.registered_ms, one.last_heartbeat_ms) == (5, 5)
     manager.remove_instance_listener(second)
     manager.remove_instance_listener(second)
-    again = manager.register(registration("tm-1"), GATEWAY, 6)
+    again = manager.register(InstanceID.random(), registration("tm-1"), GATEWAY, 6)
     manager.unregister(one.instance_id, "late")
     assert manager.find(ResourceID("tm-1")) is again
     manager.unregister(again.instance_id, "no heartbeat")
@@ -52,7 +52,7 @@ def test_listeners_hear_of_who_comes_and_goes_until_they_are_removed() -> None:
 
 def test_a_heartbeat_is_kept_with_its_instance_alone() -> None:
     manager = InstanceManager()
-    one = manager.register(registration("tm-1"), GATEWAY, 5)
+    one = manager.register(InstanceID.random(), registration("tm-1"), GATEWAY, 5)
     metrics = TaskManagerMetrics(1, 2.0, 3, 4, 5, 6.0, 7)
     manager.heard(InstanceID.random(), TaskExecutorHeartbeat(SlotReport(()), metrics), 8)
     assert (one.last_heartbeat_ms, one.metrics) == (5, None)
@@ -72,7 +72,7 @@ def test_a_listener_may_drop_what_has_just_come() -> None:
 
     manager.add_instance_listener(recorder)
     manager.add_instance_listener(Refusing())
-    manager.register(registration("tm-1"), GATEWAY, 1)
+    manager.register(InstanceID.random(), registration("tm-1"), GATEWAY, 1)
     assert recorder.heard == ["+tm-1", "-tm-1: not wanted"]
     assert list(manager) == []
 
@@ -97,7 +97,7 @@ class InstanceMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["tm-1", "tm-2", "tm-3"]))
     def register(self, name: str) -> None:
-        self.manager.register(registration(name), GATEWAY, 1)
+        self.manager.register(InstanceID.random(), registration(name), GATEWAY, 1)
 
     @rule(data=st.data())
     def unregister(self, data: st.DataObject) -> None:

@@ -18,7 +18,7 @@ from runtime.jobgraph.job_graph import JobKind
 from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
 from runtime.jobmaster.execution_state import ExecutionState, JobStatus
 from runtime.log_follower import LogFollower, LogPiece
-from runtime.taskexecutor.attempts import AttemptDirectories
+from runtime.taskexecutor.logs import AttemptDirectories
 
 JOB = JobID("a" * 32)
 

@@ -20,8 +20,7 @@ from runtime.ids import JobID
 from runtime.librarycache.builder import EnvironmentBuilder, without_credentials
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError, LeaseConflictError, LibraryCacheError
-from runtime.librarycache.leases import EnvironmentLeases
-from runtime.librarycache.manager import LibraryCacheManager
+from runtime.librarycache.manager import EnvironmentLeases, LibraryCacheManager
 
 JOB, OTHER = JobID("a" * 32), JobID("b" * 32)
 OFFLINE = ("--no-index", "--no-deps")

@@ -13,8 +13,7 @@ import pytest
 
 from blob.errors import BlobConnectionError, BlobRequestRefused
 from runtime.job_logs import KeptLog
-from runtime.taskexecutor import log_keeper
-from runtime.taskexecutor.log_keeper import AttemptLogKeeper
+from runtime.taskexecutor.logs import AttemptLogKeeper
 from tests.waiting import PATIENCE_S
 
 OUT, OWN = KeptLog("stdout", 1, 1, "p-out"), KeptLog("taskexecutor", 2, 2, "p-own")
@@ -43,7 +42,7 @@ class Puts:
 
 @pytest.fixture
 def puts(monkeypatch: pytest.MonkeyPatch) -> Puts:
-    monkeypatch.setattr(log_keeper, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.taskexecutor.logs.RETRY_S", 0.0)
     return Puts()
 
 

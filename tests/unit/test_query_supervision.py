@@ -12,7 +12,7 @@ import pytest
 from runtime.spark import StreamingQueryInfo
 from runtime.spark.errors import QueryLostError
 from runtime.spark.query_supervision import QuerySupervision, QuerySupervisor
-from runtime.taskexecutor.progress_watchdog import ProgressWatchdog
+from runtime.taskexecutor.streaming import ProgressWatchdog
 
 GRACE = 10.0
 

@@ -26,12 +26,10 @@ from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.errors import RedisUnreachableError
 from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import ResourceID
-from runtime.resourcemanager.admission import Admission
+from runtime.ids import InstanceID, ResourceID
+from runtime.resourcemanager.endpoint import Admission
 from runtime.resourcemanager.instance_manager import InstanceManager
-from runtime.taskexecutor import isolation_watch
-from runtime.taskexecutor.isolation import Isolation
-from runtime.taskexecutor.isolation_watch import IsolationWatch
+from runtime.taskexecutor.isolation import Isolation, IsolationWatch
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
 
 OTHER = "192.0.2.7"
@@ -204,7 +202,7 @@ def test_another_file_system_is_refused(admission: Admission) -> None:
 def test_a_name_belongs_to_one_host_and_to_its_replaced_process(admission: Admission, mark: str) -> None:
     book = InstanceManager()
     gateway = TaskExecutorGateway.__new__(TaskExecutorGateway)
-    first = book.register(registration(OTHER, mark), gateway, 0)
+    first = book.register(InstanceID.random(), registration(OTHER, mark), gateway, 0)
     admission.check(replace(registration(OTHER, mark), pid=9), first)
     with pytest.raises(RegistrationRejectedError, match=f"registered from {OTHER} already"):
         admission.check(registration("192.0.2.8", mark), first)
@@ -287,7 +285,7 @@ async def test_who_is_cut_off_kills_its_driver_and_itself_only_with_tasks_and_wi
     killed, store, now = list[int](), _Store(), [0.0]
     tasks = ["one"]
     isolation = Isolation(4.0, 0.0)
-    monkeypatch.setattr(isolation_watch.os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr("runtime.taskexecutor.isolation.os.kill", lambda pid, number: killed.append(pid))
     ha = cast("HighAvailabilityServices", store)
     watch = IsolationWatch(ha, 4.0, 1.0, lambda: bool(tasks), 77, lambda: now[0])
     now[0] = 10.0

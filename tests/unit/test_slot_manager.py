@@ -7,16 +7,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.resourcemanager.locality import Locality, TaskManagerLocation, locality_of
-from runtime.resourcemanager.slot_manager import (
+from runtime.resourcemanager.slot_manager import SlotManager
+from runtime.resourcemanager.slots import (
     AllocateSlot,
     FailRequest,
+    Locality,
     SlotCounts,
-    SlotManager,
     SlotManagerInstruction,
     SlotReport,
     SlotRequest,
     SlotStatus,
+    TaskManagerLocation,
+    locality_of,
 )
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 

@@ -17,7 +17,7 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
-from runtime.resourcemanager.locality import TaskManagerLocation
+from runtime.resourcemanager.slots import TaskManagerLocation
 
 
 class Ids:

@@ -19,6 +19,7 @@ from runtime.taskexecutor.task_outcome import TaskOutcome
 
 ATTEMPT = ExecutionAttemptID("e" * 32)
 VERTEX = JobVertexID("d" * 32)
+NOW_MS = 1_700_000_000_000
 RESULT = ResultPartitionInfo(VERTEX, "/results/d", 2, 100)
 
 
@@ -33,30 +34,31 @@ def outcome(kind: JobKind = JobKind.PIPELINE, limits: ResourceLimits | None = No
 def test_what_came_to_its_end_has_finished_with_its_results() -> None:
     heard = outcome()
     heard.finish([RESULT])
-    state = heard.final_state(0, StopOutcome.NOT_ASKED, cancelled=False)
+    state = heard.final_state(0, StopOutcome.NOT_ASKED, cancelled=False, now_ms=NOW_MS)
     assert (state.attempt_id, state.state, state.exit_status) == (ATTEMPT, ExecutionState.FINISHED, 0)
     assert state.partitions == (RESULT,)
 
 
 def test_the_first_failure_counts_and_may_turn_out_to_be_anothers_fault() -> None:
     heard = outcome()
-    heard.fail(FailureKind.USER_CODE, "ValueError", "no such column", "the traceback")
-    heard.fail(FailureKind.RUNTIME, "Other", "what came of it")
-    state = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False)
+    heard.fail(FailureKind.USER_CODE, "ValueError", "no such column", "the traceback", now_ms=NOW_MS)
+    heard.fail(FailureKind.RUNTIME, "Other", "what came of it", now_ms=NOW_MS + 1)
+    state = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False, now_ms=NOW_MS)
     assert state.state is ExecutionState.FAILED
     assert state.error is not None
     assert (state.error.kind, state.error.type, state.error.task) == (FailureKind.USER_CODE, "ValueError", "read")
-    assert state.error.traceback == "the traceback"
+    assert (state.error.traceback, state.error.timestamp_ms) == ("the traceback", NOW_MS)
     heard.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", "it has ended")
-    blamed = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False).error
+    blamed = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False, now_ms=NOW_MS).error
     assert blamed is not None
     assert (blamed.kind, blamed.message) == (FailureKind.SPARK_LOST, "it has ended")
 
 
 def test_a_lost_result_is_named() -> None:
     heard = outcome()
-    heard.fail(FailureKind.RESULT_LOST, "PartitionNotFoundError", "a file is missing", lost_result=VERTEX)
-    failure = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False).error
+    name, message = "PartitionNotFoundError", "a file is missing"
+    heard.fail(FailureKind.RESULT_LOST, name, message, lost_result=VERTEX, now_ms=NOW_MS)
+    failure = heard.final_state(1, StopOutcome.NOT_ASKED, cancelled=False, now_ms=NOW_MS).error
     assert failure is not None
     assert failure.lost_result == VERTEX
 
@@ -74,7 +76,7 @@ def test_a_lost_result_is_named() -> None:
 def test_a_process_that_said_nothing_is_lost_but_for_a_script_that_left_well(
     kind: JobKind, status: int | None, wanted: ExecutionState
 ) -> None:
-    state = outcome(kind).final_state(status, StopOutcome.NOT_ASKED, cancelled=False)
+    state = outcome(kind).final_state(status, StopOutcome.NOT_ASKED, cancelled=False, now_ms=NOW_MS)
     assert state.state is wanted
     if wanted is ExecutionState.FAILED:
         assert state.error is not None
@@ -83,23 +85,23 @@ def test_a_process_that_said_nothing_is_lost_but_for_a_script_that_left_well(
 
 def test_a_killed_process_may_have_reached_its_limits() -> None:
     heard = outcome(limits=ResourceLimits(cpu_s=60))
-    failure = heard.final_state(-9, StopOutcome.NOT_ASKED, cancelled=False).error
+    failure = heard.final_state(-9, StopOutcome.NOT_ASKED, cancelled=False, now_ms=NOW_MS).error
     assert failure is not None
     assert "SIGKILL; it may have reached taskmanager.task.cpu-time.limit (60 s)" in failure.message
 
 
 def test_cancelled_goes_before_failed_and_a_completed_stop_before_both() -> None:
     heard = outcome()
-    heard.fail(FailureKind.USER_CODE, "StreamingQueryException", "it was stopped")
-    assert heard.final_state(143, StopOutcome.NOT_ASKED, cancelled=True).state is ExecutionState.CANCELED
-    stopped = heard.final_state(1, StopOutcome.COMPLETED, cancelled=True)
+    heard.fail(FailureKind.USER_CODE, "StreamingQueryException", "it was stopped", now_ms=NOW_MS)
+    assert heard.final_state(143, StopOutcome.NOT_ASKED, cancelled=True, now_ms=NOW_MS).state is ExecutionState.CANCELED
+    stopped = heard.final_state(1, StopOutcome.COMPLETED, cancelled=True, now_ms=NOW_MS)
     assert (stopped.state, stopped.error) == (ExecutionState.FINISHED, None)
 
 
 def test_after_a_failed_stop_the_job_is_not_over_whatever_its_code_made_of_it() -> None:
     heard = outcome()
     heard.finish(())
-    state = heard.final_state(0, StopOutcome.FAILED, cancelled=False)
+    state = heard.final_state(0, StopOutcome.FAILED, cancelled=False, now_ms=NOW_MS)
     assert state.state is ExecutionState.FAILED
     assert state.error is not None
     assert (state.error.kind, state.error.type) == (FailureKind.RUNTIME, "StopWithSavepointStoppingException")
@@ -107,9 +109,10 @@ def test_after_a_failed_stop_the_job_is_not_over_whatever_its_code_made_of_it() 
 
 def test_after_a_failed_drain_the_failure_of_the_query_is_the_tasks() -> None:
     heard = outcome(JobKind.SCRIPT)
-    heard.fail(FailureKind.USER_CODE, "StreamingQueryException", "streaming query q has failed: ValueError: poison")
+    text = "streaming query q has failed: ValueError: poison"
+    heard.fail(FailureKind.USER_CODE, "StreamingQueryException", text, now_ms=NOW_MS)
     heard.finish(())  # its code has gone on, and came to its end
-    state = heard.final_state(0, StopOutcome.DRAIN_FAILED, cancelled=False)
+    state = heard.final_state(0, StopOutcome.DRAIN_FAILED, cancelled=False, now_ms=NOW_MS)
     assert state.state is ExecutionState.FAILED
     assert state.error is not None
     assert (state.error.kind, "poison" in state.error.message) == (FailureKind.USER_CODE, True)
@@ -127,7 +130,7 @@ async def test_a_stop_that_meets_the_end_of_its_task_waits_for_the_cause() -> No
 
     asked = asyncio.create_task(Task._failed_queries(task, SimpleNamespace(failed_queries=gone)))  # type: ignore[arg-type]
     await is_asked.wait()
-    heard.fail(FailureKind.USER_CODE, "ValueError", "no such column")
+    heard.fail(FailureKind.USER_CODE, "ValueError", "no such column", now_ms=NOW_MS)
     task._heard_all.set()
     with pytest.raises(NotStoppedError, match=r"has failed: .*no such column"):
         await asked

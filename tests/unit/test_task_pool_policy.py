@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobKind
-from runtime.taskexecutor.fair_pools import FairPools
+from runtime.taskexecutor.driver_sharing import FairPools
 from runtime.taskexecutor.task_pool_policy import (
     FIRST_DELAY_S,
     LONGEST_DELAY_S,

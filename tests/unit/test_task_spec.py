@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.spark.spec import ResourceLimits, TaskKind, TaskSpec, decode_spec, encode_spec
-from runtime.taskexecutor.task_spec import describe_exit
+from runtime.taskexecutor.task_outcome import describe_exit
 
 LIMITED = ResourceLimits(memory_bytes=1 << 30, cpu_s=60)
 

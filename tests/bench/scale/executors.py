@@ -6,7 +6,6 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import runtime
 from actors.rpc.endpoint import RpcEndpoint
@@ -18,8 +17,8 @@ from runtime.gateways.messages import LeaderAddress, TaskExecutorHeartbeat, Task
 from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.taskexecutor.connections import ResourceManagerConnection
 from runtime.taskexecutor.registration_state import RegistrationState
-from runtime.taskexecutor.resource_manager_connection import ResourceManagerConnection
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from tests.bench.scale.stubs import refuses_the_rest
 
@@ -39,9 +38,8 @@ class LightTaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.resource_id = resource_id
         self.slots = TaskSlotTable(resource_id, SLOTS)
         self.registrations = 0
-        connection: Any = ResourceManagerConnection
-        self._resource_manager: ResourceManagerConnection = connection(
-            self, ha, SILENCE_S, self._registered, RegistrationState(directory)
+        self._resource_manager = ResourceManagerConnection(
+            self, ha, self.slots, lambda: self.registration, SILENCE_S, self._registered, RegistrationState(directory)
         )
 
     @property

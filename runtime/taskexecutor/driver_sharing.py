@@ -1,4 +1,4 @@
-"""Whether a script gets a Spark driver of its own (pure)."""
+"""How tasks share a Spark driver: which scripts cannot, and which scheduler pool each job has (pure)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,34 @@ import re
 from collections.abc import Sequence
 
 from conf.options import SparkDriverChoice
+from runtime.ids import JobID
+
+
+class FairPools:
+    """The jobs' pools in the fair scheduler of one driver: as many as jobs ever ran at once.
+
+    Jobs that share a driver share its cores evenly when each has a pool of its own. Spark never forgets a pool, and
+    sorts all of them at every offer of a core; so their names are used again.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[JobID, int] = {}
+        self._tasks: dict[JobID, int] = {}
+
+    def enter(self, job_id: JobID) -> str:
+        """A task of the job begins: the name of the job's pool, the same for all of its tasks."""
+        if job_id not in self._numbers:
+            taken = set(self._numbers.values())
+            self._numbers[job_id] = next(number for number in range(len(taken) + 1) if number not in taken)
+        self._tasks[job_id] = self._tasks.get(job_id, 0) + 1
+        return f"job-{self._numbers[job_id]}"
+
+    def leave(self, job_id: JobID) -> None:
+        """A task of the job has ended, and nothing of it runs in Spark."""
+        self._tasks[job_id] -= 1
+        if not self._tasks[job_id]:
+            del self._tasks[job_id], self._numbers[job_id]
+
 
 _HINTS = (
     (r"\bStreamingContext\b", "uses DStreams, and a driver runs the streams of one program only"),
@@ -21,7 +49,7 @@ _HINTS = (
     (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
     (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),
 )
-"""What in a script's text tells that it cannot share a driver, and why."""
+"""Patterns in a script's text that show that it cannot share a driver, and why."""
 
 
 def own_driver_reason(choice: SparkDriverChoice, text: str, jars: Sequence[str]) -> str:

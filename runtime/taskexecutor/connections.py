@@ -1,0 +1,305 @@
+"""The TaskExecutor's connections: to the ResourceManager, and to the JobMasters of the jobs that it has slots for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.errors import ActorError, AuthenticationError
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.gateway import FencingToken
+from blob.gateway import BlobAddress
+from conf.configuration import Configuration
+from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
+from runtime.gateways.errors import GatewayError, RegistrationRejectedError, UnknownTaskExecutorError
+from runtime.gateways.job_master import JobMasterGateway
+from runtime.gateways.messages import LeaderAddress, RegistrationSuccess, TaskExecutorRegistration
+from runtime.gateways.resource_manager import ResourceManagerGateway
+from runtime.ha.model import RESOURCE_MANAGER, job_master
+from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import Silence
+from runtime.ids import AllocationID, InstanceID, JobID
+from runtime.jobmaster.descriptor import JobReport
+from runtime.leaders import LeaderFollower
+from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
+from runtime.taskexecutor.slot_table import TaskSlotTable
+
+RETRY_S = 0.5
+
+
+class ResourceManagerConnection:
+    """Stays registered at whichever ResourceManager leads, and reports the slots to it.
+
+    Flink's `TaskExecutorToResourceManagerConnection`.
+
+    Args:
+        endpoint: the TaskExecutor.
+        ha: finds the leader.
+        slots: reported to it.
+        registration: gives what the TaskExecutor registers with.
+        silence_s: seconds without a heartbeat after which it registers anew (``heartbeat.timeout``).
+        on_registered: told the answer to each registration.
+        state: told how far it is.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        ha: HighAvailabilityServices,
+        slots: TaskSlotTable,
+        registration: Callable[[], TaskExecutorRegistration],
+        silence_s: float,
+        on_registered: Callable[[RegistrationSuccess], None],
+        state: RegistrationState,
+    ) -> None:
+        self._endpoint = endpoint
+        self._slots = slots
+        self._registration = registration
+        self._silence_s = silence_s
+        self._on_registered = on_registered
+        self._state = state
+        self._follower = LeaderFollower(
+            endpoint, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway, self._leader_changed
+        )
+        self._instance_id: InstanceID | None = None
+        self._registering: asyncio.Task[None] | None = None
+        self._silence = Silence()
+        self._abandoned = Silence()
+        self.blob: BlobAddress | None = None
+        """Where the leader's BlobServer is; None before the first registration."""
+
+    async def start(self) -> None:
+        """Follow the leader."""
+        self._state.write(WAITING, "no ResourceManager leads, or who does cannot be found out")
+        await self._follower.start()
+
+    async def stop(self) -> None:
+        """Tell the leader that this TaskExecutor goes, and follow it no more."""
+        self.disconnect("it stops")
+        await self._follower.stop()
+
+    def disconnect(self, reason: str) -> None:
+        """Tell the leader, if there is one, that this TaskExecutor goes."""
+        if self._follower.gateway is not None:
+            self._follower.gateway.disconnect_task_manager(self._slots.resource_id, reason)
+
+    def heard(self) -> None:
+        """The ResourceManager has asked for a heartbeat."""
+        self._silence.heard()
+        self._abandoned.heard()
+
+    async def end_when_abandoned(self, configuration: Configuration, runner_pid: int) -> None:
+        """End the worker's process when no ResourceManager was heard of for ``taskmanager.registration.timeout``.
+
+        Nobody would ever stop a worker that was started on demand, and whose cluster is gone for good (Flink's
+        `onRegistrationTimeout`). Only time in which this process has run counts: one that stood still listens first.
+        """
+        if configuration.get(ResourceManagerOptions.DRIVER) is ResourceManagerDriverType.STANDALONE:
+            return
+        timeout_s = configuration.get(TaskManagerOptions.REGISTRATION_TIMEOUT)
+        await self._abandoned.lasts(timeout_s)
+        self._endpoint.log.error("no ResourceManager was heard of for %g s: this worker ends itself", timeout_s)
+        os.kill(runner_pid, signal.SIGTERM)
+
+    def slots_changed(self) -> None:
+        """Report the slots."""
+        gateway = self._follower.gateway
+        if gateway is not None and self._instance_id is not None:
+            gateway.notify_slot_available(self._instance_id, self._slots.report())
+
+    def _leader_changed(self, gateway: ResourceManagerGateway | None) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+            self._registering = None
+        self._instance_id = None
+        if gateway is not None:
+            self._registering = self._endpoint.spawn(
+                self._stay_registered(gateway), "registering at the ResourceManager"
+            )
+
+    async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
+        endpoint, silence_s = self._endpoint, self._silence_s
+        while True:
+            try:
+                success = await gateway.register_task_executor(self._registration())
+                self.blob, self._instance_id = success.blob, success.instance_id
+                self._on_registered(success)
+                await gateway.send_slot_report(success.instance_id, self._slots.report())
+            except (ActorError, GatewayError) as error:
+                refused = isinstance(error, RegistrationRejectedError | AuthenticationError)
+                self._state.write(REFUSED if refused else WAITING, str(error))
+                endpoint.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            endpoint.log.info("registered at the ResourceManager")
+            self._state.write(REGISTERED)
+            self.heard()
+            await self._silence.lasts(silence_s)
+            endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
+
+
+@dataclass(slots=True)
+class JobConnection:
+    """One job: its JobMaster of the highest epoch that was heard of."""
+
+    job_id: JobID
+    token: FencingToken
+    gateway: JobMasterGateway
+    follower: LeaderFollower[JobMasterGateway]
+    offering: asyncio.Task[None] | None = None
+    registered: bool = False
+    losses: int = 0
+
+
+class JobConnections:
+    """Registers with each JobMaster and offers it its slots, again whenever another one leads.
+
+    Flink's `JobLeaderService`.
+
+    Args:
+        endpoint: the TaskExecutor.
+        ha: finds the leaders.
+        slots: offered to them.
+        registration: gives what the TaskExecutor registers with.
+        report_of: gives all that is here of a job.
+        release_slot: frees a slot that its job does not need, with the reason.
+        on_connected: called when a JobMaster has registered this TaskExecutor.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        ha: HighAvailabilityServices,
+        slots: TaskSlotTable,
+        registration: Callable[[], TaskExecutorRegistration],
+        report_of: Callable[[JobID], JobReport],
+        release_slot: Callable[[AllocationID, str], None],
+        on_connected: Callable[[JobID], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._slots = slots
+        self._registration = registration
+        self._report_of = report_of
+        self._release_slot = release_slot
+        self._ha = ha
+        self._on_connected = on_connected
+        self._jobs: dict[JobID, JobConnection] = {}
+
+    def find(self, job_id: JobID) -> JobConnection | None:
+        """The connection of a job."""
+        return self._jobs.get(job_id)
+
+    def jobs(self) -> list[JobID]:
+        """All jobs that are connected to, or wanted to be."""
+        return list(self._jobs)
+
+    async def add(self, job_id: JobID, leader: LeaderAddress) -> None:
+        """There are slots for this job, and this was its JobMaster when they were given."""
+        known = self._jobs.get(job_id)
+        if known is None:
+            follower = LeaderFollower(
+                self._endpoint,
+                self._ha.leader_retrieval(job_master(job_id)),
+                JobMasterGateway,
+                lambda gateway: self._leader_changed(job_id, gateway),
+            )
+            gateway = self._endpoint.gateway(leader.address, JobMasterGateway, leader.token)
+            self._jobs[job_id] = JobConnection(job_id, leader.token, gateway, follower)
+            self.offer(job_id)
+            await follower.start()
+        else:
+            self._switch(known, leader)
+            self.offer(job_id)
+
+    async def remove(self, job_id: JobID) -> None:
+        """The job has no slots and no tasks here any more."""
+        connection = self._jobs.pop(job_id, None)
+        if connection is not None:
+            if connection.offering is not None:
+                connection.offering.cancel()
+            await connection.follower.stop()
+
+    def master_lost(self, job_id: JobID) -> int | None:
+        """The job's JobMaster is silent: it has to be registered with anew.
+
+        Returns:
+            the number of this loss, for `is_lost`; None if there is no connection.
+        """
+        connection = self._jobs.get(job_id)
+        if connection is None:
+            return None
+        connection.registered = False
+        connection.losses += 1
+        return connection.losses
+
+    def master_heard(self, job_id: JobID, leader: LeaderAddress) -> bool:
+        """A JobMaster speaks: one that is new, or was taken for lost, is registered with; a former one is ignored.
+
+        Returns:
+            whether it is the job's present JobMaster, as far as is known.
+        """
+        connection = self._jobs.get(job_id)
+        if connection is None or leader.token < connection.token:
+            return False
+        if self._switch(connection, leader) or (
+            not connection.registered and (connection.offering is None or connection.offering.done())
+        ):
+            self.offer(job_id)
+        return True
+
+    def is_lost(self, job_id: JobID, loss: int) -> bool:
+        """Whether no JobMaster has been registered with since that loss."""
+        connection = self._jobs.get(job_id)
+        return connection is not None and connection.losses == loss and not connection.registered
+
+    def _leader_changed(self, job_id: JobID, gateway: JobMasterGateway | None) -> None:
+        connection = self._jobs.get(job_id)
+        if connection is None or gateway is None or connection.follower.leader is None:
+            return
+        leader = connection.follower.leader
+        address = LeaderAddress(leader.address, FencingToken(leader.epoch, leader.session))
+        if self._switch(connection, address):
+            self.offer(job_id)
+
+    def _switch(self, connection: JobConnection, leader: LeaderAddress) -> bool:
+        if leader.token <= connection.token:
+            return False
+        connection.token = leader.token
+        connection.gateway = self._endpoint.gateway(leader.address, JobMasterGateway, leader.token)
+        connection.registered = False
+        return True
+
+    def offer(self, job_id: JobID) -> None:
+        """Register with the job's JobMaster and offer it all of its slots."""
+        connection = self._jobs.get(job_id)
+        if connection is None:
+            return
+        if connection.offering is not None:
+            connection.offering.cancel()
+        connection.offering = self._endpoint.spawn(self._offer(connection), f"offering slots to job {job_id}")
+
+    async def _offer(self, connection: JobConnection) -> None:
+        endpoint, job_id = self._endpoint, connection.job_id
+        while self._jobs.get(job_id) is connection:
+            token = connection.token
+            try:
+                if not connection.registered:
+                    report = self._report_of(job_id)
+                    await connection.gateway.register_task_manager(self._registration(), report)
+                    connection.registered = connection.token == token
+                    self._on_connected(job_id)
+                offers = self._slots.offers(job_id)
+                accepted = await connection.gateway.offer_slots(self._slots.resource_id, offers)
+            except (ActorError, GatewayError) as error:
+                if isinstance(error, UnknownTaskExecutorError):
+                    connection.registered = False
+                endpoint.log.info("the JobMaster of job %s does not take slots yet: %s", job_id, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            for offer in offers:
+                if offer.allocation_id not in accepted:
+                    self._release_slot(offer.allocation_id, "the job does not need it")
+            return

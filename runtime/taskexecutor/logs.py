@@ -1,0 +1,280 @@
+"""The logs of a TaskExecutor and of its attempts: where they are, and how they reach the BlobServer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from actors.errors import ActorError
+from actors.rpc.endpoint import RpcEndpoint
+from blob.client import BlobClient
+from blob.errors import BlobConnectionError, BlobError, BlobServerError
+from blob.gateway import BlobAddress
+from blob.key import PermanentBlobKey, TransientBlobKey
+from conf.files import write_private
+from runtime.gateways.diagnostics import ComponentLog, LogInfo
+from runtime.gateways.errors import NoSuchLogError
+from runtime.gateways.messages import TaskLog
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID
+from runtime.job_logs import (
+    FUNCTION_RESULT,
+    FUNCTION_RESULT_MAX_SIZE,
+    TASK_LOGS,
+    KeptLog,
+    LogChunk,
+    bounded,
+    logs_owner,
+    read_chunk,
+)
+from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+
+TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # what a client takes at once has an end too
+_DESCRIPTION = "attempt.json"
+
+
+PATIENCE_S = 15.0
+"""How long an attempt's end waits at most for its logs to be put: a BlobServer that is replaced is back by then."""
+
+RETRY_S = 0.5
+OWN_MAX_SIZE = 256 * 1024
+"""Most bytes that are kept, with an attempt, of each log of the TaskExecutor's own."""
+
+
+class AttemptDirectories:
+    """The directories of all attempts that ran in one TaskExecutor, those of its earlier processes included.
+
+    ``<tasks>/<job id>/<attempt id>/`` has the files of one attempt and its logs. The methods do file I/O.
+
+    Args:
+        root: the directory; made with mode 0700.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def make(self, descriptor: TaskDeploymentDescriptor) -> Path:
+        """The directory of a new attempt."""
+        job = self._root / descriptor.job_id
+        job.mkdir(mode=0o700, exist_ok=True)
+        directory = job / descriptor.attempt_id
+        directory.mkdir(mode=0o700, exist_ok=True)
+        description = {"task": descriptor.task_name, "attempt": descriptor.attempt_number, "began": time.time()}
+        write_private(directory / _DESCRIPTION, json.dumps(description).encode(), durable=False)
+        return directory
+
+    def upload_logs(self, job_id: JobID, blobs: BlobClient) -> list[TaskLog]:
+        """Put the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
+        found = []
+        for directory in (self._root / job_id).glob("*"):
+            try:
+                described = json.loads((directory / _DESCRIPTION).read_bytes())
+            except FileNotFoundError:
+                continue  # it is being made at this moment, or removed
+            for name in TASK_LOGS:
+                path = directory / name
+                if path.exists():
+                    with bounded(path, TRANSIENT_MAX_SIZE) as (file, size, _):
+                        key = blobs.put_stream(file, TransientBlobKey)  # not the job's: its blobs go when it ends
+                    attempt_id = ExecutionAttemptID(directory.name)
+                    log = TaskLog(job_id, described["task"], described["attempt"], name, size, str(key), attempt_id)
+                    found.append((described["began"], log))
+        return [log for _, log in sorted(found, key=lambda item: item[0])]
+
+    def keep_logs(
+        self, job_id: JobID, attempt_id: ExecutionAttemptID, blobs: BlobClient, max_size: int
+    ) -> list[KeptLog]:
+        """Put what is kept of an attempt's logs as PERMANENT blobs; none if it did not run here. Raises BlobError."""
+        directory = self._root / job_id / attempt_id
+        if not directory.exists():
+            return []
+        kept = [keep_log(name, directory / name, job_id, blobs, max_size) for name in TASK_LOGS]
+        result = directory / FUNCTION_RESULT
+        if result.is_file() and not result.is_symlink() and result.stat().st_size <= FUNCTION_RESULT_MAX_SIZE:
+            kept.append(keep_log(FUNCTION_RESULT, result, job_id, blobs, FUNCTION_RESULT_MAX_SIZE))
+        return kept
+
+    def read(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
+        """A piece of a log; raises NoSuchLogError for a name that is no log's, or a negative offset."""
+        if name not in TASK_LOGS or offset < 0:
+            raise NoSuchLogError(f"{name[:40]!r} from byte {offset} is no log of a task: {' and '.join(TASK_LOGS)} are")
+        return read_chunk(self._root / job_id / attempt_id / name, offset)
+
+    def expire(self, retention_s: float) -> None:
+        """Remove the directories of jobs that nothing was written to for *retention_s* seconds."""
+        for job in self._root.glob("*"):
+            newest = max((path.stat().st_mtime for path in job.rglob("*")), default=job.stat().st_mtime)
+            if time.time() - newest > retention_s:
+                shutil.rmtree(job)
+
+
+def keep_log(name: str, path: Path, job_id: JobID, blobs: BlobClient, max_size: int, start: int = 0) -> KeptLog:
+    """Put what is kept of a log, from byte *start* on, as a PERMANENT blob; raises BlobError, OSError."""
+    if not path.exists():
+        return KeptLog(name, 0, 0, "")
+    with bounded(path, max_size, start) as (file, size, kept):
+        key = blobs.put_stream(file, PermanentBlobKey, logs_owner(job_id)) if kept else ""
+    return KeptLog(name, size, kept, str(key))
+
+
+def upload_log(resource_id: ResourceID, name: str, path: Path, blobs: BlobClient, max_size: int) -> ComponentLog:
+    """Put a TaskExecutor's own log as a TRANSIENT blob; raises BlobError, OSError."""
+    with bounded(path, max_size) as (file, size, _):
+        return ComponentLog(resource_id, name, size, str(blobs.put_stream(file, TransientBlobKey)))
+
+
+class AttemptLogKeeper:
+    """Puts the logs of one attempt.
+
+    With its own go the lines that the TaskExecutor and its Spark driver logged meanwhile (those of other tasks among
+    them, if there were any). What cannot be put is reported, and keeps the end from nobody.
+
+    Args:
+        endpoint: the TaskExecutor.
+        deployment: of the attempt.
+        put: puts what the attempt wrote; blocks, and raises BlobError or OSError.
+        put_own: puts what the TaskExecutor logged meanwhile, likewise.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        deployment: TaskDeploymentDescriptor,
+        put: Callable[[], list[KeptLog]],
+        put_own: Callable[[], list[KeptLog]],
+    ) -> None:
+        self._endpoint = endpoint
+        self._deployment = deployment
+        self._put = put
+        self._put_own = put_own
+        self._early: asyncio.Task[list[KeptLog] | None] | None = None
+
+    def begin(self) -> None:
+        """The attempt's work is done well: what the TaskExecutor logged is put while its process comes to its end."""
+        self._early = self._endpoint.spawn(self._try_early(), "putting logs")
+
+    async def keep(self, well: bool) -> tuple[KeptLog, ...]:
+        """The attempt has ended, *well* or with something more to be read of it: put what is not put yet."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                own = await self._early if well and self._early is not None else None
+                while True:
+                    try:
+                        return tuple(await self._endpoint.run_blocking(self._put_rest, own))
+                    except (BlobConnectionError, BlobServerError) as error:
+                        self._endpoint.log.info("logs wait to be put: %s", error)
+                    await asyncio.sleep(RETRY_S)
+        except (ActorError, BlobError, OSError, TimeoutError) as error:
+            self._endpoint.log.warning(
+                "the logs of %s of job %s stay in this TaskExecutor alone: %s: %s",
+                self._deployment.task_name,
+                self._deployment.job_id,
+                type(error).__name__,
+                error,
+            )
+            return ()
+
+    def _put_rest(self, own: list[KeptLog] | None) -> list[KeptLog]:
+        return self._put() + (self._put_own() if own is None else own)
+
+    async def _try_early(self) -> list[KeptLog] | None:
+        try:
+            return await self._endpoint.run_blocking(self._put_own)
+        except (ActorError, BlobError, OSError) as error:
+            self._endpoint.log.info("logs are put later: %s", error)
+            return None
+
+
+class LogKeeper:
+    """The logs that leave a TaskExecutor.
+
+    Args:
+        endpoint: the TaskExecutor.
+        attempts: has the files of its attempts.
+        own: the logs of its own by name. They are all that is ever served: never what the Spark driver's JVM prints
+            (its ``.out``), for Spark's workers print tokens there.
+        connect: makes a client of a BlobServer; of None, the one that the ResourceManager names.
+        max_size: most bytes that are kept of an attempt's log (``job.logs.max-size``).
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        attempts: AttemptDirectories,
+        own: Mapping[str, Path],
+        connect: Callable[[BlobAddress | None], BlobClient],
+        max_size: int,
+    ) -> None:
+        self._endpoint = endpoint
+        self._attempts = attempts
+        self._own = own
+        self._connect = connect
+        self._max_size = max_size
+        self._kept: BlobClient | None = None
+
+    def close(self) -> None:
+        """Close the connection to the BlobServer."""
+        if self._kept is not None:
+            self._kept.close()
+
+    def _client(self) -> BlobClient:
+        if self._kept is None:
+            self._kept = self._connect(None)
+        return self._kept
+
+    def keeper_of(self, deployment: TaskDeploymentDescriptor) -> AttemptLogKeeper:
+        """Return the keeper of the logs of an attempt that begins now."""
+        starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
+
+        def put() -> list[KeptLog]:
+            job_id, client = deployment.job_id, self._client()
+            return self._attempts.keep_logs(job_id, deployment.attempt_id, client, self._max_size)
+
+        def put_own() -> list[KeptLog]:
+            job_id, client, own = deployment.job_id, self._client(), self._own.items()
+            return [keep_log(name, path, job_id, client, OWN_MAX_SIZE, starts[name]) for name, path in own]
+
+        return AttemptLogKeeper(self._endpoint, deployment, put, put_own)
+
+    async def upload_attempts(self, job_id: JobID, blob_server: BlobAddress) -> list[TaskLog]:
+        """Put the logs of all attempts of a job as TRANSIENT blobs; raises BlobError."""
+        with self._connect(blob_server) as client:
+            return await self._endpoint.run_blocking(self._attempts.upload_logs, job_id, client)
+
+    async def keep(self, job_id: JobID, attempt_id: ExecutionAttemptID) -> list[KeptLog]:
+        """Put what is kept of an attempt's logs as PERMANENT blobs; none if it did not run here. Raises BlobError."""
+        work, client = self._attempts.keep_logs, self._client()
+        return await self._endpoint.run_blocking(work, job_id, attempt_id, client, self._max_size)
+
+    def infos(self) -> list[LogInfo]:
+        """The TaskExecutor's own logs."""
+        found = ((name, path.stat()) for name, path in self._own.items() if path.exists())
+        return [LogInfo(name, status.st_size, status.st_mtime_ns // 1_000_000) for name, status in found]
+
+    async def upload(self, name: str, blob_server: BlobAddress | None) -> ComponentLog:
+        """Put one of the TaskExecutor's own logs as a TRANSIENT blob; raises NoSuchLogError, BlobError."""
+        if blob_server is None:
+            return await self._endpoint.run_blocking(self._upload, name, self._client())
+        with self._connect(blob_server) as client:
+            return await self._endpoint.run_blocking(self._upload, name, client)
+
+    def _upload(self, name: str, client: BlobClient) -> ComponentLog:
+        path = self._path_of(name)
+        return upload_log(ResourceID(self._endpoint.name), name, path, client, self._max_size)
+
+    def read(self, name: str, offset: int) -> LogChunk:
+        """A piece of one of them; raises NoSuchLogError for another name, or a negative offset."""
+        path = self._path_of(name)
+        if offset < 0:
+            raise NoSuchLogError(f"a log has no byte {offset}")
+        return read_chunk(path, offset)
+
+    def _path_of(self, name: str) -> Path:
+        path = self._own.get(name)
+        if path is None or not path.exists():
+            raise NoSuchLogError(f"{name[:40]!r} is no log of a TaskExecutor: {' and '.join(self._own)} are")
+        return path

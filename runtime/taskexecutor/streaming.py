@@ -1,0 +1,295 @@
+"""The streaming queries of a task: what Spark reports of them, whether they keep up, and whether one is stuck.
+
+`query_progress`, `BackPressureMonitor`, `ProgressWatchdog` and `SeenQueries` compute, each from what it is given;
+`watch_queries` asks the driver, and has the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from runtime.jobmaster.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+    sum_known,
+)
+from runtime.spark import ClassicEndpoint, ConnectEndpoint, SparkDriver, SparkVehicleError, StreamingQueryInfo
+
+WINDOW = 5
+LOW_FROM = 0.5
+HIGH_ABOVE = 1.0
+GROWS_FROM = 3
+"""Batches that a backlog must have been seen over before it may be said to grow."""
+
+INTERVAL_S = 1.0
+REPEAT_S = 5.0
+KEPT = 50
+"""Number of an attempt's queries whose last figures are kept."""
+
+logger = logging.getLogger(__name__)
+
+
+def query_progress(text: str) -> QueryProgress:
+    """Read Spark's `StreamingQueryProgress`, which is JSON; a figure that it does not have is 0.
+
+    The sums are made of the sources: these have figures on Spark Connect too, where a progress has none of its own.
+
+    Raises:
+        ValueError: it is no progress of Spark's.
+    """
+    told = json.loads(text)
+    if not isinstance(told, dict) or "batchId" not in told:
+        raise ValueError("this is no progress of a streaming query: it names no batchId")
+    sources = tuple(_source(source) for source in told.get("sources") or ())
+    operators = told.get("stateOperators") or ()
+    durations = told.get("durationMs") or {}
+    return QueryProgress(
+        batch=int(told["batchId"]),
+        timestamp=str(told.get("timestamp", "")),
+        duration_ms=int(durations.get("triggerExecution") or told.get("batchDuration") or 0),
+        rows=sum(source.rows for source in sources),
+        rows_per_second=sum(source.rows_per_second for source in sources),
+        processed_per_second=sum(source.processed_per_second for source in sources),
+        state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
+        state_bytes=sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators),
+        sources=sources,
+    )
+
+
+def _source(told: dict[str, Any]) -> SourceProgress:
+    return SourceProgress(
+        description=str(told.get("description", "")),
+        rows=int(told.get("numInputRows") or 0),
+        rows_per_second=_rate(told.get("inputRowsPerSecond")),
+        processed_per_second=_rate(told.get("processedRowsPerSecond")),
+        lag=source_lag(told.get("endOffset"), told.get("latestOffset")),
+    )
+
+
+def _rate(value: Any) -> float:
+    """Spark leaves out what is no number, in its first batch for one."""
+    rate = float(value) if isinstance(value, int | float | str) else 0.0
+    return rate if math.isfinite(rate) else 0.0
+
+
+def source_lag(end: Any, latest: Any) -> int | None:
+    """How far *end* is behind *latest*: numbers, Kafka's numbers of each partition, or a file source's log.
+
+    A partition that *end* does not know is new: its beginning is not known, so neither is the lag.
+    """
+    end, latest = _parsed(end), _parsed(latest)
+    if isinstance(end, int) and isinstance(latest, int):
+        return max(latest - end, 0)
+    if not isinstance(end, dict) or not isinstance(latest, dict) or not latest:
+        return None
+    if latest.keys() == {"logOffset"}:
+        return source_lag(end.get("logOffset"), latest["logOffset"])
+    if not all(isinstance(partitions, dict) for partitions in (*latest.values(), *end.values())):
+        return None
+    return sum_known(
+        _partition_lag(end.get(topic, {}).get(partition), offset)
+        for topic, partitions in latest.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def _partition_lag(end: Any, latest: Any) -> int | None:
+    return max(latest - end, 0) if isinstance(end, int) and isinstance(latest, int) else None
+
+
+def _parsed(offset: Any) -> Any:
+    """An offset is JSON of its own where Spark could write it so, and a string where not."""
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:
+        return None
+
+
+class BackPressureMonitor:
+    """Judges whether one run of a query keeps up with its sources, by its batches.
+
+    Flink measures for how long a task waits for room in the buffers behind it (OK to 10 % of the time, LOW to 50 %,
+    HIGH above). A micro-batch has no such buffers: what tells is how much of the trigger interval a batch takes. `busy`
+    is that part, which with steady input is also Spark's input rate by its processing rate. Above 1 the next batch
+    begins late, and what arrives meanwhile makes it longer still.
+
+    | level | busy, the median of the last 5 batches | backlog |
+    |---|---|---|
+    | OK | below 0.5 | |
+    | LOW | 0.5 to 1 | |
+    | HIGH | above 1 | or growing |
+
+    Batch 0 is left out: it compiles, and reads all that there is. Without a trigger interval the backlog alone counts,
+    and where that is not known either there is no judgement.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[QueryProgress] = deque(maxlen=WINDOW)
+
+    def observe(self, progress: QueryProgress, trigger_interval_ms: int | None) -> BackPressure | None:
+        """The judgement after *progress*; to be told the same batch again changes nothing.
+
+        Args:
+            progress: the last batch.
+            trigger_interval_ms: None, or 0, where one batch follows the other.
+        """
+        last = self._batches[-1] if self._batches else None
+        if progress.batch > 0 and (last is None or _moment(progress) != _moment(last)):
+            self._batches.append(progress)
+        if not self._batches:
+            return None
+        grows = self._backlog_grows()
+        if not trigger_interval_ms:
+            return None if grows is None else BackPressure(BackPressureLevel.HIGH if grows else BackPressureLevel.OK)
+        busy = median(batch.duration_ms for batch in self._batches) / trigger_interval_ms
+        if busy > HIGH_ABOVE or grows:
+            return BackPressure(BackPressureLevel.HIGH, busy)
+        return BackPressure(BackPressureLevel.OK if busy < LOW_FROM else BackPressureLevel.LOW, busy)
+
+    def _backlog_grows(self) -> bool | None:
+        """Whether what is not worked off yet gets more, and never less; None where that cannot be said."""
+        lags = [batch.lag for batch in self._batches]
+        known = [lag for lag in lags if lag is not None]
+        if len(known) < len(lags) or len(known) < GROWS_FROM:
+            return None
+        return known[-1] > known[0] and all(later >= earlier for earlier, later in pairwise(known))
+
+
+def _moment(progress: QueryProgress) -> tuple[int, str]:
+    """Key that tells one report from another: a query without new data reports the same batch number again."""
+    return progress.batch, progress.timestamp
+
+
+class ProgressWatchdog:
+    """Finds the queries of a task that are in a batch and do not get on.
+
+    A query that waits for its trigger does not count: nothing is to be done. One whose trigger is active and that
+    reports nothing new is stuck in a batch, or in what its sources are asked.
+
+    Args:
+        timeout_s: seconds without progress, in a batch, after which a query is stuck.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._seen: dict[str, tuple[str | None, float]] = {}
+
+    def observe(self, infos: Iterable[StreamingQueryInfo], now: float) -> StreamingQueryInfo | None:
+        """A query that is stuck, if there is one.
+
+        Args:
+            infos: the queries that are active.
+            now: seconds of a clock that never goes back.
+        """
+        seen: dict[str, tuple[str | None, float]] = {}
+        stuck = None
+        for info in infos:
+            progress, since = self._seen.get(info.run_id, (info.progress, now))
+            if not info.trigger_active or info.progress != progress:
+                progress, since = info.progress, now
+            seen[info.run_id] = progress, since
+            if stuck is None and now - since >= self._timeout_s:
+                stuck = info
+        self._seen = seen
+        return stuck
+
+
+class QueryReports:
+    """Makes a task's reports of what Spark says of its queries; remembers the last batches of each run."""
+
+    def __init__(self) -> None:
+        self._monitors: dict[str, BackPressureMonitor] = {}
+
+    def report(self, infos: Iterable[StreamingQueryInfo]) -> tuple[StreamingQuery, ...]:
+        """Return the reports of the queries that are active now."""
+        found = list(infos)
+        self._monitors = {info.run_id: self._monitors.get(info.run_id) or BackPressureMonitor() for info in found}
+        return tuple(self._report(info) for info in found)
+
+    def _report(self, info: StreamingQueryInfo) -> StreamingQuery:
+        interval = info.trigger_interval_ms or None
+        progress = pressure = None
+        if info.progress is not None:
+            try:
+                progress = query_progress(info.progress)
+            except ValueError as error:
+                logger.warning("the progress of query %s cannot be read: %s", info.name or info.id, error)
+            else:
+                pressure = self._monitors[info.run_id].observe(progress, interval)
+        batch = info.batch if progress is None else progress.batch
+        return StreamingQuery(info.id, info.run_id, info.name or "", batch, interval, progress, pressure)
+
+
+class SeenQueries:
+    """The queries that an attempt has had, each as it was seen last, the newest `KEPT`."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, StreamingQuery] = {}
+
+    @property
+    def all(self) -> tuple[StreamingQuery, ...]:
+        """All of them, in the order in which they came."""
+        return tuple(self._seen.values())
+
+    def add(self, queries: Iterable[StreamingQuery]) -> None:
+        """These were seen."""
+        for query in queries:
+            if query.id not in self._seen and len(self._seen) == KEPT:
+                del self._seen[next(iter(self._seen))]
+            self._seen[query.id] = query
+
+    def add_reports(self, reports: Iterable[Mapping[str, str]]) -> None:
+        """Take the last reports of queries that have ended; see `QuerySupervisor.last_progress`."""
+        for told in reports:
+            query_id, run_id, name = told["id"], told["run_id"], told["name"]
+            try:
+                progress = query_progress(told["json"])
+            except ValueError as error:
+                logger.warning("the last progress of query %s cannot be read: %s", name or query_id, error)
+                continue
+            known = self._seen.get(query_id)
+            if known is None or known.run_id != run_id:
+                known = StreamingQuery(query_id, run_id, name, None)
+            self.add([replace(known, batch=progress.batch, progress=progress)])
+
+
+async def watch_queries(
+    driver: SparkDriver,
+    endpoint: ClassicEndpoint | ConnectEndpoint,
+    tell: Callable[[tuple[StreamingQuery, ...]], None],
+    watchdog: ProgressWatchdog | None = None,
+) -> StreamingQueryInfo | None:
+    """Tell a task's active queries when they change, and now and then, for a JobMaster that is new; until cancelled.
+
+    It ends by itself when the driver is lost, which others tell, and with the query that is stuck when there is one.
+    """
+    reports = QueryReports()
+    told: tuple[StreamingQuery, ...] = ()
+    told_at = time.monotonic()
+    while True:
+        await asyncio.sleep(INTERVAL_S)
+        try:
+            infos = await driver.streaming_queries(endpoint)
+        except SparkVehicleError:
+            return None
+        if watchdog is not None and (stuck := watchdog.observe(infos, time.monotonic())) is not None:
+            return stuck
+        found = reports.report(infos)
+        if found != told or (found and time.monotonic() - told_at > REPEAT_S):
+            tell(found)
+            told, told_at = found, time.monotonic()
