@@ -27,7 +27,7 @@ Entry = tuple[str | None, BlobKey]
 
 
 class Residents:
-    """The copies of one cache, the least recently used first.
+    """The copies of one cache, the least recently used first: who uses them, and which have to go. Pure.
 
     A copy is referenced, and never evicted, while it is pinned, or while its job is registered or was handed a file of
     its own by name.

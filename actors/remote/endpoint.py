@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 
 
 class Guests:
-    """They are stopped when the process of their parent dies, since nobody would supervise them any more.
+    """Actors of this process whose parents live in others.
+
+    They are stopped when the process of their parent dies, since nobody would supervise them any more.
 
     Args:
         node: the node that they live in.

@@ -30,7 +30,7 @@ REMEMBERED = 1000
 
 
 class State(enum.Enum):
-    """What is known of the incarnation that was last seen at an address."""
+    """State of the incarnation that was last seen at an address (Akka's ``Association`` and ``Quarantined``)."""
 
     ASSOCIATED = "associated"
     UNREACHABLE = "unreachable"
@@ -68,7 +68,11 @@ class Seen:
 
 
 class Associations(Generic[A]):
-    """The table of other nodes, by address.
+    """The table of other nodes, by address. Pure.
+
+    A node is an address and the uid of one incarnation of the process there. Once an incarnation has been declared
+    dead, it stays so: actors here have been told that its actors are gone, and it must not speak as if they were not.
+    Only a new incarnation at the address is spoken with again.
 
     Args:
         remembered: how many uids in quarantine are remembered; the oldest are forgotten first.

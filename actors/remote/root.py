@@ -30,7 +30,9 @@ class _Entry:
 
 
 class RouteTable:
-    """Paths that were placed in a process of their own or in a shared one; all others follow the path above them.
+    """The table of a system's root node: which process hosts which path. Pure: no I/O, no clock.
+
+    It holds the paths that were placed in a process of their own or in a shared one; all others follow the path above.
 
     Args:
         root: the root node itself, which hosts what nobody else hosts.

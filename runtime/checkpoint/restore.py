@@ -29,7 +29,10 @@ from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 
 
 def files_in_log(contents: Iterable[bytes]) -> set[Path]:
-    """The files that entries of the log name.
+    """Return the files that entries of a file sink's log (``_spark_metadata``) name: those that its readers see.
+
+    A query that goes back to batch N needs the log to go back with it: the sink passes over every batch that its log
+    has, and with it that batch's changes of state are lost. The files that only later batches named are orphans then.
 
     Raises:
         ValueError: an entry is damaged.

@@ -43,6 +43,18 @@ _SENTINEL_FORM = "write redis+sentinel://[:password@]host:26379,other:26379/serv
 class SentinelUrl:
     """A URL of the form for Sentinel, taken apart. It holds passwords: never to be shown.
 
+    The URLs of a Redis, a server of its own or a master that Sentinels name, are
+
+        redis://[[user]:password@]host[:port][/db]
+        rediss://...                                                        the same over TLS
+        unix://[[user]:password@]/path/of/redis.sock
+        redis+sentinel://[[user]:password@]host[:port][,host[:port]...]/service[/db][?sentinel-password=...]
+        rediss+sentinel://...                                               the same over TLS, to the Sentinels too
+
+    The form for Sentinel is that of the ``redis-sentinel-url`` package. User and password before the ``@`` are Redis's;
+    those of the Sentinels, where they want any, are ``sentinel-username`` and ``sentinel-password`` in the query.
+    Whatever in the query begins with ``ssl_`` is given to redis-py, for Redis and Sentinels.
+
     Args:
         hosts: of the Sentinels, with their ports.
         service: the name by which they know the master.

@@ -23,7 +23,11 @@ _AT_ONCE = 100
 
 
 class LatchReader:
-    """Reads latches, those that are asked for while a request is under way with the next one."""
+    """Reads who leads, for all followers in a process: those who ask while a request is under way share the next one.
+
+    A Dispatcher follows a JobMaster for each of its jobs. A thousand followers that ask Redis one by one are in the way
+    of the leader's own renewals, and cost it its leadership; so they ask together.
+    """
 
     def __init__(self, connection: RedisConnection, keys: ClusterKeys) -> None:
         self._connection = connection

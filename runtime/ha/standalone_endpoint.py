@@ -26,7 +26,10 @@ class _Latch:
 
 
 class HaMemory:
-    """Latches and maps of one cluster. No I/O.
+    """Latches and maps of one cluster, in the memory of the master. Pure: no I/O.
+
+    It answers as the scripts in Redis do, so the rest is the same: components are replaced under leases and epochs, and
+    nothing that a former leader writes takes effect. What is lost with the master is lost.
 
     Args:
         clock: seconds; runs through suspend.
