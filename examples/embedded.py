@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 from runtime.embedded import EmbeddedCluster
-from runtime.gateways.dispatcher import DispatcherGateway
+from runtime.protocol.dispatcher import DispatcherGateway
 
 
 def label_rows(spark, access):

@@ -29,24 +29,23 @@ from blob.gateway import BlobAddress
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
-from runtime.checkpoint.messages import OperationState, OperationStatus
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.gateways.diagnostics import ComponentLog, ThreadDump
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import PASSING, UnknownTaskExecutorError
-from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
-from runtime.gateways.processes import process_addresses
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.job_logs import FUNCTION_RESULT, KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.errors import InvalidFunctionError
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
-from runtime.jobmaster.execution_state import JobStatus
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
+from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import OperationState, OperationStatus
+from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport, ThreadDump
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import PASSING, UnknownTaskExecutorError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.master import MasterGateway
+from runtime.protocol.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
+from runtime.protocol.processes import process_addresses
+from runtime.protocol.task_executor import TaskExecutorGateway
 
 T = TypeVar("T")
 G = TypeVar("G", bound=RpcGateway)
@@ -99,7 +98,7 @@ class ClusterClient:
         was_stopped: says, when nobody answers, whether the cluster was stopped: then the client does not wait for it.
 
     Every method raises `ActorError` when the cluster does not answer in that time, and the errors of
-    `runtime.gateways.errors` that it answers with.
+    `runtime.protocol.errors` that it answers with.
     """
 
     def __init__(

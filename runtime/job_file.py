@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.api import Pipeline
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.jobgraph.errors import ParameterUsageError
 from runtime.jobgraph.job_graph import JobGraph, JobKind

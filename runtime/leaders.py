@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import FencedRpcGateway, FencingToken
 from actors.rpc.service import RpcService
-from runtime.ha.model import LeaderInformation
 from runtime.ha.retrieval import LeaderRetrievalService
+from runtime.protocol.leader import LeaderInformation
 
 log = logging.getLogger(__name__)
 

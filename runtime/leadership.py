@@ -17,7 +17,7 @@ from actors.rpc.fencing import Fence
 from actors.rpc.gateway import FencingToken, RpcGateway
 from actors.rpc.service import RpcService
 from runtime.ha.election import LeaderElectionService
-from runtime.ha.model import LeaderTerm
+from runtime.protocol.leader import LeaderTerm
 
 REGISTRATION_INTERVAL_S = 2.0
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from actors.errors import ActorError
-from runtime.gateways.errors import UnknownTaskExecutorError
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import TASK_LOGS, KeptLog
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
+from runtime.protocol.errors import UnknownTaskExecutorError
+from runtime.protocol.task_executor import TaskExecutorGateway
 
 
 class LogSource(Protocol):

@@ -18,9 +18,9 @@ from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.session import connect
-from runtime.gateways.messages import ProcessView
 from runtime.ids import JobID
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
+from runtime.protocol.diagnostics import TaskPoolReport
+from runtime.protocol.messages import ProcessView
 from tests.job_files import WAITING, write_job
 from tests.waiting import PATIENCE_S
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import list_files
-from runtime.checkpoint.model import QueryLocation, QuerySnapshot
 from runtime.checkpoint.snapshot import inspect_location
 from runtime.checkpoint.stored_snapshot import check_snapshot
+from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
 DAMAGES = ("removed", "emptied", "truncated", "bit turned", "replaced by another version")
 

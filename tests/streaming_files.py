@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.checkpoint.files import path_of, uri_of
-from runtime.checkpoint.model import QueryLocation
+from runtime.protocol.query_snapshot import QueryLocation
 
 PROVIDERS = ("hdfs", "rocksdb", "changelog", "unique")
 COMPACT = 10

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.execution_state import JobStatus
 
 MAX_LOSSES = 3
 """How often main() is run again after its process was lost."""

@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 from actors.rpc.codec import from_plain, to_plain
 from runtime.application.book import ExecuteIds
 from runtime.client import ClusterClient
-from runtime.gateways.errors import JobAlreadyTerminatedError, JobNotFoundError, JobSubmissionError
-from runtime.gateways.messages import TaskLog
+from runtime.errors import NotebookError
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
-from runtime.jobmaster.execution_state import JobStatus
-from runtime.notebook.errors import NotebookError
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, JobResult
+from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError, JobSubmissionError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.messages import TaskLog
 from runtime.spark.wire import BlockingChannel, Message
 
 POLL_S = 0.2

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from runtime.application.client import ApplicationClient
 from runtime.application.current import use
+from runtime.errors import JobFailedError, NotebookError
 from runtime.ids import JobID
-from runtime.notebook.errors import JobFailedError, NotebookError
 from runtime.spark.errors import ScriptExitError
 from runtime.spark.limits import explain, impose
 from runtime.spark.main_program import run_main

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
 from conf.options.checkpointing import ExternalizedCheckpointRetention
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.execution_state import JobStatus
 
 
 @dataclass(frozen=True, slots=True)

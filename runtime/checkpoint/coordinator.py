@@ -17,7 +17,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.messages import (
+from runtime.checkpoint.statistics import CheckpointStatsTracker
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot, TaskStateStats
+from runtime.protocol.checkpoints import (
     NO_TOTALS,
     AcknowledgeCheckpoint,
     CheckpointMetadata,
@@ -30,10 +33,8 @@ from runtime.checkpoint.messages import (
     SnapshotType,
     TaskSnapshot,
 )
-from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker, TaskStateStats
-from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
-from runtime.jobmaster.execution_state import Instant
+from runtime.protocol.execution_state import Instant
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 OPERATIONS_KEPT = 64
 """How many requests that are done are remembered."""

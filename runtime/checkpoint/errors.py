@@ -9,7 +9,7 @@ CheckpointError
 from __future__ import annotations
 
 from actors.rpc.codec import wire_error
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 
 @wire_error

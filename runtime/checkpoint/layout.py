@@ -26,7 +26,6 @@ from runtime.checkpoint.metadata_log import (
     read_unique_ids,
     source_chain,
 )
-from runtime.checkpoint.model import NOTHING_COMMITTED
 from runtime.checkpoint.state_layout import (
     DEFAULT_STORE,
     OperatorInfo,
@@ -36,6 +35,7 @@ from runtime.checkpoint.state_layout import (
     read_operator,
 )
 from runtime.checkpoint.state_schema import read_schemas, schema_fields
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 
 SINK_LOG = "_spark_metadata"
 """Directory of a file sink's log, below the sink's directory."""

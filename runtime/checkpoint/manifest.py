@@ -12,7 +12,7 @@ from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
 from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.model import QuerySnapshot
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 FORMAT_VERSION = 1
 

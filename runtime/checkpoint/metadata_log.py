@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.checkpoint.model import NOTHING_COMMITTED
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
 

@@ -24,8 +24,8 @@ from conf.files import write_private
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, make_private, path_of, remove_tree, take_files, uri_of
 from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, sink_files
-from runtime.checkpoint.model import NOTHING_COMMITTED, QuerySnapshot
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
 
 
 def files_in_log(contents: Iterable[bytes]) -> set[Path]:

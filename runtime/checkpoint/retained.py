@@ -18,11 +18,11 @@ from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_names, make_private
 from runtime.checkpoint.manifest import Savepoint, digest_of
-from runtime.checkpoint.messages import FORMAT_VERSION, CheckpointMetadata
 from runtime.checkpoint.metadata_log import IncompleteError
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, verify_savepoint
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, check_snapshot
+from runtime.protocol.checkpoints import FORMAT_VERSION, CheckpointMetadata
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 METADATA = "_metadata"
 PREFIX = "chk-"

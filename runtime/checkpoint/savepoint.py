@@ -36,8 +36,8 @@ from runtime.checkpoint.manifest import (
     to_manifest,
 )
 from runtime.checkpoint.metadata_log import IncompleteError
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, DESCRIPTION, check_snapshot, read_records
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 __all__ = [
     "MANIFEST",

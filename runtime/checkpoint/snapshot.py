@@ -42,7 +42,6 @@ from runtime.checkpoint.layout import (
     sink_files,
 )
 from runtime.checkpoint.metadata_log import IncompleteError, last_entry
-from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from runtime.checkpoint.restore import finish_restore, restore_snapshot
 from runtime.checkpoint.stored_snapshot import (
     CHECKPOINT,
@@ -54,6 +53,7 @@ from runtime.checkpoint.stored_snapshot import (
     part_of,
     read_records,
 )
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 
 __all__ = [
     "committed_batch",

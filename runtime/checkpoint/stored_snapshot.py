@@ -17,7 +17,7 @@ from runtime.checkpoint.files import list_names, list_sizes, read_checked, recor
 from runtime.checkpoint.integrity import FileRecord, check_sizes, decode_records
 from runtime.checkpoint.layout import BatchFiles, files_of_batch, sink_files
 from runtime.checkpoint.metadata_log import IncompleteError
-from runtime.checkpoint.model import QuerySnapshot
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 CHECKPOINT = "checkpoint"
 SINK = "sink"

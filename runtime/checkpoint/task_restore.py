@@ -16,10 +16,10 @@ from conf.files import write_private
 from runtime.checkpoint.errors import SavepointError, SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import make_private
 from runtime.checkpoint.lease import lease_file, may_be_written_to
-from runtime.checkpoint.messages import JobManagerTaskRestore
-from runtime.checkpoint.model import QueryLocation, QuerySnapshot
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
+from runtime.protocol.checkpoints import JobManagerTaskRestore
+from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 
 LOAD_FAILURES = 2
 """After how many failures in a row to load one state a query goes back: the first may have had a passing cause."""

@@ -17,7 +17,7 @@ from runtime.cluster.options import (
     role_options,
 )
 from runtime.cluster.savepoint_commands import savepoint
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 INTERRUPTED = 130
 

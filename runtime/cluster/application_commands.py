@@ -20,11 +20,11 @@ from runtime.cluster.render import print_error, print_json, print_line
 from runtime.cluster.running import ExitStatus, waiting
 from runtime.cluster.session import start_cluster
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.ids import ApplicationID
 from runtime.job_file import kind_of
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus, JobDetails
+from runtime.protocol.archived_execution_graph import ApplicationStatus, JobDetails
 
 POLL_S = 0.2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.ids import JobID
 
 

@@ -15,7 +15,7 @@ from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.retained import describe_state, find_state
 from runtime.cluster.formatting import clean
 from runtime.cluster.render import print_json, print_line
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.job_file import JobFileError, build_pipeline, kind_of, own_traceback
 from runtime.jobgraph.job_graph import JobKind
 from runtime.taskexecutor.spark_options import state_backend_properties

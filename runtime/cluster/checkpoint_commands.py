@@ -7,14 +7,14 @@ from pathlib import Path
 
 from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
-from runtime.checkpoint.messages import OperationState, OperationStatus
-from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot
 from runtime.cluster.arguments import job_id_of
 from runtime.cluster.formatting import format_duration, format_moment, format_size
 from runtime.cluster.render import print_error, print_facts, print_json, print_line
 from runtime.cluster.running import readable_errors, waiting
 from runtime.cluster.session import connect
 from runtime.ids import JobID
+from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import OperationState, OperationStatus
 
 _STOP_REMEDY = "`job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
 

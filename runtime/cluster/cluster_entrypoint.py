@@ -10,7 +10,7 @@ from __future__ import annotations
 from conf.configuration import Configuration
 from conf.options import DeploymentOptions, ExecutionTarget
 from runtime.environment.directory import ClusterDirectory
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
 
 _EXIT_CODES = {ApplicationStatus.FAILED: 1, ApplicationStatus.UNKNOWN: 2}
 
@@ -66,7 +66,7 @@ class JobClusterEntrypoint(OwnClusterEntrypoint):
 class ApplicationClusterEntrypoint(OwnClusterEntrypoint):
     """Of a program: its bootstrap runs the user's main(), and ends the cluster with that and its jobs."""
 
-    bootstrap = "runtime.application.bootstrap"
+    bootstrap = "runtime.cluster.application_bootstrap"
 
 
 def entrypoint_of(configuration: Configuration) -> ClusterEntrypoint:

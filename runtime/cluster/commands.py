@@ -42,16 +42,16 @@ from runtime.cluster.running import ExitStatus, readable_errors, waiting
 from runtime.cluster.session import connect, join_cluster, start_cluster, stop_cluster
 from runtime.cluster.views import view_of_details, view_of_job, view_of_task_manager
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterError
-from runtime.gateways.errors import JobAlreadyTerminatedError
-from runtime.gateways.messages import ProcessView
+from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.job_file import read_job_file
 from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
 from runtime.jobgraph.svg import explain_svg
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
+from runtime.protocol.errors import JobAlreadyTerminatedError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.messages import ProcessView
 
 
 def _say(step: str) -> None:

@@ -20,9 +20,9 @@ from runtime.client import ClusterClient
 from runtime.cluster.cluster_entrypoint import entrypoint_of
 from runtime.cluster.session import Say, has_ended, start_cluster, stop_cluster
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
-from runtime.gateways.errors import JobNotFoundError
+from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.ids import JobID
+from runtime.protocol.errors import JobNotFoundError
 
 _KEEPS_ALL_JOBS = {
     JobStoreOptions.TYPE.key: JobStoreType.FILE.value,

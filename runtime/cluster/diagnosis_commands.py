@@ -14,10 +14,10 @@ from runtime.cluster.formatting import clean, clean_lines, format_moment
 from runtime.cluster.render import print_json, print_line, print_table
 from runtime.cluster.running import readable_errors
 from runtime.cluster.session import connect
-from runtime.environment.errors import ClusterError
-from runtime.gateways.processes import chosen, log_level_changes
+from runtime.errors import ClusterError
 from runtime.ids import JobID
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.processes import chosen, log_level_changes
 
 
 def job_exceptions(configuration: Configuration, job_id: str | None, as_json: bool) -> None:

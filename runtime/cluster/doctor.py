@@ -35,10 +35,10 @@ from runtime.cluster.session import check_spark_master, connect, describe_redis
 from runtime.cluster.workers import fixed_workers
 from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterError, PreflightError
-from runtime.gateways.errors import GatewayError
-from runtime.gateways.messages import ClusterOverview, TaskManagerView
+from runtime.errors import ClusterError, PreflightError
 from runtime.ha.errors import HaError
+from runtime.protocol.errors import GatewayError
+from runtime.protocol.messages import ClusterOverview, TaskManagerView
 from runtime.rest.listening import exposure_warning
 from runtime.spark.errors import SparkVehicleError
 from runtime.spark.java import REMEDY as JAVA_REMEDY

@@ -26,9 +26,9 @@ from conf.options import (
 )
 from runtime.client import ClusterClient
 from runtime.environment.context import has_redis, open_redis_services, tls_config
-from runtime.environment.errors import ClusterNotRunning
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.ha.model import DISPATCHER, LeaderInformation
+from runtime.errors import ClusterNotRunning
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.leader import DISPATCHER, LeaderInformation
 
 T = TypeVar("T")
 

@@ -37,11 +37,11 @@ from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, has_redis, log_config, rpc_config, system_address
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.standalone_endpoint import StandaloneHa
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.taskexecutor.registration_state import REGISTERED, RegistrationState
 
 log = logging.getLogger(__name__)

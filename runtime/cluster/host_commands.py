@@ -18,7 +18,7 @@ from runtime.cluster.render import print_facts, print_json, print_line, print_ta
 from runtime.cluster.role_configuration import Role
 from runtime.cluster.running import ExitStatus, readable_errors, waiting
 from runtime.cluster.ssh import HostRole, Outcome, run_everywhere
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 
 def _say(step: str) -> None:

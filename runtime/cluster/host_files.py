@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.layers import CONF_DIR_VARIABLE
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9:\[][A-Za-z0-9_.:\[\]-]*")
 

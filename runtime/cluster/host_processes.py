@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory, ClusterLock
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
     from runtime.ha.redis_process import EmbeddedRedis

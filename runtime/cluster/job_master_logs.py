@@ -17,9 +17,9 @@ from pathlib import Path
 from conf.options import JobStoreOptions, JobStoreType
 from runtime.environment.context import ComponentContext
 from runtime.ha.errors import HaError
-from runtime.ha.model import job_master
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
+from runtime.protocol.leader import job_master
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from actors.receptionist import Listing, Receptionist
 from actors.rpc.endpoint import USER_ROOT
-from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.services import HighAvailabilityServices
+from runtime.protocol.leader import LeaderInformation, LeaderTerm
 
 log = logging.getLogger(__name__)
 

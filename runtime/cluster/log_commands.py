@@ -10,11 +10,11 @@ from runtime.client import ClusterClient
 from runtime.cluster.render import print_failed_job, print_json, print_line
 from runtime.cluster.running import ExitStatus
 from runtime.cluster.views import view_of_job
-from runtime.gateways.errors import UnknownTaskExecutorError
 from runtime.ids import JobID, ResourceID
 from runtime.job_logs import TASK_LOGS
-from runtime.jobmaster.execution_state import JobStatus
 from runtime.log_follower import LogFollower, LogPiece
+from runtime.protocol.errors import UnknownTaskExecutorError
+from runtime.protocol.execution_state import JobStatus
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:

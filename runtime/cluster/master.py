@@ -41,17 +41,17 @@ from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.environment.directory import ClusterLock
-from runtime.environment.errors import ClusterError
-from runtime.gateways.master import MasterGateway, WorkerProcess
-from runtime.gateways.messages import ClusterStatus, ProcessView
-from runtime.gateways.web_monitor import WebMonitorGateway
+from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
+from runtime.protocol.master import MasterGateway, WorkerProcess
+from runtime.protocol.messages import ClusterStatus, ProcessView
+from runtime.protocol.web_monitor import WebMonitorGateway
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conf import Configuration
 from conf.options import BlobOptions, ClusterOptions, JobManagerOptions, RestOptions, TaskManagerOptions
-from runtime.environment.errors import ClusterError, PreflightError
+from runtime.errors import ClusterError, PreflightError
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 from runtime.taskexecutor.control_groups import control_groups
 

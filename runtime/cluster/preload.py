@@ -11,16 +11,16 @@ import importlib
 from actors.receptionist import ReceptionistGateway
 from actors.rpc.codec import prepare
 from blob.gateway import BlobServerGateway
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.master import MasterGateway
-from runtime.gateways.metric_query_service import MetricQueryServiceGateway
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
-from runtime.jobmaster.descriptor import AttemptInformation, JobInformation
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
+from runtime.metrics.gateway import MetricQueryServiceGateway
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
+from runtime.protocol.descriptor import AttemptInformation, JobInformation
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.master import MasterGateway
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.task_executor import TaskExecutorGateway
 
 COMPONENTS = (
     "runtime.dispatcher.endpoint",

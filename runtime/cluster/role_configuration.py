@@ -17,7 +17,7 @@ from conf.options import (
     TaskManagerOptions,
 )
 from runtime.environment.context import has_redis
-from runtime.environment.errors import PreflightError
+from runtime.errors import PreflightError
 from runtime.rest.access import is_loopback
 
 ONLY_SILENCE_COUNTS = -1

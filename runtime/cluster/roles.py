@@ -25,8 +25,8 @@ from runtime.cluster.role_configuration import Role, check_host, check_role, fin
 from runtime.cluster.session import Say, StartedCluster, leave_cluster, require_for_workers, start_cluster
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterAlreadyRunning
 from runtime.environment.shared_directory import mark_shared_directory
+from runtime.errors import ClusterAlreadyRunning
 from runtime.rest.access import is_loopback
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, RegistrationState
 

@@ -11,9 +11,9 @@ from typing import TextIO
 from actors.errors import ActorError
 from blob.errors import BlobError
 from runtime.cluster.render import is_fancy, print_error, print_line
-from runtime.gateways.errors import GatewayError
 from runtime.ha.errors import HaError
 from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
+from runtime.protocol.errors import GatewayError
 from runtime.spark.errors import SparkVehicleError
 
 

@@ -121,11 +121,11 @@ def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -
     Exit status: 0 all queries fit, if with loss; 1 one does not.
     """
     from runtime.checkpoint.compatibility import check_job, check_query
-    from runtime.checkpoint.model import QueryLocation
     from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
     from runtime.checkpoint.snapshot import describe_query
     from runtime.checkpoint.state_choice import choose_query
     from runtime.cluster.check_command import print_verdicts
+    from runtime.protocol.query_snapshot import QueryLocation
 
     kept = open_savepoint(path)
     if (other / MANIFEST).exists():
@@ -246,8 +246,8 @@ def _show(found: Savepoint) -> None:
 
 
 def _facts(query: SavepointQuery) -> dict[str, str]:
-    from runtime.checkpoint.model import NOTHING_COMMITTED
     from runtime.cluster.formatting import format_moment, format_size
+    from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 
     snapshot = query.snapshot
     return {

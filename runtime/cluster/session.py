@@ -47,7 +47,7 @@ from runtime.cluster.preflight import Check, require, standard_checks
 from runtime.cluster.workers import fixed_workers
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory, ClusterLock
-from runtime.environment.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
+from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
 from runtime.rest.listening import exposure_warning
 
 Say = Callable[[str], None]

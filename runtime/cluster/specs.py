@@ -12,9 +12,9 @@ from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress
 from conf.options import BlobOptions, ClusterOptions
 from runtime.environment.context import ComponentContext, blob_store_url, log_config
-from runtime.gateways.web_monitor import RestAddress
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
 from runtime.ids import JobID
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
+from runtime.protocol.web_monitor import RestAddress
 
 
 class ComponentSpecs:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the commands that show nothing of these need not load them
-    from runtime.gateways.messages import TaskManagerView
-    from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
-    from runtime.jobmaster.streaming_query import BackPressure, QueryProgress
+    from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
+    from runtime.protocol.messages import TaskManagerView
+    from runtime.protocol.streaming_query import BackPressure, QueryProgress
 
 
 @dataclass(frozen=True, slots=True)

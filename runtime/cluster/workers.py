@@ -9,7 +9,7 @@ from runtime.cluster.claimed_process import claimed_process
 from runtime.cluster.supervisor import Child, Supervisor
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
-from runtime.gateways.master import WorkerProcess
+from runtime.protocol.master import WorkerProcess
 
 if TYPE_CHECKING:
     from conf.configuration import Configuration

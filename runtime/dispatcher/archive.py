@@ -15,7 +15,7 @@ from conf.files import write_private
 from conf.options import JobStoreOptions, JobStoreType
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode, encode
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 
 logger = logging.getLogger(__name__)
 

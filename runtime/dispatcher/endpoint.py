@@ -19,31 +19,14 @@ from blob.key import BlobKey
 from blob.offload import Inline, MaybeOffloaded
 from conf.options import BlobOptions, CheckpointingOptions, JobOptions
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.messages import OperationState, OperationStatus
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.job_master_starts import JobMasterStarts
 from runtime.dispatcher.metrics import DispatcherMetrics
 from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
 from runtime.dispatcher.running_job import RunningJob
 from runtime.environment.context import ComponentContext, blob_client
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import (
-    JobAlreadyTerminatedError,
-    JobNotFoundError,
-    JobNotReachableError,
-    JobSubmissionError,
-    JobVertexNotFoundError,
-    UnknownOperationError,
-)
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
-from runtime.gateways.metric_query_service import TaskManagerMetricAddress
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.errors import (
     HaError,
     HaUnreachableError,
@@ -51,7 +34,6 @@ from runtime.ha.errors import (
     LeadershipLostError,
     StateWriteUnknownError,
 )
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
@@ -59,18 +41,36 @@ from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.errors import JobGraphVersionError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
-from runtime.jobmaster.archived_execution_graph import (
+from runtime.leaders import LeaderFollower
+from runtime.leadership import LeaderEndpoint
+from runtime.metrics.gateway import TaskManagerMetricAddress
+from runtime.metrics.query_service import beside, serve_metrics
+from runtime.protocol.archived_execution_graph import (
     ApplicationStatus,
     ArchivedExecutionGraph,
     AttemptInfo,
     JobDetails,
     JobResult,
 )
-from runtime.jobmaster.execution_state import ExecutionState, JobStatus
-from runtime.jobmaster.streaming_query import OperatorBackPressureStats
-from runtime.leaders import LeaderFollower
-from runtime.leadership import LeaderEndpoint
-from runtime.metrics.query_service import beside, serve_metrics
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import OperationState, OperationStatus
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import (
+    JobAlreadyTerminatedError,
+    JobNotFoundError,
+    JobNotReachableError,
+    JobSubmissionError,
+    JobVertexNotFoundError,
+    UnknownOperationError,
+)
+from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
+from runtime.protocol.master import MasterGateway
+from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.streaming_query import OperatorBackPressureStats
+from runtime.protocol.task_executor import TaskExecutorGateway
 
 RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0

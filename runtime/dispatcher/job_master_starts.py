@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from actors.errors import ActorError
-from runtime.gateways.master import MasterGateway
 from runtime.ids import JobID
+from runtime.protocol.master import MasterGateway
 
 logger = logging.getLogger(__name__)
 

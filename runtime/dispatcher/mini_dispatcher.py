@@ -18,15 +18,15 @@ from runtime.dispatcher import endpoint
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext
-from runtime.gateways.errors import JobNotReachableError, JobSubmissionError
 from runtime.ha.errors import HaError, HaUnreachableError
-from runtime.ha.model import LeaderTerm
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS, logs_owner, write_job_log
 from runtime.jobgraph.codec import decode_job_graph
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.errors import JobNotReachableError, JobSubmissionError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import LeaderTerm
 
 CHECK_S = 0.25
 

@@ -15,13 +15,13 @@ from actors.receptionist import ReceptionistGateway
 from actors.rpc.endpoint import RpcEndpoint
 from blob.gateway import PATH as BLOB_SERVER_PATH
 from blob.gateway import BlobServerGateway
-from runtime.gateways.master import MasterGateway
 from runtime.ha.errors import HaError, LeadershipLostError
-from runtime.ha.model import LeaderTerm, job_master
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
+from runtime.protocol.leader import LeaderTerm, job_master
+from runtime.protocol.master import MasterGateway
 
 RETRY_S = 1.0
 AT_ONCE = 16

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from actors.errors import ActorError
-from runtime.gateways.errors import GatewayError, JobNotReachableError
-from runtime.gateways.job_master import JobMasterGateway
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.execution_state import JobStatus
 from runtime.leaders import LeaderFollower
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.errors import GatewayError, JobNotReachableError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.job_master import JobMasterGateway
 
 DETAILS_TIMEOUT_S = 2.0
 

@@ -23,7 +23,7 @@ from runtime.embedded.access import ClusterAccess
 from runtime.embedded.program import ProgramControl, same_process_socket
 from runtime.environment.context import tls_config
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.restart_config import RestartStrategyConfig

@@ -20,7 +20,7 @@ from conf.configuration import Configuration
 from conf.options import ClusterOptions
 from runtime.cluster.session import stop_cluster
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.spark.process import start_time
 
 

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from runtime.checkpoint.lease import LocationInUseError
-from runtime.checkpoint.model import QueryLocation
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.control import FailedQuery
 from runtime.spark.spec import TaskSpec, decode_spec
 from runtime.spark.wire import BlockingChannel, Message

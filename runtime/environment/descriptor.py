@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from conf.files import write_private
-from runtime.environment.errors import RuntimeDirectoryError
+from runtime.errors import RuntimeDirectoryError
 
 FORMAT = 1
 

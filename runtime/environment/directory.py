@@ -27,7 +27,7 @@ from types import TracebackType
 from conf.files import write_private
 from runtime.environment.claims import Claim
 from runtime.environment.descriptor import ClusterDescriptor
-from runtime.environment.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
+from runtime.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
 
 CLUSTER_DIR_VARIABLE = "UNDERSTUDY_CLUSTER_DIR"
 """In the environment of every process of a cluster: by it `stop` finds those that a killed parent left behind."""

@@ -24,9 +24,9 @@ from runtime.ha.errors import (
 )
 from runtime.ha.fenced import Demand, FencedMaps
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.model import LeaderTerm
 from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
+from runtime.protocol.leader import LeaderTerm
 
 logger = logging.getLogger(__name__)
 

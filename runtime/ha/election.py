@@ -15,7 +15,7 @@ from uuid import uuid4
 from runtime.ha.changes import ChangeFeed
 from runtime.ha.errors import HaError
 from runtime.ha.latch import Acquire, LatchState, LatchTiming, LeaderLatch, Renew, StepDown, Wait
-from runtime.ha.model import LeaderTerm, boottime
+from runtime.protocol.leader import LeaderTerm, boottime
 
 logger = logging.getLogger(__name__)
 

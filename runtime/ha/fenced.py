@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from runtime.ha.connection import Argument, RedisConnection
 from runtime.ha.errors import LeadershipLostError
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.model import LeaderTerm
 from runtime.ha.scripts import FENCED_DEL, FENCED_HDEL, FENCED_HSET, FENCED_SET, Script
+from runtime.protocol.leader import LeaderTerm
 
 
 class Demand(Enum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.ha.model import checked_name
+from runtime.protocol.leader import checked_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.scripts import ACQUIRE, CONFIRM, LEADERS, RELEASE, RENEW
 from runtime.ha.tasks import cancel_and_wait
+from runtime.protocol.leader import LeaderInformation, LeaderTerm
 
 _AT_ONCE = 100
 """Latches read by one script: Redis does nothing else meanwhile."""

@@ -10,8 +10,8 @@ from typing import Protocol
 from runtime.ha.changes import ChangeFeed
 from runtime.ha.errors import HaError
 from runtime.ha.latch import LatchTiming, LeaderReader
-from runtime.ha.model import LeaderInformation, boottime
 from runtime.ha.tasks import cancel_and_wait
+from runtime.protocol.leader import LeaderInformation, boottime
 
 logger = logging.getLogger(__name__)
 

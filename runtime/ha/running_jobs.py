@@ -15,7 +15,7 @@ from typing import Any
 from runtime.ha.errors import HaUnreachableError, JobAlreadyDoneError, StateCorruptedError, StateHandleConflictError
 from runtime.ha.fenced import Demand, FencedMaps
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.model import LeaderTerm
+from runtime.protocol.leader import LeaderTerm
 
 _ATTEMPTS = 4
 

@@ -18,7 +18,6 @@ from runtime.ha.election import DefaultLeaderElectionService, LatchLeaderElectio
 from runtime.ha.fenced import FencedMaps, FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import LatchReader, LatchTiming, LeaderLatch, LeaderReader, RedisLeaderLatch
-from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
 from runtime.ha.running_jobs import RunningJobsRegistry
 from runtime.ha.standalone_client import (
@@ -36,6 +35,7 @@ from runtime.ha.state_handles import (
     JobGraphStore,
     StateHandleStore,
 )
+from runtime.protocol.leader import LeaderInformation, LeaderTerm
 
 logger = logging.getLogger(__name__)
 

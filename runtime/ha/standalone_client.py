@@ -8,12 +8,12 @@ from typing import TypeVar
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.rpc.service import RpcService
-from runtime.gateways.high_availability import PATH, POLL_S, HighAvailabilityGateway, Wanted
 from runtime.ha.changes import Wake
 from runtime.ha.errors import LeadershipLostError, MasterUnreachableError
 from runtime.ha.fenced import Demand, HashWrite, in_words
 from runtime.ha.latch import AcquireReply
-from runtime.ha.model import LeaderInformation, LeaderTerm
+from runtime.ha.standalone_gateway import PATH, POLL_S, HighAvailabilityGateway, Wanted
+from runtime.protocol.leader import LeaderInformation, LeaderTerm
 
 T = TypeVar("T")
 

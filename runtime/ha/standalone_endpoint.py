@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
-from runtime.gateways.high_availability import PATH, POLL_S, HighAvailabilityGateway, LeaderChanges, Wanted
 from runtime.ha.fenced import Demand, HashWrite, in_words, refusal
 from runtime.ha.latch import AcquireReply
-from runtime.ha.model import LeaderInformation, LeaderTerm, boottime
+from runtime.ha.standalone_gateway import PATH, POLL_S, HighAvailabilityGateway, LeaderChanges, Wanted
+from runtime.protocol.leader import LeaderInformation, LeaderTerm, boottime
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from conf.files import sync_directory
 from runtime.ha.errors import StateCorruptedError
-from runtime.ha.model import LeaderTerm, checked_name
+from runtime.protocol.leader import LeaderTerm, checked_name
 
 _FILE = re.compile(r"(?P<name>[^@/]+)@(?P<component>[^@/]+)\.e(?P<epoch>\d+)\.[0-9a-f]{32}")
 _PART = ".part"

@@ -27,8 +27,8 @@ from runtime.ha.errors import (
 )
 from runtime.ha.fenced import Demand, FencedMaps, HashWrite
 from runtime.ha.keys import ClusterKeys
-from runtime.ha.model import LeaderTerm
 from runtime.ha.state_files import StateFiles, StateHandle
+from runtime.protocol.leader import LeaderTerm
 
 logger = logging.getLogger(__name__)
 

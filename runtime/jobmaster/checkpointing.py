@@ -30,7 +30,20 @@ from runtime.checkpoint.coordinator import (
     TriggerTasks,
 )
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.messages import (
+from runtime.checkpoint.retained import write_metadata
+from runtime.checkpoint.snapshot import discard_snapshot
+from runtime.ha.checkpoint_store import CheckpointIDCounter, CompletedCheckpointStore
+from runtime.ha.errors import HaError, LeadershipLostError, StateCorruptedError, StateHandleConflictError
+from runtime.ha.running_jobs import JobSchedulingStatus, RunningJobsRegistry
+from runtime.ha.services import HighAvailabilityServices
+from runtime.ids import JobVertexID, TriggerID
+from runtime.jobgraph.codec import decode, encode
+from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
+from runtime.jobmaster.deployment import TaskManagers
+from runtime.jobmaster.savepoints import JobRollbacks, Rollback, SavepointWriter
+from runtime.leadership import LeaderEndpoint
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import (
     FORMAT_VERSION,
     NO_TOTALS,
     AcknowledgeCheckpoint,
@@ -46,23 +59,10 @@ from runtime.checkpoint.messages import (
     SnapshotType,
     TriggerCheckpoint,
 )
-from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.retained import write_metadata
-from runtime.checkpoint.snapshot import discard_snapshot
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.gateways.errors import GatewayError, JobNotReachableError, UnknownOperationError
-from runtime.ha.checkpoint_store import CheckpointIDCounter, CompletedCheckpointStore
-from runtime.ha.errors import HaError, LeadershipLostError, StateCorruptedError, StateHandleConflictError
-from runtime.ha.model import LeaderTerm
-from runtime.ha.running_jobs import JobSchedulingStatus, RunningJobsRegistry
-from runtime.ha.services import HighAvailabilityServices
-from runtime.ids import JobVertexID, TriggerID
-from runtime.jobgraph.codec import decode, encode
-from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
-from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.execution_state import Instant, JobStatus
-from runtime.jobmaster.savepoints import JobRollbacks, Rollback, SavepointWriter
-from runtime.leadership import LeaderEndpoint
+from runtime.protocol.errors import GatewayError, JobNotReachableError, UnknownOperationError
+from runtime.protocol.execution_state import Instant, JobStatus
+from runtime.protocol.leader import LeaderTerm
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 RETRY_S = 0.5
 

@@ -16,13 +16,13 @@ from blob.offload import BlobWriter, Inline, MaybeOffloaded, MessageOffload, Off
 from conf.configuration import Configuration
 from conf.options import BlobOptions, RpcOptions
 from runtime.environment.context import blob_client
-from runtime.gateways.errors import DeploymentNotFoundError, SlotNotAllocatedError, UnknownTaskExecutorError
-from runtime.gateways.messages import TaskExecutorRegistration
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.jobmaster.descriptor import TaskDeployment, TaskDeploymentDescriptor, pack
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.leadership import LeaderEndpoint
+from runtime.protocol.descriptor import TaskDeployment, TaskDeploymentDescriptor, pack
+from runtime.protocol.errors import DeploymentNotFoundError, SlotNotAllocatedError, UnknownTaskExecutorError
+from runtime.protocol.messages import TaskExecutorRegistration
+from runtime.protocol.task_executor import TaskExecutorGateway
 
 T = TypeVar("T")
 CANCEL_RETRY_S = 1.0

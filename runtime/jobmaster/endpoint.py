@@ -29,40 +29,15 @@ from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.messages import (
-    NO_TOTALS,
-    AcknowledgeCheckpoint,
-    CheckpointOutcome,
-    CheckpointTrigger,
-    DeclineCheckpoint,
-    OperationState,
-    OperationStatus,
-    SnapshotType,
-)
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.environment.context import ComponentContext
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import (
-    JobAlreadyTerminatedError,
-    JobNotReachableError,
-    SlotNotAllocatedError,
-    UnknownTaskExecutorError,
-)
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
 from runtime.jobmaster.execution import FORMAT_VERSION as SNAPSHOT_VERSION
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.jobmaster.execution_graph import (
@@ -78,7 +53,6 @@ from runtime.jobmaster.execution_graph import (
     RequestSlot,
     ScheduleRestart,
 )
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, Instant, JobStatus
 from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
@@ -99,6 +73,32 @@ from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
 from runtime.metrics.process import add_process_metrics
 from runtime.metrics.query_service import serve_metrics
 from runtime.metrics.registry import MetricRegistry
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import (
+    NO_TOTALS,
+    AcknowledgeCheckpoint,
+    CheckpointOutcome,
+    CheckpointTrigger,
+    DeclineCheckpoint,
+    OperationState,
+    OperationStatus,
+    SnapshotType,
+)
+from runtime.protocol.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import (
+    JobAlreadyTerminatedError,
+    JobNotReachableError,
+    SlotNotAllocatedError,
+    UnknownTaskExecutorError,
+)
+from runtime.protocol.execution_state import ErrorInfo, FailureKind, Instant, JobStatus
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
+from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.task_executor import TaskExecutorGateway
 
 CHECK_INTERVAL_S = 0.5
 """Seconds between two looks at the checkpoints, while a checkpoint is due, under way or asked for."""

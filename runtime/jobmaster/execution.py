@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from runtime.checkpoint.messages import NO_TOTALS, CheckpointTotals
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotRequestID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.topology import Chain
-from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus, check_execution_transition
 from runtime.jobmaster.restart_strategy import RestartStrategyState
 from runtime.jobmaster.savepoints import Rollback
 from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.jobmaster.streaming_query import StreamingQuery
+from runtime.protocol.checkpoints import NO_TOTALS, CheckpointTotals
+from runtime.protocol.descriptor import ResultPartitionInfo, VertexProgress
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus, check_execution_transition
+from runtime.protocol.streaming_query import StreamingQuery
 
 ATTEMPT_HISTORY = 16
 """How many attempts of a task are kept (Flink's ``jobmanager.execution.attempts-history-size``)."""

@@ -23,16 +23,6 @@ from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, ResourceI
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import ExchangeMode, JobGraph
 from runtime.jobgraph.topology import chains, topological_order
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
-from runtime.jobmaster.descriptor import (
-    ExecutionReport,
-    TaskDeploymentDescriptor,
-    TaskExecutionState,
-    TaskProgress,
-    VertexProgress,
-    describe_task_deployment,
-    result_path,
-)
 from runtime.jobmaster.execution import (
     Execution,
     ExecutionGraphSnapshot,
@@ -41,7 +31,19 @@ from runtime.jobmaster.execution import (
     restore_current_attempt,
     snapshot_tasks,
 )
-from runtime.jobmaster.execution_state import (
+from runtime.jobmaster.restart_strategy import RestartStrategy
+from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
+from runtime.protocol.descriptor import (
+    ExecutionReport,
+    TaskDeploymentDescriptor,
+    TaskExecutionState,
+    TaskProgress,
+    VertexProgress,
+    describe_task_deployment,
+    result_path,
+)
+from runtime.protocol.execution_state import (
     EXECUTION_TRANSITIONS,
     ErrorInfo,
     ExecutionState,
@@ -50,9 +52,7 @@ from runtime.jobmaster.execution_state import (
     JobStatus,
     check_job_transition,
 )
-from runtime.jobmaster.restart_strategy import RestartStrategy
-from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.resourcemanager.slots import TaskManagerLocation
+from runtime.protocol.slots import TaskManagerLocation
 
 FAILURE_HISTORY = 16
 """Number of failures that are kept (Flink's ``web.exception-history-size``)."""

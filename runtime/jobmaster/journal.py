@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.gateways.errors import JobNotReachableError
 from runtime.ha.errors import HaError, LeadershipLostError
-from runtime.ha.model import LeaderTerm
 from runtime.ha.state_handles import ExecutionStore
+from runtime.protocol.errors import JobNotReachableError
+from runtime.protocol.leader import LeaderTerm
 
 RETRY_S = 0.2
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
-from runtime.jobmaster.execution_state import ExecutionState, JobStatus
-from runtime.jobmaster.streaming_query import BackPressureLevel, OperatorBackPressureStats, StreamingQuery
 from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump, gauges
 from runtime.metrics.metric import Value
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.streaming_query import BackPressureLevel, OperatorBackPressureStats, StreamingQuery
 
 UNKNOWN = -1
 NO_PATH = "n/a"

@@ -6,10 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 from actors.errors import ActorError
-from runtime.gateways.errors import UnknownJobManagerError
-from runtime.gateways.messages import LeaderAddress
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import Silence
 from runtime.ids import AllocationID, JobID
@@ -17,7 +13,11 @@ from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.resourcemanager.slots import SlotRequest
+from runtime.protocol.errors import UnknownJobManagerError
+from runtime.protocol.leader import RESOURCE_MANAGER
+from runtime.protocol.messages import LeaderAddress
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.slots import SlotRequest
 
 RETRY_S = 0.5
 

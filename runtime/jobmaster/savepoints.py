@@ -18,14 +18,14 @@ from conf.configuration import Configuration
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
 from runtime.checkpoint.files import list_files, remove_tree, rename_durably, take_files
-from runtime.checkpoint.messages import CheckpointMetadata, CheckpointTrigger, JobManagerTaskRestore
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.restore import check_sink
 from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
+from runtime.protocol.checkpoints import CheckpointMetadata, CheckpointTrigger, JobManagerTaskRestore
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 _PART = ".part"
 _NUMBER = re.compile(rf"(?:{PREFIX})?([0-9]{{1,18}})")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runtime.ids import AllocationID, ResourceID, SlotID, SlotRequestID
-from runtime.jobmaster.descriptor import SlotOffer
-from runtime.resourcemanager.slots import TaskManagerLocation, locality_of
+from runtime.protocol.descriptor import SlotOffer
+from runtime.protocol.slots import TaskManagerLocation, locality_of
 
 
 @dataclass(frozen=True, slots=True)

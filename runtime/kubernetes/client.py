@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from conf.configuration import Configuration
 from conf.options import KubernetesOptions
-from runtime.resourcemanager.driver import DriverError
+from runtime.protocol.resource_manager_driver import DriverError
 
 try:
     from kubernetes import client, config

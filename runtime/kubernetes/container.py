@@ -29,7 +29,7 @@ from conf.secret import SecretStr
 from runtime.cluster.host_processes import MASTER, MEMBER
 from runtime.environment.context import system_address
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 SECRETS_VARIABLE = "UNDERSTUDY_SECRETS_DIR"
 SECRETS_DIR = "/etc/understudy/secret"

@@ -25,7 +25,7 @@ from runtime.kubernetes.pod import (
     worker_labels,
     worker_pod,
 )
-from runtime.resourcemanager.driver import DriverError, OnTerminated, ResourceManagerDriver
+from runtime.protocol.resource_manager_driver import DriverError, OnTerminated, ResourceManagerDriver
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from actors.address import ActorAddress
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
-from runtime.gateways.metric_query_service import NAME, PATH, MetricQueryServiceGateway
 from runtime.metrics.dump import ScopeDump
+from runtime.metrics.gateway import NAME, PATH, MetricQueryServiceGateway
 from runtime.metrics.registry import MetricRegistry
 
 

@@ -13,14 +13,14 @@ from actors.rpc.gateway import RpcGateway
 from runtime.api import Pipeline
 from runtime.client import ClusterClient
 from runtime.cluster.views import view_of_details, view_of_task_manager
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.messages import ClusterOverview
-from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ids import JobID
 from runtime.notebook.gateways import synchronous
 from runtime.notebook.html import cluster_html, jobs_html
 from runtime.notebook.job import Job
 from runtime.notebook.submission import Submission, submit
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.messages import ClusterOverview
+from runtime.protocol.resource_manager import ResourceManagerGateway
 
 G = TypeVar("G", bound=RpcGateway)
 

@@ -13,8 +13,8 @@ from runtime.application.current import application_client
 from runtime.client import ClusterClient
 from runtime.cluster.elsewhere import connect_by_address, connect_by_redis
 from runtime.cluster.session import connect as connect_local
-from runtime.ha.model import DISPATCHER
 from runtime.notebook.cluster import Cluster
+from runtime.protocol.leader import DISPATCHER
 
 
 def connect(

@@ -8,20 +8,20 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from runtime.checkpoint.messages import OperationState, OperationStatus
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.client import ClusterClient
 from runtime.cluster.views import view_of_job
-from runtime.gateways.errors import JobAlreadyTerminatedError
+from runtime.errors import JobFailedError, SavepointFailedError
 from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS
 from runtime.jobgraph.job_graph import ExchangeMode, JobEdge, JobGraph, JobVertex
 from runtime.jobgraph.svg import explain_svg
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.execution_state import JobStatus
 from runtime.notebook.display import JobDisplay
-from runtime.notebook.errors import JobFailedError, SavepointFailedError
 from runtime.notebook.html import checkpoints_html, job_html
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import OperationState, OperationStatus
+from runtime.protocol.errors import JobAlreadyTerminatedError
+from runtime.protocol.execution_state import JobStatus
 from runtime.spark.function_task import load_result
 
 

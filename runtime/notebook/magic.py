@@ -17,12 +17,12 @@ from actors.errors import ActorError
 from blob.errors import BlobError
 from conf.errors import ConfigurationError
 from runtime.cluster.render import print_error
-from runtime.environment.errors import ClusterError
-from runtime.gateways.errors import GatewayError
+from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.jobgraph.errors import JobGraphError
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.connecting import connect
+from runtime.protocol.errors import GatewayError
 from runtime.spark.errors import SparkVehicleError, TaskError
 
 MAGIC = "understudy"

@@ -13,11 +13,11 @@ from typing import Any
 from conf.options import JOB_OPTIONS
 from runtime.api import Pipeline
 from runtime.client import ClusterClient
+from runtime.errors import NotebookError
 from runtime.ids import JobID
 from runtime.job_file import read_job_file
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
-from runtime.notebook.errors import NotebookError
 from runtime.spark.function_task import function_file, functions_file
 
 _UNNAMED = "function"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.ids import InstanceID, ResourceID
-from runtime.resourcemanager.driver import DriverError, NoWorkerLeft, ResourceManagerDriver
+from runtime.protocol.resource_manager_driver import DriverError, NoWorkerLeft, ResourceManagerDriver
+from runtime.protocol.slots import SlotManagerInstruction
 from runtime.resourcemanager.slot_manager import SlotManager
-from runtime.resourcemanager.slots import SlotManagerInstruction
 from runtime.resourcemanager.worker_allocator import (
     AllocationLimits,
     GiveUpWorker,

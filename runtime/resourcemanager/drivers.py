@@ -19,9 +19,9 @@ from conf.configuration import Configuration
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
 from runtime.environment.context import ComponentContext, wait_for_process
 from runtime.environment.directory import ClusterDirectory
-from runtime.gateways.master import MASTER, MasterGateway, WorkerProcess
 from runtime.ids import ResourceID
-from runtime.resourcemanager.driver import DriverError, NoWorkerLeft, OnTerminated, ResourceManagerDriver
+from runtime.protocol.master import MASTER, MasterGateway, WorkerProcess
+from runtime.protocol.resource_manager_driver import DriverError, NoWorkerLeft, OnTerminated, ResourceManagerDriver
 from runtime.resourcemanager.worker_allocator import AllocationLimits
 
 logger = logging.getLogger(__name__)

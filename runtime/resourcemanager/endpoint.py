@@ -19,16 +19,24 @@ from conf.configuration import Configuration
 from conf.options import ClusterOptions, HeartbeatOptions, JobOptions, ResourceManagerOptions
 from runtime.environment.context import ComponentContext
 from runtime.environment.shared_directory import shared_directory_mark
-from runtime.gateways.diagnostics import ComponentLog
-from runtime.gateways.errors import (
+from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import HeartbeatManager
+from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
+from runtime.leadership import LeaderEndpoint
+from runtime.metrics.gateway import TaskManagerMetricAddress
+from runtime.metrics.query_service import beside, serve_metrics
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.diagnostics import ComponentLog
+from runtime.protocol.errors import (
     RegistrationRejectedError,
     ShuttingDownError,
     SlotOccupiedError,
     UnknownJobManagerError,
     UnknownTaskExecutorError,
 )
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import (
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import RESOURCE_MANAGER, LeaderTerm
+from runtime.protocol.messages import (
     LeaderAddress,
     RegistrationSuccess,
     ResourceOverview,
@@ -37,23 +45,15 @@ from runtime.gateways.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
-from runtime.gateways.metric_query_service import TaskManagerMetricAddress
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import RESOURCE_MANAGER, LeaderTerm
-from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager
-from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
-from runtime.leadership import LeaderEndpoint
-from runtime.metrics.query_service import beside, serve_metrics
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.resource_manager_driver import ResourceManagerDriver
+from runtime.protocol.slots import AllocateSlot, FailRequest, SlotManagerInstruction, SlotReport, SlotRequest
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.active import ActiveResourceManager
-from runtime.resourcemanager.driver import ResourceManagerDriver
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
 from runtime.resourcemanager.metrics import resource_manager_metrics
 from runtime.resourcemanager.slot_manager import SlotManager
-from runtime.resourcemanager.slots import AllocateSlot, FailRequest, SlotManagerInstruction, SlotReport, SlotRequest
 
 CHECK_INTERVAL_S = 0.5
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.gateways.diagnostics import TaskManagerMetrics
-from runtime.gateways.messages import TaskExecutorHeartbeat, TaskExecutorRegistration
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import InstanceID, ResourceID
+from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.messages import TaskExecutorHeartbeat, TaskExecutorRegistration
+from runtime.protocol.task_executor import TaskExecutorGateway
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actors.rpc.service import RpcService
-from runtime.gateways.messages import ResourceOverview
 from runtime.metrics.dump import MetricScope, ScopeCategory
 from runtime.metrics.metric import Value
 from runtime.metrics.process import add_process_metrics
 from runtime.metrics.registry import MetricRegistry
+from runtime.protocol.messages import ResourceOverview
 
 
 def resource_manager_metrics(service: RpcService, overview: Callable[[], ResourceOverview | None]) -> MetricRegistry:

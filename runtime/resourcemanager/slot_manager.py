@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.resourcemanager.slots import (
+from runtime.protocol.slots import (
     AllocateSlot,
     FailRequest,
     SlotCounts,

@@ -19,30 +19,30 @@ from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, Offloaded, offload_if_larger
 from conf.configuration import Configuration
 from conf.options import BlobOptions, RpcOptions
-from runtime.checkpoint.messages import CheckpointTrigger, OperationStatus, SnapshotType
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.environment.context import blob_client
-from runtime.gateways.diagnostics import LogInfo, ThreadDump
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import PASSING, NoSuchLogError, UnknownTaskExecutorError
-from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import ClusterOverview, ClusterStatus, TaskManagerInfo, TaskManagerView
-from runtime.gateways.metric_query_service import MetricQueryServiceGateway
-from runtime.gateways.processes import LogLevelChange, chosen, log_level_changes, process_addresses
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, LeaderInformation
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.job_logs import KeptLog, LogChunk, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.leaders import G, LeaderFollower
 from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
+from runtime.metrics.gateway import MetricQueryServiceGateway
 from runtime.metrics.process import add_process_metrics
 from runtime.metrics.registry import MetricRegistry
 from runtime.metrics.store import MetricStore
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationStatus, SnapshotType
+from runtime.protocol.diagnostics import LogInfo, ThreadDump
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import PASSING, NoSuchLogError, UnknownTaskExecutorError
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, LeaderInformation
+from runtime.protocol.master import MasterGateway
+from runtime.protocol.messages import ClusterOverview, ClusterStatus, TaskManagerInfo, TaskManagerView
+from runtime.protocol.processes import LogLevelChange, chosen, log_level_changes, process_addresses
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.rest.errors import RestError
 from runtime.stack_samples import StackProfile
 
@@ -70,7 +70,7 @@ class JobFile:
 
 
 class Backend(Protocol):
-    """What the handlers need of a cluster; the errors of `runtime.gateways.errors`, or `RestError` of status 503."""
+    """What the handlers need of a cluster; the errors of `runtime.protocol.errors`, or `RestError` of status 503."""
 
     async def jobs(self) -> tuple[JobDetails, ...]:
         """Running and finished jobs, the newest first."""

@@ -14,12 +14,12 @@ from actors.rpc.service import RpcService
 from conf.configuration import Configuration
 from conf.options import RestOptions
 from runtime.environment.context import ComponentContext
-from runtime.gateways.web_monitor import RestAddress, WebMonitorGateway
-from runtime.ha.model import REST_ENDPOINT, LeaderTerm
 from runtime.ha.services import HighAvailabilityServices
 from runtime.leadership import LeaderEndpoint
 from runtime.metrics.prometheus import exposition
 from runtime.metrics.push_gateway import PushReporter
+from runtime.protocol.leader import REST_ENDPOINT, LeaderTerm
+from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import ClusterBackend

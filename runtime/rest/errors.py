@@ -12,7 +12,8 @@ from actors.errors import ActorError
 from actors.process.diagnostics import LogLevelError
 from blob.errors import BlobError, BlobNotFound
 from runtime.checkpoint.errors import CheckpointError
-from runtime.gateways.errors import (
+from runtime.jobgraph.errors import JobGraphError
+from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
     JobSubmissionError,
@@ -22,8 +23,7 @@ from runtime.gateways.errors import (
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
-from runtime.gateways.processes import UnknownProcessError
-from runtime.jobgraph.errors import JobGraphError
+from runtime.protocol.processes import UnknownProcessError
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (JobNotFoundError, 404),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from conf.configuration import Configuration
 from conf.options import RestOptions
-from runtime.environment.errors import PreflightError
+from runtime.errors import PreflightError
 from runtime.rest.access import is_loopback
 
 BACKLOG = 512

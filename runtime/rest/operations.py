@@ -8,9 +8,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus
-from runtime.gateways.errors import JobAlreadyTerminatedError, UnknownOperationError
 from runtime.ids import JobID, TriggerID
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus
+from runtime.protocol.errors import JobAlreadyTerminatedError, UnknownOperationError
 from runtime.rest.backend import Backend
 from runtime.rest.errors import RestError
 from runtime.rest.snapshots import noticed

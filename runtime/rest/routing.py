@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.configuration import Configuration
-from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
+from runtime.protocol.errors import JobNotFoundError
 from runtime.rest.backend import Backend
 from runtime.rest.errors import RestError
 from runtime.rest.messages import vertices

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from runtime.environment.errors import PreflightError
+from runtime.errors import PreflightError
 from runtime.rest.access import ConnectionLimits
 from runtime.rest.http_protocol import BoundedHttpProtocol
 

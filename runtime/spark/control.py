@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
-from runtime.checkpoint.model import QueryLocation
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryLostError, TaskCancelled
 from runtime.spark.tracebacks import describe
 from runtime.spark.wire import BlockingChannel, Message

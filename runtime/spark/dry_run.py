@@ -23,8 +23,8 @@ from typing import Any
 from runtime.checkpoint.description import QueryDescription
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import path_of
-from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.snapshot import describe_query
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.java import find_java, launcher_home
 from runtime.spark.streaming_writer import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
 

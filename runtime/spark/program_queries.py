@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from runtime.causes import cause_of
-from runtime.checkpoint.model import QueryLocation
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.control import FailedQuery
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.streaming_writer import StreamingQueries

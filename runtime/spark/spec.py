@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.rpc.codec import prepare
-from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.jobgraph.codec import decode, encode
+from runtime.protocol.checkpoints import JobManagerTaskRestore
 
 SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.causes import cause_of
-from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation
 from runtime.checkpoint.names import directory_name
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation
 from runtime.spark.control import FailedQuery, TaskControl
 from runtime.spark.errors import QueryRunsAlreadyError, UnsupportedByEndpointError
 from runtime.spark.query_supervision import QuerySupervisor

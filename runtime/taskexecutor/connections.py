@@ -14,16 +14,16 @@ from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
-from runtime.gateways.errors import GatewayError, RegistrationRejectedError, UnknownTaskExecutorError
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import LeaderAddress, RegistrationSuccess, TaskExecutorRegistration
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.ha.model import RESOURCE_MANAGER, job_master
 from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import Silence
 from runtime.ids import AllocationID, InstanceID, JobID
-from runtime.jobmaster.descriptor import JobReport
 from runtime.leaders import LeaderFollower
+from runtime.protocol.descriptor import JobReport
+from runtime.protocol.errors import GatewayError, RegistrationRejectedError, UnknownTaskExecutorError
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import RESOURCE_MANAGER, job_master
+from runtime.protocol.messages import LeaderAddress, RegistrationSuccess, TaskExecutorRegistration
+from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
 from runtime.taskexecutor.slot_table import TaskSlotTable
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from conf.configuration import Configuration
 from conf.options import TaskManagerOptions
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 MOUNTS = Path("/proc/self/mounts")
 PERIOD_US = 100_000

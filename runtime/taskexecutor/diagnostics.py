@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.gateways.diagnostics import ThreadDump, ThreadInfo
-from runtime.gateways.errors import NoSuchTaskError, TaskNotRespondingError
 from runtime.ids import ExecutionAttemptID
+from runtime.protocol.diagnostics import ThreadDump, ThreadInfo
+from runtime.protocol.errors import NoSuchTaskError, TaskNotRespondingError
 from runtime.spark import TaskProcess, ZygoteError
 from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
 from runtime.threads import thread_stacks, thread_states

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from conf.files import write_private
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
+from runtime.protocol.execution_state import ErrorInfo, FailureKind
 from runtime.spark import (
     DriverCallError,
     DriverLostError,

@@ -29,7 +29,6 @@ from conf.options import (
     SparkOptions,
     TaskManagerOptions,
 )
-from runtime.checkpoint.messages import TriggerCheckpoint
 from runtime.environment.context import (
     ComponentContext,
     blob_client,
@@ -37,9 +36,17 @@ from runtime.environment.context import (
     wait_for_process,
 )
 from runtime.environment.shared_directory import shared_directory_mark
-from runtime.gateways.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, ThreadDump
-from runtime.gateways.errors import DeploymentNotFoundError, NoSuchTaskError
-from runtime.gateways.messages import (
+from runtime.ha.services import HighAvailabilityServices
+from runtime.heartbeat.manager import HeartbeatManager, Silence
+from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
+from runtime.job_logs import KeptLog, LogChunk
+from runtime.metrics.query_service import serve_metrics
+from runtime.protocol.checkpoints import TriggerCheckpoint
+from runtime.protocol.descriptor import JobReport, TaskDeployment, TaskDeploymentDescriptor, unpack
+from runtime.protocol.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, TaskPoolReport, ThreadDump
+from runtime.protocol.errors import DeploymentNotFoundError, NoSuchTaskError
+from runtime.protocol.execution_state import ErrorInfo, FailureKind
+from runtime.protocol.messages import (
     JobHeartbeat,
     LeaderAddress,
     RegistrationSuccess,
@@ -47,14 +54,7 @@ from runtime.gateways.messages import (
     TaskExecutorRegistration,
     TaskLog,
 )
-from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager, Silence
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
-from runtime.job_logs import KeptLog, LogChunk
-from runtime.jobmaster.descriptor import JobReport, TaskDeployment, TaskDeploymentDescriptor, unpack
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
-from runtime.metrics.query_service import serve_metrics
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.spark import SparkDriver, Zygote, keep_warming, try_driver, warm_up
 from runtime.spark.remote import adopt_driver
 from runtime.stack_samples import StackProfile
@@ -69,7 +69,6 @@ from runtime.taskexecutor.services import TaskHost, TaskServices, create_service
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries
 from runtime.taskexecutor.task_pool import TaskPool
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from runtime.taskexecutor.task_table import TaskTable
 
 StartHost = Callable[[Path], Awaitable[TaskHost]]

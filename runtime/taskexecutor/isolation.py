@@ -13,8 +13,8 @@ import signal
 from collections.abc import Callable
 
 from runtime.ha.errors import HaError
-from runtime.ha.model import RESOURCE_MANAGER, boottime
 from runtime.ha.services import HighAvailabilityServices
+from runtime.protocol.leader import RESOURCE_MANAGER, boottime
 
 logger = logging.getLogger(__name__)
 

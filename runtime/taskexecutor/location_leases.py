@@ -22,7 +22,7 @@ from runtime.checkpoint.lease import (
     read_holder,
     refusal,
 )
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark import SparkDriver, SparkVehicleError
 
 POLL_S = 0.2

@@ -16,9 +16,6 @@ from blob.errors import BlobConnectionError, BlobError, BlobServerError
 from blob.gateway import BlobAddress
 from blob.key import PermanentBlobKey, TransientBlobKey
 from conf.files import write_private
-from runtime.gateways.diagnostics import ComponentLog, LogInfo
-from runtime.gateways.errors import NoSuchLogError
-from runtime.gateways.messages import TaskLog
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import (
     FUNCTION_RESULT,
@@ -30,7 +27,10 @@ from runtime.job_logs import (
     logs_owner,
     read_chunk,
 )
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
+from runtime.protocol.descriptor import TaskDeploymentDescriptor
+from runtime.protocol.diagnostics import ComponentLog, LogInfo
+from runtime.protocol.errors import NoSuchLogError
+from runtime.protocol.messages import TaskLog
 
 TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # what a client takes at once has an end too
 _DESCRIPTION = "attempt.json"

@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 import psutil
 
 from actors.rpc.service import RpcService
-from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.ids import ResourceID
 from runtime.metrics.dump import MetricScope, ScopeCategory
 from runtime.metrics.metric import Value
 from runtime.metrics.process import NANOSECONDS, add_process_metrics
 from runtime.metrics.registry import MetricRegistry
-from runtime.resourcemanager.slots import SlotReport
+from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
+from runtime.protocol.slots import SlotReport
 from runtime.spark import SparkDriver, SparkVehicleError
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 logger = logging.getLogger(__name__)
 

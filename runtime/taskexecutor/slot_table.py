@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.gateways.errors import SlotNotAllocatedError, SlotOccupiedError
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
-from runtime.jobmaster.descriptor import SlotOffer
-from runtime.resourcemanager.slots import SlotReport, SlotStatus
+from runtime.protocol.descriptor import SlotOffer
+from runtime.protocol.errors import SlotNotAllocatedError, SlotOccupiedError
+from runtime.protocol.slots import SlotReport, SlotStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from runtime.jobmaster.streaming_query import (
+from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
     QueryProgress,

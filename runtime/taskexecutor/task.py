@@ -17,10 +17,11 @@ from typing import Any
 
 from blob.errors import BlobError
 from conf.options import SparkDriverChoice
-from runtime.checkpoint.model import QueryLocation
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
-from runtime.jobmaster.descriptor import (
+from runtime.librarycache.environment import PythonEnvironment
+from runtime.librarycache.errors import LibraryCacheError
+from runtime.protocol.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
     TaskDeploymentDescriptor,
@@ -28,10 +29,9 @@ from runtime.jobmaster.descriptor import (
     TaskProgress,
     VertexProgress,
 )
-from runtime.jobmaster.execution_state import ExecutionState, FailureKind
-from runtime.jobmaster.streaming_query import StreamingQuery
-from runtime.librarycache.environment import PythonEnvironment
-from runtime.librarycache.errors import LibraryCacheError
+from runtime.protocol.execution_state import ExecutionState, FailureKind
+from runtime.protocol.query_snapshot import QueryLocation
+from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark import (
     DriverCallError,
     DriverLostError,

@@ -17,7 +17,10 @@ from pathlib import Path
 from actors.errors import ActorError
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import make_private
-from runtime.checkpoint.messages import (
+from runtime.checkpoint.names import directory_name
+from runtime.checkpoint.snapshot import take_snapshot
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
     DeclineCheckpoint,
@@ -25,11 +28,8 @@ from runtime.checkpoint.messages import (
     SnapshotType,
     TriggerCheckpoint,
 )
-from runtime.checkpoint.model import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
-from runtime.checkpoint.names import directory_name
-from runtime.checkpoint.snapshot import take_snapshot
-from runtime.gateways.errors import GatewayError
-from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.protocol.errors import GatewayError
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from runtime.spark import SparkVehicleError
 from runtime.taskexecutor.connections import JobConnections
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import JobKind
-from runtime.jobmaster.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor, TaskExecutionState
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.protocol.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor, TaskExecutionState
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
 from runtime.spark.query_stop import StoppedQueries
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.task_checkpoints import StopOutcome

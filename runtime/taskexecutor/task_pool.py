@@ -13,9 +13,10 @@ from pathlib import Path
 
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, Zygote
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, PreparedSpec, TaskSpec
-from runtime.taskexecutor.task_pool_policy import Miss, Preparation, TaskPoolPolicy, TaskPoolReport
+from runtime.taskexecutor.task_pool_policy import Miss, Preparation, TaskPoolPolicy
 
 PREPARATION_TIMEOUT_S = 180.0
 

@@ -7,10 +7,11 @@ the models.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.diagnostics import TaskPoolReport
 
 MAX_IDLE_S = 900.0
 """Seconds after which a process that nobody took is replaced: Spark closes a Connect session after an hour's rest."""
@@ -33,28 +34,6 @@ class Miss(Enum):
     OTHER_KIND = "other-kind"
     OWN_ENVIRONMENT = "own-environment"
     DIED = "died"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskPoolReport:
-    """Counts of what the pool of a TaskExecutor did since it started.
-
-    Args:
-        size: most processes that are kept ready.
-        idle: how many are ready now, by kind of job.
-        hits: tasks that got one.
-        misses: tasks that got none, by reason: ``off``, ``empty``, ``other-kind`` (none of the job's kind was ready),
-            ``own-environment`` (the job brings what its code imports), ``died`` (the process ended when it was taken).
-        died: processes that ended while they waited.
-        failed: processes that could not be made ready.
-    """
-
-    size: int
-    idle: dict[str, int] = field(default_factory=dict)
-    hits: int = 0
-    misses: dict[str, int] = field(default_factory=dict)
-    died: int = 0
-    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

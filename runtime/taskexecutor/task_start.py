@@ -12,9 +12,9 @@ from pathlib import Path
 from blob.cache import BlobCache
 from blob.key import BlobKey
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
-from runtime.jobmaster.descriptor import TaskDeploymentDescriptor
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.manager import EnvironmentLease
+from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark import SparkDriver, TaskProcess
 from runtime.spark.spec import (
     SCHEDULER_POOL,

@@ -10,15 +10,15 @@ from pathlib import Path
 from actors.errors import ActorError
 from actors.process.log_context import log_context
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.gateways.errors import GatewayError
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
-from runtime.jobmaster.descriptor import (
+from runtime.protocol.descriptor import (
     ExecutionReport,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
 )
-from runtime.jobmaster.execution_state import ErrorInfo
+from runtime.protocol.errors import GatewayError
+from runtime.protocol.execution_state import ErrorInfo
 from runtime.spark import TaskProcess
 from runtime.taskexecutor.connections import JobConnections
 from runtime.taskexecutor.logs import AttemptLogKeeper

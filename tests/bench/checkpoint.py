@@ -39,8 +39,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
-from runtime.checkpoint.model import QueryLocation, QuerySnapshot
 from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
+from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 from runtime.spark import DriverOptions, SparkDriver
 from tests.faults import exactly_once
 

@@ -31,8 +31,6 @@ from blob.server import BlobServer
 from blob.settings import BlobServerOptions
 from runtime.dispatcher.archive import FileArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.messages import TaskExecutorHeartbeat
 from runtime.ha.fenced import FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.redis_process import EmbeddedRedis
@@ -40,6 +38,8 @@ from runtime.ha.services import RedisHaServices
 from runtime.ids import AllocationID, JobID, ResourceID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.messages import TaskExecutorHeartbeat
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from tests.bench.scale.checkpoints import RETAINED, StreamingQueryJob
 from tests.bench.scale.executors import METRICS, SLOTS

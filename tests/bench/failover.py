@@ -24,7 +24,7 @@ from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.cluster.session import connect
 from runtime.ids import JobID
-from runtime.jobmaster.execution_state import ExecutionState, JobStatus
+from runtime.protocol.execution_state import ExecutionState, JobStatus
 from tests.processes import lives
 
 QUERY = """\

@@ -11,22 +11,36 @@ from typing import Any
 
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
-from runtime.checkpoint.statistics import (
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.job_logs import LogChunk
+from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
+from runtime.metrics.store import MetricStore
+from runtime.protocol.archived_execution_graph import (
+    ArchivedExecutionGraph,
+    AttemptInfo,
+    JobDetails,
+    TaskInfo,
+    VertexInfo,
+)
+from runtime.protocol.checkpoint_statistics import (
     CheckpointStats,
     CheckpointStatsCounts,
     CheckpointStatsSnapshot,
     CheckpointStatsStatus,
     RestoredCheckpointStats,
 )
-from runtime.gateways.diagnostics import LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
-from runtime.gateways.errors import (
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
+from runtime.protocol.descriptor import VertexProgress
+from runtime.protocol.diagnostics import LogInfo, TaskManagerMetrics, ThreadDump, ThreadInfo
+from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
     NoSuchLogError,
     UnknownTaskExecutorError,
 )
-from runtime.gateways.messages import (
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.protocol.leader import DISPATCHER, LeaderInformation
+from runtime.protocol.messages import (
     ClusterOverview,
     ClusterStatus,
     ProcessView,
@@ -34,29 +48,15 @@ from runtime.gateways.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
-from runtime.gateways.processes import LogLevelChange
-from runtime.ha.model import DISPATCHER, LeaderInformation
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
-from runtime.job_logs import LogChunk
-from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
-from runtime.jobmaster.archived_execution_graph import (
-    ArchivedExecutionGraph,
-    AttemptInfo,
-    JobDetails,
-    TaskInfo,
-    VertexInfo,
-)
-from runtime.jobmaster.descriptor import VertexProgress
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
-from runtime.jobmaster.streaming_query import (
+from runtime.protocol.processes import LogLevelChange
+from runtime.protocol.slots import SlotCounts
+from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
     QueryProgress,
     SourceProgress,
     StreamingQuery,
 )
-from runtime.metrics.store import MetricStore
-from runtime.resourcemanager.slots import SlotCounts
 from runtime.rest.backend import JobFile
 from runtime.stack_samples import FoldedStack, StackProfile
 from tests.unit.metric_values import JVM

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runtime.ids import ExecutionAttemptID
-from runtime.jobmaster.streaming_query import BackPressureLevel
+from runtime.protocol.streaming_query import BackPressureLevel
 from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, vertex_id
 
 if TYPE_CHECKING:

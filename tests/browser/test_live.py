@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import RecipientUnreachable
-from runtime.checkpoint.messages import OperationState, SnapshotType
-from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import ExecutionAttemptID
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.checkpoints import OperationState, SnapshotType
+from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.execution_state import JobStatus
 from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, TRACEBACK
 from tests.browser.stage import TOKEN
 

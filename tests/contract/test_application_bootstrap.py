@@ -10,14 +10,14 @@ import pytest
 from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
 from runtime.application.book import ApplicationResult
-from runtime.application.bootstrap import ApplicationBootstrap
 from runtime.application.program import ApplicationFiles
+from runtime.cluster.application_bootstrap import ApplicationBootstrap
 from runtime.environment.directory import ClusterDirectory
-from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import ApplicationID, JobID
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus, JobDetails
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus, JobDetails
+from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.execution_state import JobStatus
 
 HEAD = """\
 import os

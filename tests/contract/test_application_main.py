@@ -9,12 +9,12 @@ import pytest
 
 from conf.configuration import Configuration
 from runtime.application.book import ExecuteIds, MainEnd, MainOutcome
-from runtime.application.bootstrap import MainProcess
 from runtime.application.client import ApplicationGateway
 from runtime.application.program import ApplicationFiles
+from runtime.cluster.application_bootstrap import MainProcess
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID
-from runtime.jobmaster.archived_execution_graph import JobDetails
+from runtime.protocol.archived_execution_graph import JobDetails
 
 Start = Callable[[str], MainProcess]
 

@@ -20,8 +20,8 @@ from runtime.dispatcher.archive import (
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobKind
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, JobStatus
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
+from runtime.protocol.execution_state import ErrorInfo, FailureKind, JobStatus
 
 MakeStore = Callable[..., ArchivedExecutionGraphStore]
 BROKEN = ErrorInfo(FailureKind.USER_CODE, "ValueError", "no", "Traceback", "read", 5)

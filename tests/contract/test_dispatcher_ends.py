@@ -16,18 +16,18 @@ from actors.rpc.fencing import Fence
 from actors.rpc.service import RpcService
 from runtime.dispatcher import endpoint
 from runtime.dispatcher.archive import FileArchivedExecutionGraphStore
-from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import RedisHaServices
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobKind
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
 from tests.contract.test_dispatcher_recovery import service  # noqa: F401
 from tests.contract.test_dispatcher_submission import JOB, RETENTION, World, graph, leading, registry  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401

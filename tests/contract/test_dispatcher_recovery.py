@@ -24,18 +24,18 @@ from blob.server import BlobServer
 from blob.settings import BlobServerOptions
 from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.master import MasterGateway, WorkerProcess
-from runtime.gateways.messages import ClusterStatus
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm
 from runtime.ha.services import RedisHaServices
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import DISPATCHER, LeaderTerm
+from runtime.protocol.master import MasterGateway, WorkerProcess
+from runtime.protocol.messages import ClusterStatus
 from tests.fakes.redis_server import RedisServer, redis_server, until  # noqa: F401
 
 SECRET = b"the secret of this test cluster."

@@ -19,17 +19,17 @@ from runtime.dispatcher import endpoint, mini_dispatcher
 from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.dispatcher.mini_dispatcher import MiniDispatcher
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.messages import ClusterStatus
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm, boottime, job_master
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import RedisHaServices
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.leader import DISPATCHER, LeaderTerm, boottime, job_master
+from runtime.protocol.messages import ClusterStatus
 from tests.contract.test_dispatcher_ends import FINISHED, job_master_of
 from tests.contract.test_dispatcher_recovery import Guardian, service  # noqa: F401
 from tests.contract.test_dispatcher_submission import JOB, OTHER, RETENTION, World, graph, leading, registry  # noqa: F401

@@ -26,18 +26,18 @@ from runtime.dispatcher import endpoint
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.dispatcher.mini_dispatcher import end_of_cluster
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobSubmissionError
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import MEMORY_THRESHOLD, RedisHaServices
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import JobSubmissionError
+from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.contract.test_dispatcher_recovery import SECRET, Guardian, service  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
 

@@ -19,9 +19,9 @@ from runtime.environment.directory import ClusterDirectory
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.services import RedisHaServices
+from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.cluster_harness import Cluster
 from tests.fakes.redis_server import RedisServer, redis_server  # noqa: F401
 from tests.faults.deeds import missing_files, working_jobs

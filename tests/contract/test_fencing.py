@@ -21,21 +21,21 @@ from actors.rpc.gateway import Ask, FencedRpcGateway, FencingToken, RpcGateway, 
 from actors.rpc.service import RpcService
 from blob.offload import Inline
 from conf.configuration import Configuration
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.master import MasterGateway
-from runtime.gateways.messages import LeaderAddress
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.changes import ChangeFeed, Wake
 from runtime.ha.election import DefaultLeaderElectionService, LatchLeaderElectionDriver
 from runtime.ha.latch import AcquireReply, LatchTiming
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, LeaderInformation, LeaderTerm, boottime, job_master
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
-from runtime.jobmaster.descriptor import TaskDeployment
 from runtime.leadership import LeaderEndpoint
+from runtime.protocol.descriptor import TaskDeployment
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderInformation, LeaderTerm, boottime, job_master
+from runtime.protocol.master import MasterGateway
+from runtime.protocol.messages import LeaderAddress
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.taskexecutor.endpoint import TaskExecutor
 from tests.acting import acting
 

@@ -24,7 +24,7 @@ from runtime.ha.errors import (
 from runtime.ha.fenced import FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
+from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server  # noqa: F401
 

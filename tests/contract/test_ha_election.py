@@ -13,8 +13,8 @@ from runtime.ha.election import DefaultLeaderElectionService
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import LatchReader, RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm, boottime, job_master
 from runtime.ha.services import LatchedHaServices, RedisHaServices
+from runtime.protocol.leader import DISPATCHER, LeaderInformation, LeaderTerm, boottime, job_master
 from tests.fakes.ha_keeper import LONG_LEASE, Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
 

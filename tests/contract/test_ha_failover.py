@@ -12,8 +12,8 @@ from runtime.ha.connection import RedisConnection
 from runtime.ha.errors import LeadershipLostError, RedisAuthenticationError, RedisUnreachableError
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm
 from runtime.ha.services import RedisHaServices
+from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.contract.test_ha_election import Contender, Listener, check_never_two, contend
 from tests.fakes.redis_replicas import PASSWORD, SENTINEL_PASSWORD, SERVICE, Server, Servers, TcpProxy, servers  # noqa: F401
 from tests.fakes.redis_server import until

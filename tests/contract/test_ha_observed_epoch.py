@@ -12,9 +12,9 @@ from actors.receptionist import Listing, Receptionist, receptionist_of
 from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import Ask, FencedRpcGateway, FencingToken, rpc_sync
 from actors.rpc.service import RpcService
-from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
+from runtime.protocol.leader import DISPATCHER, LeaderInformation, LeaderTerm
 from tests.fakes.ha_keeper import SECRET, Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import until
 

@@ -21,10 +21,10 @@ from runtime.ha.errors import (
 from runtime.ha.fenced import FencedWriter
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import DISPATCHER, LeaderTerm
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, RunningJobsRegistry
 from runtime.ha.state_files import StateFiles
 from runtime.ha.state_handles import StateHandleStore
+from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.fakes.ha_keeper import Keeper, keeper  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server  # noqa: F401
 from tests.waiting import PATIENCE_S

@@ -18,19 +18,18 @@ from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from blob.key import PermanentBlobKey
 from runtime.dispatcher.metrics import DispatcherMetrics
-from runtime.gateways.diagnostics import TaskManagerMetrics
-from runtime.gateways.messages import ResourceOverview
-from runtime.gateways.metric_query_service import MetricQueryServiceGateway
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
-from runtime.jobmaster.execution_state import JobStatus
 from runtime.metrics.blob_server import create as create_blob_server
 from runtime.metrics.dump import MetricScope, ScopeCategory
+from runtime.metrics.gateway import MetricQueryServiceGateway
 from runtime.metrics.query_service import beside, serve_metrics
 from runtime.metrics.registry import MetricRegistry
+from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.messages import ResourceOverview
+from runtime.protocol.slots import SlotReport, SlotStatus
 from runtime.resourcemanager.metrics import resource_manager_metrics
-from runtime.resourcemanager.slots import SlotReport, SlotStatus
 from runtime.taskexecutor.metrics import task_executor_metrics
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from tests.unit.metric_values import JVM
 from tests.unit.test_rest_messages import graph
 

@@ -24,13 +24,13 @@ from runtime.cluster.supervisor import Supervisor
 from runtime.cluster.workers import OnDemandWorkers
 from runtime.environment.context import ComponentContext, rpc_config, system_address
 from runtime.environment.directory import ClusterDirectory
-from runtime.gateways.master import MasterGateway, WorkerProcess
-from runtime.gateways.messages import ClusterStatus
-from runtime.ha.model import RESOURCE_MANAGER
 from runtime.ids import JobID, ResourceID
 from runtime.kubernetes.client import KubernetesApi
 from runtime.kubernetes.driver import KubernetesDriver
-from runtime.resourcemanager.driver import DriverError, ResourceManagerDriver
+from runtime.protocol.leader import RESOURCE_MANAGER
+from runtime.protocol.master import MasterGateway, WorkerProcess
+from runtime.protocol.messages import ClusterStatus
+from runtime.protocol.resource_manager_driver import DriverError, ResourceManagerDriver
 from runtime.resourcemanager.drivers import ProcessDriver
 from tests.acting import ActingEndpoint
 from tests.kubernetes_server import NAMESPACE, KubernetesServer

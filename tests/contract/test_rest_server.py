@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from runtime.environment.errors import PreflightError
+from runtime.errors import PreflightError
 from runtime.rest import http_protocol, server
 from runtime.rest.http_protocol import MAX_HEAD
 from runtime.rest.listening import listen

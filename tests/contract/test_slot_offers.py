@@ -17,13 +17,13 @@ from actors.rpc.endpoint import FencedRpcEndpoint
 from actors.rpc.fencing import Leadership
 from actors.rpc.gateway import rpc, rpc_tell
 from actors.rpc.service import RpcService
-from runtime.gateways.errors import JobNotReachableError, UnknownTaskExecutorError
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import LeaderAddress, TaskExecutorRegistration
-from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import RESOURCE_MANAGER, LeaderInformation, job_master
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
-from runtime.jobmaster.descriptor import SlotOffer
+from runtime.protocol.descriptor import SlotOffer
+from runtime.protocol.errors import JobNotReachableError, UnknownTaskExecutorError
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import RESOURCE_MANAGER, LeaderInformation, job_master
+from runtime.protocol.messages import LeaderAddress, TaskExecutorRegistration
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.taskexecutor import connections
 from tests.acting import acting
 from tests.contract.test_fencing import JOB, QuietTaskExecutor, executor, service  # noqa: F401

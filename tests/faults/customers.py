@@ -12,9 +12,9 @@ from pathlib import Path
 from actors.errors import ActorError
 from blob.errors import BlobError
 from runtime.client import ClusterClient
-from runtime.gateways.errors import GatewayError, JobAlreadyTerminatedError, JobNotFoundError
 from runtime.ids import JobID
 from runtime.job_file import read_job_file
+from runtime.protocol.errors import GatewayError, JobAlreadyTerminatedError, JobNotFoundError
 from tests.cluster_harness import Cluster
 from tests.faults.history import FINAL, Call, Execution, Operation, Outcome
 

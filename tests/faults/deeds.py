@@ -19,8 +19,8 @@ from runtime.client import ClusterClient
 from runtime.environment.context import open_redis_services
 from runtime.ha.errors import HaError
 from runtime.ha.services import RedisHaServices
-from runtime.jobmaster.archived_execution_graph import JobDetails
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.execution_state import JobStatus
 from tests.cluster_harness import Cluster, await_value
 from tests.faults.cuts import Cut, disconnect
 from tests.faults.full_disk import SmallDisk

@@ -31,8 +31,8 @@ from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.environment.context import open_redis_services
 from runtime.ha.errors import HaError
-from runtime.ha.model import job_master
-from runtime.jobmaster.archived_execution_graph import JobDetails
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.leader import job_master
 from tests.cluster_harness import Cluster
 from tests.faults import streaming
 from tests.faults.customers import JOB, Customer, Recorder, executions

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
-from runtime.gateways.messages import ProcessView, TaskExecutorRegistration
+from runtime.protocol.messages import ProcessView, TaskExecutorRegistration
 from tests.cluster_harness import Cluster, await_value
 from tests.processes import lives
 

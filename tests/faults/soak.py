@@ -21,7 +21,7 @@ from pathlib import Path
 
 from actors.errors import ActorError
 from runtime.client import ClusterClient
-from runtime.gateways.errors import GatewayError
+from runtime.protocol.errors import GatewayError
 from tests.cluster_harness import Cluster
 from tests.faults import nemesis
 from tests.faults.growth import Sample, Verdict, judge

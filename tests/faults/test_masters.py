@@ -20,13 +20,13 @@ from actors.rpc.service import RpcConfig, RpcService
 from blob.offload import Inline
 from conf.configuration import Configuration
 from runtime.environment.context import open_redis_services
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.master import MasterGateway
-from runtime.gateways.task_executor import TaskExecutorGateway
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER, job_master
 from runtime.ids import ExecutionAttemptID, JobID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, job_master
+from runtime.protocol.master import MasterGateway
+from runtime.protocol.task_executor import TaskExecutorGateway
 from tests.acting import acting
 from tests.cluster_harness import Cluster, WaitingJob, await_value, started
 from tests.job_files import TRIVIAL, write_job

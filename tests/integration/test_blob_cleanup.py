@@ -18,8 +18,8 @@ from blob.key import PermanentBlobKey
 from conf.configuration import Configuration
 from runtime.client import CARRIED_SIZE
 from runtime.environment.context import blob_store_url
-from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
+from runtime.protocol.dispatcher import DispatcherGateway
 from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
 
 AGE_S = 10

@@ -14,9 +14,9 @@ import pytest
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.files import list_names, path_of
 from runtime.checkpoint.layout import last_commit
-from runtime.checkpoint.messages import OperationState
 from runtime.checkpoint.savepoint import read_savepoint
 from runtime.ids import JobID, TriggerID
+from runtime.protocol.checkpoints import OperationState
 from tests.cluster_harness import ROOT, Cluster, await_value, paths_below, started
 from tests.flights import expected_arrivals, written_arrivals
 from tests.job_files import write_job

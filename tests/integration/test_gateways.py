@@ -9,12 +9,12 @@ import pytest
 
 from blob.client import BlobClient
 from blob.key import BlobKey
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobNotFoundError, NoSuchLogError, NoSuchTaskError, UnknownTaskExecutorError
-from runtime.gateways.resource_manager import ResourceManagerGateway
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import JobNotFoundError, NoSuchLogError, NoSuchTaskError, UnknownTaskExecutorError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.resource_manager import ResourceManagerGateway
 from tests.cluster_harness import Cluster, WaitingJob, await_value
 from tests.job_files import FAILING, TRIVIAL, write_job
 from tests.waiting import PATIENCE_S

@@ -13,10 +13,10 @@ from nbclient import NotebookClient
 from actors.errors import AuthenticationError
 from conf.configuration import Configuration
 from conf.options import HighAvailabilityOptions
-from runtime.environment.errors import ClusterNotRunning
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.master import MasterGateway
+from runtime.errors import ClusterNotRunning
 from runtime.notebook import JobFailedError, connect
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.master import MasterGateway
 from tests.cluster_harness import ROOT, Cluster
 
 EXAMPLE = ROOT / "examples" / "notebook.ipynb"

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from runtime.client import ClusterClient
-from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ids import JobID
+from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.spark.java import find_java
 from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_full_task_pool, await_value
 from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job

@@ -30,10 +30,10 @@ from runtime.checkpoint.errors import SnapshotLostError
 from runtime.checkpoint.files import list_files, list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.manifest import SavepointJob
-from runtime.checkpoint.model import QueryLocation
 from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write_savepoint
 from runtime.checkpoint.snapshot import describe_query, inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark import DriverOptions, SparkDriver
 from runtime.spark.state_reader import read_state
 from tests.damage import DAMAGES, Damage, damaged_files, found_in_live, found_in_snapshot

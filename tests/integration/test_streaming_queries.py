@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from runtime.checkpoint.lease import lock_holder
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobVertexNotFoundError
 from runtime.ids import JobID, JobVertexID
-from runtime.jobmaster.streaming_query import BackPressureLevel
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import JobVertexNotFoundError
+from runtime.protocol.streaming_query import BackPressureLevel
 from tests.cluster_harness import Cluster, await_value, started
 from tests.job_files import write_job
 from tests.rest_client import RestClient

@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "slot-freed-without-leadership",
         "Slots are freed for the JobMaster that leads.",
-        "runtime/gateways/task_executor.py",
+        "runtime/protocol/task_executor.py",
         "    @fenced_by(JOB_MASTER)\n    def free_slot",
         "    def free_slot",
         ("unit/test_gateways_complete.py::test_every_method_declares_what_fences_it_or_is_an_exception",),
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "job-master-stopped-without-leadership",
         "JobMasters are stopped for the Dispatcher that leads.",
-        "runtime/gateways/master.py",
+        "runtime/protocol/master.py",
         "    @fenced_by(DISPATCHER)\n    def stop_job_master",
         "    def stop_job_master",
         ("unit/test_gateways_complete.py::test_every_method_declares_what_fences_it_or_is_an_exception",),

@@ -15,14 +15,14 @@ import pytest
 
 from actors.rpc.endpoint import RpcEndpoint
 from conf.configuration import Configuration
-from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.protocol.messages import TaskExecutorRegistration
+from runtime.protocol.resource_manager_driver import DriverError, OnTerminated, ResourceManagerDriver
+from runtime.protocol.slots import SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.active import ActiveResourceManager
-from runtime.resourcemanager.driver import DriverError, OnTerminated, ResourceManagerDriver
 from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.resourcemanager.slot_manager import SlotManager
-from runtime.resourcemanager.slots import SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.worker_allocator import AllocationLimits
 from runtime.taskexecutor.connections import ResourceManagerConnection
 from runtime.taskexecutor.registration_state import RegistrationState

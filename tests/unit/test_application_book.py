@@ -22,8 +22,8 @@ from runtime.application.program import ApplicationFiles
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID, JobID
 from runtime.jobgraph.job_graph import ArtifactRole
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.execution_state import JobStatus
 
 A, B = JobID("a" * 32), JobID("b" * 32)
 FINISHED = MainEnd(MainOutcome.FINISHED)

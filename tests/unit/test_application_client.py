@@ -14,11 +14,11 @@ import pytest
 from runtime.application import current
 from runtime.application.book import ExecuteIds
 from runtime.application.client import ApplicationClient, ApplicationGateway
-from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph
-from runtime.jobmaster.execution_state import JobStatus
 from runtime.notebook import NotebookError, connect
+from runtime.protocol.errors import JobNotFoundError
+from runtime.protocol.execution_state import JobStatus
 from runtime.spark.wire import BlockingChannel
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.rpc.codec import from_plain, to_plain
-from runtime.jobmaster.streaming_query import (
+from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
     OperatorBackPressureStats,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.causes import cause_of
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
+from runtime.protocol.execution_state import ErrorInfo, FailureKind
 
 PROXY = """[STREAM_FAILED] Query [id = 1] terminated with exception: Reason: Return Message: \
 Traceback (most recent call last):

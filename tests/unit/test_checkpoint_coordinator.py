@@ -23,7 +23,11 @@ from runtime.checkpoint.coordinator import (
     StoreCheckpoint,
     TriggerTasks,
 )
-from runtime.checkpoint.messages import (
+from runtime.checkpoint.statistics import HISTORY
+from runtime.client import ClusterClient
+from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.protocol.checkpoint_statistics import CheckpointStatsStatus
+from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointMetadata,
     CheckpointOutcome,
@@ -33,11 +37,8 @@ from runtime.checkpoint.messages import (
     OperationStatus,
     SnapshotType,
 )
-from runtime.checkpoint.model import QuerySnapshot
-from runtime.checkpoint.statistics import HISTORY, CheckpointStatsStatus
-from runtime.client import ClusterClient
-from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
-from runtime.jobmaster.execution_state import Instant, JobStatus
+from runtime.protocol.execution_state import Instant, JobStatus
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 JOB = JobID("0" * 32)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_files
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.snapshot import (
     describe_query,
     discard_snapshot,
@@ -26,6 +25,7 @@ from runtime.checkpoint.snapshot import (
     restore_snapshot,
     take_snapshot,
 )
+from runtime.protocol.query_snapshot import QuerySnapshot
 from tests.streaming_files import PROVIDERS, StreamingFiles, rows, start, write
 
 JOIN = ("left-keyToNumValues", "right-keyToNumValues")

@@ -13,10 +13,10 @@ from actors.address import ActorAddress
 from actors.errors import ActorError, AskTimeout, AuthenticationError, EndpointStateError, UnknownActor, WireError
 from actors.receptionist import Listing
 from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError, SubmissionUnknownError
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.errors import JobSubmissionError
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobGraph
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.errors import JobSubmissionError
 
 SYSTEMS = ["akka.tcp://understudy@127.0.0.1:1/user/master", "akka.tcp://understudy@127.0.0.1:2/user/master"]
 

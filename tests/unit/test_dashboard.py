@@ -14,27 +14,26 @@ import pytest
 from actors.rpc.service import RpcStatistics
 from blob.settings import BlobServerStats
 from runtime.dispatcher.metrics import DispatcherMetrics
-from runtime.gateways.diagnostics import TaskManagerMetrics
-from runtime.gateways.messages import ResourceOverview
 from runtime.ids import ResourceID
 from runtime.jobmaster.metrics import job_metrics
-from runtime.jobmaster.streaming_query import (
-    BackPressure,
-    BackPressureLevel,
-    QueryProgress,
-    SourceProgress,
-    StreamingQuery,
-)
 from runtime.metrics.blob_server import blob_server_metrics
 from runtime.metrics.dump import MetricScope, ScopeCategory
 from runtime.metrics.process import add_process_metrics
 from runtime.metrics.prometheus import exposition
 from runtime.metrics.registry import MetricRegistry
 from runtime.metrics.store import MetricStore
+from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
+from runtime.protocol.messages import ResourceOverview
+from runtime.protocol.slots import SlotReport
+from runtime.protocol.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+)
 from runtime.resourcemanager.metrics import resource_manager_metrics
-from runtime.resourcemanager.slots import SlotReport
 from runtime.taskexecutor.metrics import task_executor_metrics
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 from tests.unit.metric_values import JVM
 from tests.unit.test_rest_messages import READ, graph
 

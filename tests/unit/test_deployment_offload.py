@@ -15,12 +15,13 @@ from blob.gateway import BlobAddress
 from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, Key, Offloaded
 from conf.configuration import Configuration
-from runtime.gateways.errors import DeploymentNotFoundError, UnknownTaskExecutorError
-from runtime.gateways.messages import TaskExecutorRegistration
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotID, SlotRequestID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, ExchangeMode, JobKind, ShipStrategy, VertexRole
 from runtime.jobmaster.deployment import DeploymentOffload, TaskManagers
-from runtime.jobmaster.descriptor import (
+from runtime.jobmaster.endpoint import JobMaster
+from runtime.jobmaster.execution_graph import DeployTask
+from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
+from runtime.protocol.descriptor import (
     TaskDeployment,
     TaskDeploymentDescriptor,
     VertexDescriptor,
@@ -28,9 +29,8 @@ from runtime.jobmaster.descriptor import (
     pack,
     unpack,
 )
-from runtime.jobmaster.endpoint import JobMaster
-from runtime.jobmaster.execution_graph import DeployTask
-from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
+from runtime.protocol.errors import DeploymentNotFoundError, UnknownTaskExecutorError
+from runtime.protocol.messages import TaskExecutorRegistration
 
 T = TypeVar("T")
 JOB = JobID("b" * 32)

@@ -12,9 +12,9 @@ from runtime.cluster.cluster_entrypoint import JobClusterEntrypoint, SessionClus
 from runtime.cluster.deployment import own_configuration, reached_by, target_of
 from runtime.dispatcher.mini_dispatcher import ClusterEnd, end_of_cluster
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
 
 JOB = "0" * 32
 

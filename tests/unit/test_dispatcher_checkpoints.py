@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.savepoint import SavepointJob, write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
 from runtime.dispatcher.endpoint import Dispatcher
-from runtime.gateways.errors import JobAlreadyTerminatedError
 from runtime.ids import JobID, TriggerID
+from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
+from runtime.protocol.checkpoints import OperationState, OperationStatus, SnapshotType
+from runtime.protocol.errors import JobAlreadyTerminatedError
 from tests.streaming_files import StreamingFiles
 
 JOB, TRIGGER = JobID("a" * 32), TriggerID("b" * 32)

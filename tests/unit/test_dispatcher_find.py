@@ -13,8 +13,8 @@ from actors.rpc.service import RpcConfig, RpcService
 from blob.gateway import BlobAddress
 from runtime.dispatcher.archive import MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
-from runtime.gateways.errors import JobNotFoundError, JobNotReachableError
 from runtime.ids import JobID
+from runtime.protocol.errors import JobNotFoundError, JobNotReachableError
 
 JOB = JobID("a" * 32)
 

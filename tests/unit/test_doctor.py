@@ -27,9 +27,9 @@ from runtime.cluster.doctor import (
     doctor_checks,
 )
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import PreflightError
-from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerView
+from runtime.errors import PreflightError
 from runtime.ids import InstanceID, ResourceID
+from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerView
 
 NAMES = [
     "Python",

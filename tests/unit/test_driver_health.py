@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind
+from runtime.protocol.execution_state import ErrorInfo, FailureKind
 from runtime.spark import DriverCallError, DriverLostError, SparkDriver, ZygoteError, ZygoteLostError
 from runtime.taskexecutor.driver_health import (
     DriverHealth,

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from runtime.checkpoint.lease import LocationInUseError
-from runtime.checkpoint.model import QueryLocation
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobmaster.restart_strategy import create_restart_strategy
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark import TaskProcess, ZygoteError
 from runtime.spark.process import start_time
 from runtime.spark.program_queries import ProgramQueries, _Run

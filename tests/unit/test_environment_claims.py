@@ -17,7 +17,7 @@ import pytest
 from runtime.environment.claims import Claim
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import _GATE, ClusterDirectory, ClusterLock, _lock
-from runtime.environment.errors import ClusterAlreadyRunning, RuntimeDirectoryError
+from runtime.errors import ClusterAlreadyRunning, RuntimeDirectoryError
 from tests.waiting import PATIENCE_S
 
 

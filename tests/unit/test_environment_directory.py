@@ -14,7 +14,7 @@ import pytest
 from runtime.environment import directory as directory_module
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.environment.directory import SOCKET_NAME_ROOM, SOCKET_PATH_LIMIT, ClusterDirectory
-from runtime.environment.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
+from runtime.errors import ClusterAlreadyRunning, ClusterNotRunning, RuntimeDirectoryError
 
 
 def mode(path: Path) -> int:

@@ -21,14 +21,6 @@ from runtime.ids import (
 )
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.descriptor import (
-    ResultPartitionInfo,
-    TaskDeploymentDescriptor,
-    TaskExecutionState,
-    TaskProgress,
-    VertexProgress,
-)
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.jobmaster.execution_graph import (
     CancelSlotRequest,
@@ -43,7 +35,17 @@ from runtime.jobmaster.execution_graph import (
     RequestSlot,
     ScheduleRestart,
 )
-from runtime.jobmaster.execution_state import (
+from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+from runtime.jobmaster.slot_pool import AllocatedSlot
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.descriptor import (
+    ResultPartitionInfo,
+    TaskDeploymentDescriptor,
+    TaskExecutionState,
+    TaskProgress,
+    VertexProgress,
+)
+from runtime.protocol.execution_state import (
     EXECUTION_TRANSITIONS,
     JOB_TRANSITIONS,
     ErrorInfo,
@@ -55,10 +57,8 @@ from runtime.jobmaster.execution_state import (
     check_execution_transition,
     check_job_transition,
 )
-from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
-from runtime.jobmaster.slot_pool import AllocatedSlot
-from runtime.jobmaster.streaming_query import StreamingQuery
-from runtime.resourcemanager.slots import TaskManagerLocation
+from runtime.protocol.slots import TaskManagerLocation
+from runtime.protocol.streaming_query import StreamingQuery
 from tests.unit.test_jobgraph import make_graph, vid
 
 T = TypeVar("T")

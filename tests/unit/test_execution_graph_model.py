@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runtime.ids import AllocationID, ExecutionAttemptID, ResourceID, RestartID, SlotID, SlotRequestID
 from runtime.jobgraph.codec import decode, encode
-from runtime.jobmaster.descriptor import ExecutionReport, TaskDeploymentDescriptor, TaskExecutionState
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
 from runtime.jobmaster.execution_graph import (
     CancelSlotRequest,
@@ -26,7 +25,6 @@ from runtime.jobmaster.execution_graph import (
     RequestSlot,
     ScheduleRestart,
 )
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
 from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
@@ -39,6 +37,8 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
+from runtime.protocol.descriptor import ExecutionReport, TaskDeploymentDescriptor, TaskExecutionState
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, Instant, JobStatus
 from tests.unit.test_execution_graph import blocking_inputs
 from tests.unit.test_jobgraph import make_graph
 

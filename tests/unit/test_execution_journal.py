@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.gateways.errors import JobNotReachableError
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
-from runtime.ha.model import LeaderTerm
 from runtime.ha.state_handles import ExecutionStore
 from runtime.jobmaster import journal as module
 from runtime.jobmaster.journal import ExecutionJournal
+from runtime.protocol.errors import JobNotReachableError
+from runtime.protocol.leader import LeaderTerm
 
 TERM = LeaderTerm("jobmaster-x", 1, "s")
 

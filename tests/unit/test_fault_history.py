@@ -16,7 +16,7 @@ import pytest
 from actors.process.log_context import log_context
 from actors.process.logs import TextFormatter
 from runtime.ha.election import DefaultLeaderElectionService, LeaderContender, LeaderElectionDriver
-from runtime.ha.model import LeaderTerm, job_master
+from runtime.protocol.leader import LeaderTerm, job_master
 from tests.faults.deeds import Turns
 from tests.faults.history import (
     Absence,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.messages import OperationState, OperationStatus
 from runtime.ids import TriggerID
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.checkpoints import OperationState, OperationStatus
+from runtime.protocol.execution_state import JobStatus
 from tests.unit.test_rest_app import UNKNOWN, Site, filled
 from tests.unit.test_rest_messages import ID, READ, graph
 

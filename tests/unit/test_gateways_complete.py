@@ -25,7 +25,7 @@ from actors.rpc.gateway import (
     gateways_of,
     reads,
 )
-from runtime.ha.model import DISPATCHER, JOB_MASTER, RESOURCE_MANAGER
+from runtime.protocol.leader import DISPATCHER, JOB_MASTER, RESOURCE_MANAGER
 
 PACKAGES = ("actors", "blob", "runtime")
 NEEDS_A_SPARK_PROCESS = "runtime.spark."

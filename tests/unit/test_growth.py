@@ -14,11 +14,11 @@ from runtime.dispatcher.archive import Retention
 from runtime.dispatcher.job_master_starts import StartQueue
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.ha.changes import ChangeFeed, Wake
-from runtime.ha.model import LeaderTerm
 from runtime.heartbeat.monitor import HeartbeatMonitor
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
+from runtime.protocol.leader import LeaderTerm
+from runtime.protocol.slots import SlotReport, SlotRequest, SlotStatus
 from runtime.resourcemanager.slot_manager import SlotManager, TaskManagerSlots
-from runtime.resourcemanager.slots import SlotReport, SlotRequest, SlotStatus
 from tests.bench.scale.growth import bend, exponent, sizes
 
 TERM = LeaderTerm("dispatcher", 1, "s")

@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 from runtime.ha.changes import ChangeFeed, ChangeSource
 from runtime.ha.election import LatchLeaderElectionDriver, LeaderElectionListener
 from runtime.ha.latch import AcquireReply, LatchTiming, LeaderLatch
-from runtime.ha.model import LeaderTerm
+from runtime.protocol.leader import LeaderTerm
 from tests.waiting import PATIENCE_S
 
 LEASE = 60.0

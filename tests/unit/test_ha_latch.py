@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.ha.latch import Acquire, LatchState, LatchTiming, Renew, StepDown, Wait
-from runtime.ha.model import LeaderTerm
 from runtime.ha.standalone_endpoint import HaMemory
+from runtime.protocol.leader import LeaderTerm
 
 LEASE = 3.0
 TIMING = LatchTiming(LEASE)

@@ -11,7 +11,7 @@ from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from runtime.cluster import session
 from runtime.cluster.preflight import Check, CheckResult
-from runtime.environment.errors import ClusterError, ClusterNotRunning
+from runtime.errors import ClusterError, ClusterNotRunning
 
 NONE = "high-availability.type=none"
 

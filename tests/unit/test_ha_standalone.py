@@ -6,8 +6,8 @@ import pytest
 
 from runtime.ha.errors import LeadershipLostError
 from runtime.ha.fenced import Demand, HashWrite
-from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm
 from runtime.ha.standalone_endpoint import ChangeLog, HaMemory
+from runtime.protocol.leader import DISPATCHER, LeaderInformation, LeaderTerm
 
 LEASE = 3.0
 

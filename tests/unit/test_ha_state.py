@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.ha.errors import JobAlreadyDoneError, StateCorruptedError
-from runtime.ha.model import LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import RetrievalState, next_look
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus, clean, done, pending, running
 from runtime.ha.state_files import StateFiles, StateHandle
+from runtime.protocol.leader import LeaderInformation, LeaderTerm
 
 TERM = LeaderTerm("dispatcher", 5, "s")
 LEADER = LeaderInformation("dispatcher", "akka.tcp://u@h:1/user/d", 5, "s")

@@ -13,7 +13,7 @@ from runtime.cluster.__main__ import cli
 from runtime.cluster.host_files import HostFileError, Master, parse_hosts, parse_masters, read_host_files
 from runtime.cluster.role_configuration import Role
 from runtime.cluster.ssh import HostRole, remote_command, ssh_command
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 
 
 def test_masters_and_workers_are_read_as_flinks(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.gateways.diagnostics import TaskManagerMetrics
-from runtime.gateways.messages import TaskExecutorHeartbeat, TaskExecutorRegistration
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ids import InstanceID, ResourceID
+from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.messages import TaskExecutorHeartbeat, TaskExecutorRegistration
+from runtime.protocol.slots import SlotReport
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
-from runtime.resourcemanager.slots import SlotReport
 
 GATEWAY = cast("TaskExecutorGateway", object())
 

@@ -18,7 +18,21 @@ from actors.errors import FencingError
 from conf.configuration import Configuration
 from runtime.checkpoint.coordinator import CheckpointTask, RunningTasks
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
-from runtime.checkpoint.messages import (
+from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
+from runtime.checkpoint.savepoint import verify_savepoint
+from runtime.checkpoint.snapshot import take_snapshot
+from runtime.ha.checkpoint_store import CompletedCheckpoint, RetainedCheckpoints
+from runtime.ha.errors import HaUnreachableError, LeadershipLostError
+from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
+from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, TriggerID
+from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
+from runtime.jobmaster import checkpointing as module
+from runtime.jobmaster import savepoints
+from runtime.jobmaster.checkpointing import JobCheckpoints
+from runtime.jobmaster.endpoint import current_instant
+from runtime.jobmaster.savepoints import SavepointWriter
+from runtime.protocol.checkpoint_statistics import CheckpointStatsCounts
+from runtime.protocol.checkpoints import (
     NO_TOTALS,
     AcknowledgeCheckpoint,
     CheckpointOutcome,
@@ -29,24 +43,10 @@ from runtime.checkpoint.messages import (
     SnapshotType,
     TriggerCheckpoint,
 )
-from runtime.checkpoint.model import NOTHING_COMMITTED
-from runtime.checkpoint.retained import describe_state, find_state, open_checkpoint, read_state
-from runtime.checkpoint.savepoint import verify_savepoint
-from runtime.checkpoint.snapshot import take_snapshot
-from runtime.checkpoint.statistics import CheckpointStatsCounts
-from runtime.gateways.errors import NoSuchTaskError
-from runtime.ha.checkpoint_store import CompletedCheckpoint, RetainedCheckpoints
-from runtime.ha.errors import HaUnreachableError, LeadershipLostError
-from runtime.ha.model import LeaderTerm
-from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
-from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, TriggerID
-from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
-from runtime.jobmaster import checkpointing as module
-from runtime.jobmaster import savepoints
-from runtime.jobmaster.checkpointing import JobCheckpoints
-from runtime.jobmaster.endpoint import current_instant
-from runtime.jobmaster.execution_state import JobStatus
-from runtime.jobmaster.savepoints import SavepointWriter
+from runtime.protocol.errors import NoSuchTaskError
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import LeaderTerm
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 from tests.streaming_files import StreamingFiles
 from tests.waiting import PATIENCE_S
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from actors.errors import RecipientUnreachable
 from runtime.dispatcher.endpoint import is_whole, merged_logs
-from runtime.gateways.errors import NoSuchLogError
-from runtime.gateways.messages import TaskLog
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import CHUNK, KeptLog, LogChunk, bounded, read_chunk
 from runtime.jobgraph.job_graph import JobKind
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
-from runtime.jobmaster.execution_state import ExecutionState, JobStatus
 from runtime.log_follower import LogFollower, LogPiece
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
+from runtime.protocol.errors import NoSuchLogError
+from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.messages import TaskLog
 from runtime.taskexecutor.logs import AttemptDirectories
 
 JOB = JobID("a" * 32)

@@ -13,12 +13,12 @@ import pytest
 from actors.rpc.service import RpcConfig, RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
-from runtime.ha.model import LeaderTerm
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID, SlotRequestID
 from runtime.jobmaster import endpoint as module
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import ReleaseSlot, RequestSlot
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotPool
+from runtime.protocol.leader import LeaderTerm
 from tests.waiting import PATIENCE_S
 
 TERM = LeaderTerm("jobmaster-j", 1, "session")

@@ -11,11 +11,11 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from runtime.gateways.errors import JobAlreadyTerminatedError
 from runtime.jobmaster import endpoint
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import JobReachedTerminal
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.errors import JobAlreadyTerminatedError
+from runtime.protocol.execution_state import JobStatus
 
 ARCHIVED = object()
 

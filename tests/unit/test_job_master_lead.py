@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runtime.ha.errors import HaUnreachableError, JobAlreadyDoneError, StateHandleNotFoundError
-from runtime.ha.model import LeaderTerm
 from runtime.jobmaster.endpoint import JobMaster
+from runtime.protocol.leader import LeaderTerm
 
 TERM = LeaderTerm("jobmaster-j", 1, "session")
 

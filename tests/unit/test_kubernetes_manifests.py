@@ -20,7 +20,7 @@ from conf.options import (
     KubernetesOptions,
     SecurityOptions,
 )
-from runtime.environment.errors import ClusterError
+from runtime.errors import ClusterError
 from runtime.kubernetes.container import command_of, pod_configuration, prepare, probe
 from runtime.kubernetes.pod import COMMAND, CONTAINER, load_template, worker_pod
 

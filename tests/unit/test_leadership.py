@@ -12,8 +12,8 @@ from actors.receptionist import ReceptionistGateway
 from actors.rpc.gateway import FencingToken
 from actors.rpc.service import RpcConfig, RpcService
 from runtime.ha.election import LeaderElectionService
-from runtime.ha.model import LeaderTerm
 from runtime.leadership import LeaderEndpoint
+from runtime.protocol.leader import LeaderTerm
 
 TERM = LeaderTerm("dispatcher", 7, "s")
 TOKEN = FencingToken(TERM.epoch, TERM.session)

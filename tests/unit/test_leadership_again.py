@@ -7,8 +7,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from runtime.ha.model import LeaderTerm
 from runtime.leadership import LeaderEndpoint
+from runtime.protocol.leader import LeaderTerm
 from tests.waiting import PATIENCE_S
 
 

@@ -16,21 +16,21 @@ from actors.address import ActorAddress
 from actors.errors import RecipientUnreachable
 from actors.rpc.codec import from_plain, to_plain
 from runtime.dispatcher.endpoint import Dispatcher
-from runtime.ha.model import LeaderInformation
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import AttemptInfo
-from runtime.jobmaster.execution_state import ExecutionState, JobStatus
 from runtime.jobmaster.metrics import job_metrics
-from runtime.jobmaster.streaming_query import (
+from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
+from runtime.metrics.metric import METER_WINDOW_S, Histogram, Meter
+from runtime.metrics.registry import MetricRegistry
+from runtime.protocol.archived_execution_graph import AttemptInfo
+from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.leader import LeaderInformation
+from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
     QueryProgress,
     SourceProgress,
     StreamingQuery,
 )
-from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
-from runtime.metrics.metric import METER_WINDOW_S, Histogram, Meter
-from runtime.metrics.registry import MetricRegistry
 from tests.unit.test_rest_messages import FIGURES, ID, READ, graph
 
 SCOPE = MetricScope(ScopeCategory.JOB_MANAGER, component="dispatcher")

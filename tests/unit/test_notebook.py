@@ -19,29 +19,28 @@ from hypothesis import strategies as st
 from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.messages import SnapshotType
-from runtime.checkpoint.statistics import (
+from runtime.cluster import elsewhere
+from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
+from runtime.errors import ClusterNotRunning, NotebookError
+from runtime.ha.errors import HaError, RedisAuthenticationError, RedisUnreachableError
+from runtime.ids import JobID
+from runtime.job_logs import FUNCTION_RESULT
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
+from runtime.notebook import Cluster, connecting
+from runtime.notebook.gateways import synchronous
+from runtime.notebook.html import checkpoints_html, cluster_html, job_html, jobs_html
+from runtime.notebook.job import Checkpoints, Job, Logs
+from runtime.notebook.submission import Submission, submit
+from runtime.protocol.checkpoint_statistics import (
     CheckpointStats,
     CheckpointStatsCounts,
     CheckpointStatsSnapshot,
     CheckpointStatsStatus,
 )
-from runtime.cluster import elsewhere
-from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
-from runtime.environment.errors import ClusterNotRunning
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.messages import ClusterOverview
-from runtime.ha.errors import HaError, RedisAuthenticationError, RedisUnreachableError
-from runtime.ha.model import LeaderInformation
-from runtime.ids import JobID
-from runtime.job_logs import FUNCTION_RESULT
-from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
-from runtime.notebook import Cluster, connecting
-from runtime.notebook.errors import NotebookError
-from runtime.notebook.gateways import synchronous
-from runtime.notebook.html import checkpoints_html, cluster_html, job_html, jobs_html
-from runtime.notebook.job import Checkpoints, Job, Logs
-from runtime.notebook.submission import Submission, submit
+from runtime.protocol.checkpoints import SnapshotType
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.leader import LeaderInformation
+from runtime.protocol.messages import ClusterOverview
 from runtime.spark.errors import FunctionTaskError
 from runtime.spark.function_task import function_file, functions_file, load_functions, load_result, run_function
 

@@ -15,13 +15,13 @@ from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import FencingToken
 from actors.rpc.service import RpcService
 from runtime.client import ClusterClient
-from runtime.gateways.dispatcher import DispatcherGateway
 from runtime.ha.election import LeaderElectionService
-from runtime.ha.model import DISPATCHER, LeaderInformation, LeaderTerm
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ids import JobID
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.leader import DISPATCHER, LeaderInformation, LeaderTerm
 
 JOB = JobID("0" * 32)
 LOW, HIGH = FencingToken(7, "low"), FencingToken(9, "high")

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from runtime.gateways.messages import ClusterOverview, ResourceOverview
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, JobKind
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph
-from runtime.jobmaster.execution_state import ErrorInfo, FailureKind, JobStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph
+from runtime.protocol.execution_state import ErrorInfo, FailureKind, JobStatus
+from runtime.protocol.messages import ClusterOverview, ResourceOverview
 
 FAILURE = ErrorInfo(FailureKind.SPARK_LOST, "SparkDriverLostException", "it has ended")
 

@@ -20,7 +20,7 @@ from runtime.cluster.preflight import (
     require,
     standard_checks,
 )
-from runtime.environment.errors import PreflightError
+from runtime.errors import PreflightError
 
 
 @pytest.fixture

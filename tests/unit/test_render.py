@@ -26,8 +26,8 @@ from runtime.cluster.render import (
     print_task_managers,
 )
 from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
-from runtime.jobmaster.execution_state import FailureKind
-from runtime.jobmaster.streaming_query import BackPressure, BackPressureLevel, QueryProgress, SourceProgress
+from runtime.protocol.execution_state import FailureKind
+from runtime.protocol.streaming_query import BackPressure, BackPressureLevel, QueryProgress, SourceProgress
 
 START = 1_700_000_000_000
 JOB = JobView(

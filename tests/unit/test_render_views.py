@@ -3,9 +3,9 @@ from __future__ import annotations
 from runtime.cluster.views import FailureView, VertexView, view_of_details, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
-from runtime.jobmaster.descriptor import VertexProgress
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
+from runtime.protocol.descriptor import VertexProgress
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
 
 READ, SINK = JobVertexID.random(), JobVertexID.random()
 

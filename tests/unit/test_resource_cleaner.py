@@ -13,10 +13,10 @@ from actors.errors import RecipientUnreachable
 from runtime.dispatcher import resource_cleaner as module
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
-from runtime.ha.model import LeaderTerm, job_master
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
+from runtime.protocol.leader import LeaderTerm, job_master
 from tests.waiting import PATIENCE_S
 
 JOB = JobID("a" * 32)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import integers
 
 from conf.configuration import Configuration
-from runtime.environment.errors import PreflightError
+from runtime.errors import PreflightError
 from runtime.rest.access import AccessPolicy, ConnectionLimits, is_loopback
 from runtime.rest.errors import RestError
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports

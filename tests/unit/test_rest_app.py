@@ -18,12 +18,19 @@ from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import SavepointJob
-from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.gateways.diagnostics import LogInfo, ThreadDump, ThreadInfo
-from runtime.gateways.errors import (
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID, TriggerID
+from runtime.job_logs import LogChunk
+from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
+from runtime.jobgraph.json_form import to_json
+from runtime.jobmaster.metrics import job_metrics
+from runtime.metrics.store import MetricStore
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus
+from runtime.protocol.diagnostics import LogInfo, ThreadDump, ThreadInfo
+from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
     NoSuchLogError,
@@ -31,18 +38,11 @@ from runtime.gateways.errors import (
     UnknownOperationError,
     UnknownTaskExecutorError,
 )
-from runtime.gateways.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
-from runtime.gateways.processes import LogLevelChange, UnknownProcessError
-from runtime.ha.model import DISPATCHER, LeaderInformation
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID, TriggerID
-from runtime.job_logs import LogChunk
-from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
-from runtime.jobgraph.json_form import to_json
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
-from runtime.jobmaster.execution_state import JobStatus
-from runtime.jobmaster.metrics import job_metrics
-from runtime.metrics.store import MetricStore
-from runtime.resourcemanager.slots import SlotCounts
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import DISPATCHER, LeaderInformation
+from runtime.protocol.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
+from runtime.protocol.processes import LogLevelChange, UnknownProcessError
+from runtime.protocol.slots import SlotCounts
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import JobFile

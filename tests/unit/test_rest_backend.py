@@ -11,13 +11,13 @@ import pytest
 from actors.address import ActorAddress
 from actors.errors import AskTimeout, EndpointStateError, FencingError, RecipientUnreachable, UnknownActor
 from conf.configuration import Configuration
-from runtime.gateways.errors import JobNotFoundError, JobNotReachableError, UnknownTaskExecutorError
-from runtime.gateways.messages import ClusterStatus, ProcessView
 from runtime.ids import ExecutionAttemptID, JobID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.archived_execution_graph import AttemptInfo
-from runtime.jobmaster.execution_state import ExecutionState
+from runtime.protocol.archived_execution_graph import AttemptInfo
+from runtime.protocol.errors import JobNotFoundError, JobNotReachableError, UnknownTaskExecutorError
+from runtime.protocol.execution_state import ExecutionState
+from runtime.protocol.messages import ClusterStatus, ProcessView
 from runtime.rest import backend as backend_module
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.errors import RestError

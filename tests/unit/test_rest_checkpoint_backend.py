@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from actors.errors import AskTimeout
-from runtime.checkpoint.messages import CheckpointTrigger, SnapshotType
 from runtime.ids import TriggerID
+from runtime.protocol.checkpoints import CheckpointTrigger, SnapshotType
 from tests.unit.test_rest_backend import ID, backend_of
 
 

@@ -11,23 +11,24 @@ import pytest
 
 from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot, CheckpointStatsTracker, TaskStateStats
-from runtime.gateways.diagnostics import TaskManagerMetrics, ThreadDump, ThreadInfo
-from runtime.gateways.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
+from runtime.checkpoint.statistics import CheckpointStatsTracker
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
-from runtime.jobmaster.descriptor import VertexProgress
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
-from runtime.jobmaster.streaming_query import (
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot, TaskStateStats
+from runtime.protocol.checkpoints import OperationState, OperationStatus, SnapshotType
+from runtime.protocol.descriptor import VertexProgress
+from runtime.protocol.diagnostics import TaskManagerMetrics, ThreadDump, ThreadInfo
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind, JobStatus
+from runtime.protocol.messages import ClusterOverview, TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
+from runtime.protocol.slots import SlotCounts, SlotStatus
+from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
     QueryProgress,
     SourceProgress,
     StreamingQuery,
 )
-from runtime.resourcemanager.slots import SlotCounts, SlotStatus
 from runtime.rest.messages import applications, checkpoints, cluster, jobs, task_managers, vertices
 from runtime.rest.messages.forms import (
     AGGREGATED,

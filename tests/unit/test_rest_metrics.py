@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from actors.errors import AskTimeout, RecipientUnreachable
-from runtime.gateways.metric_query_service import MetricQueryServiceGateway, TaskManagerMetricAddress
 from runtime.ids import ResourceID
 from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
+from runtime.metrics.gateway import MetricQueryServiceGateway, TaskManagerMetricAddress
 from runtime.metrics.prometheus import MEDIA, exposition
 from runtime.metrics.store import MetricStore
 from runtime.rest.backend import ClusterBackend

@@ -12,7 +12,7 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.execution_state import JobStatus
 from runtime.rest.handlers import events
 from tests.unit.test_rest_app import Site
 from tests.unit.test_rest_messages import ID

@@ -12,11 +12,11 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
-from runtime.checkpoint.messages import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.ids import TriggerID
 from runtime.jobgraph.job_graph import JobGraph
-from runtime.jobmaster.execution_state import JobStatus
 from runtime.jobmaster.savepoints import SavepointWriter
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
+from runtime.protocol.execution_state import JobStatus
 from runtime.rest import operations as operations_module
 from runtime.rest.errors import RestError
 from runtime.rest.savepoint_paths import directory_of

@@ -19,14 +19,14 @@ from runtime.cluster.host import RegistrationTimeoutError, all_registered, regis
 from runtime.cluster.role_configuration import Role, check_host, check_role, find_host, role_configuration
 from runtime.environment.context import ComponentContext
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import PreflightError
 from runtime.environment.shared_directory import mark_shared_directory, shared_directory_mark
-from runtime.gateways.errors import RegistrationRejectedError
-from runtime.gateways.messages import TaskExecutorRegistration
-from runtime.gateways.task_executor import TaskExecutorGateway
+from runtime.errors import PreflightError
 from runtime.ha.errors import RedisUnreachableError
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import InstanceID, ResourceID
+from runtime.protocol.errors import RegistrationRejectedError
+from runtime.protocol.messages import TaskExecutorRegistration
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.endpoint import Admission
 from runtime.resourcemanager.instance_manager import InstanceManager
 from runtime.taskexecutor.isolation import Isolation, IsolationWatch

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
-from runtime.resourcemanager.slot_manager import SlotManager
-from runtime.resourcemanager.slots import (
+from runtime.protocol.slots import (
     AllocateSlot,
     FailRequest,
     Locality,
@@ -20,6 +19,7 @@ from runtime.resourcemanager.slots import (
     TaskManagerLocation,
     locality_of,
 )
+from runtime.resourcemanager.slot_manager import SlotManager
 from runtime.resourcemanager.worker_allocator import RegisteredWorker
 
 JOB = JobID("a" * 32)

@@ -17,7 +17,7 @@ from runtime.jobmaster.slot_pool import (
     SlotRequestFailed,
     WithdrawSlotRequest,
 )
-from runtime.resourcemanager.slots import TaskManagerLocation
+from runtime.protocol.slots import TaskManagerLocation
 
 
 class Ids:

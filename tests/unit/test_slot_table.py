@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.gateways.errors import SlotNotAllocatedError, SlotOccupiedError
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.protocol.errors import SlotNotAllocatedError, SlotOccupiedError
 from runtime.taskexecutor.slot_table import Allocation, TaskSlotTable
 
 NAME = ResourceID("taskmanager-0")

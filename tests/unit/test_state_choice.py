@@ -5,9 +5,9 @@ import pytest
 from runtime.checkpoint.description import OperatorDescription, QueryDescription, StoreDescription
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointJob, SavepointQuery
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.state_choice import choose_state
 from runtime.checkpoint.state_schema import ColumnFamily
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 
 def query(name: str, *operators: OperatorDescription) -> SavepointQuery:

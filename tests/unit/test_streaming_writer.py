@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runtime.checkpoint.lease import LocationInUseError
-from runtime.checkpoint.model import QueryLocation
+from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryRunsAlreadyError
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.streaming_writer import StreamingQueries

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.messages import (
+from runtime.ids import ExecutionAttemptID, JobVertexID, TriggerID
+from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
     CheckpointTrigger,
@@ -18,8 +19,7 @@ from runtime.checkpoint.messages import (
     SnapshotType,
     TriggerCheckpoint,
 )
-from runtime.checkpoint.model import QueryLocation, QuerySnapshot
-from runtime.ids import ExecutionAttemptID, JobVertexID, TriggerID
+from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 from runtime.spark import SparkVehicleError
 from runtime.taskexecutor.task_checkpoints import (
     DrainFailedError,

@@ -10,8 +10,8 @@ import pytest
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobKind
-from runtime.jobmaster.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor
-from runtime.jobmaster.execution_state import ExecutionState, FailureKind
+from runtime.protocol.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor
+from runtime.protocol.execution_state import ExecutionState, FailureKind
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.task_checkpoints import NotStoppedError, StopOutcome

@@ -10,10 +10,10 @@ import pytest
 
 from runtime.checkpoint import task_restore as module
 from runtime.checkpoint.errors import SavepointError, SnapshotLostError
-from runtime.checkpoint.messages import EarlierCheckpoint, JobManagerTaskRestore
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.checkpoint.snapshot import inspect_location, take_snapshot
 from runtime.checkpoint.task_restore import TaskRestore
+from runtime.protocol.checkpoints import EarlierCheckpoint, JobManagerTaskRestore
+from runtime.protocol.query_snapshot import QuerySnapshot
 from tests.streaming_files import StreamingFiles, start, write
 
 

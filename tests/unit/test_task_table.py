@@ -12,8 +12,8 @@ import pytest
 
 from actors.errors import RecipientTerminated, RecipientUnreachable
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
-from runtime.jobmaster.descriptor import ExecutionReport, TaskExecutionState
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, FailureKind
+from runtime.protocol.descriptor import ExecutionReport, TaskExecutionState
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
 from runtime.taskexecutor import task_table
 from runtime.taskexecutor.endpoint import TaskExecutor
 from runtime.taskexecutor.task_table import TaskTable

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from conf.options import CheckpointingOptions
 from conf.options.checkpointing import StateBackend
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.statistics import CheckpointStats, CheckpointStatsSnapshot
+from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot
 from runtime.rest.errors import RestError
 from runtime.rest.messages import checkpoints as messages
 from runtime.rest.messages import forms

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from conf.options import RestOptions
-from runtime.gateways.diagnostics import ThreadDump, ThreadInfo
+from runtime.protocol.diagnostics import ThreadDump, ThreadInfo
 from runtime.rest.log_files import MAIN_LOG, STDOUT, OpenLog, list_logs
 from runtime.rest.messages import cluster as messages
 from runtime.rest.messages import forms

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from actors.errors import ActorError
 from conf.options import RestOptions
-from runtime.gateways.messages import ClusterOverview, TaskManagerView
+from runtime.protocol.messages import ClusterOverview, TaskManagerView
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.jobs import details_of_jobs
 from runtime.rest.routing import Rest, RestRoute

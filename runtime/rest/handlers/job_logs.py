@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.job_logs import TASK_LOGS
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.rest.errors import RestError
 from runtime.rest.messages.common import Json
 from runtime.rest.routing import TEXT, WHOLE_NUMBER, Parameter, Rest, RestRoute, answer, number_of

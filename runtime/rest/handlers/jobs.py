@@ -7,9 +7,9 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.gateways.errors import JobAlreadyTerminatedError, JobNotFoundError
-from runtime.jobmaster.archived_execution_graph import JobDetails
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError
+from runtime.protocol.execution_state import JobStatus
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import forms

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.checkpoint.errors import SavepointError
-from runtime.checkpoint.messages import CheckpointTrigger, OperationState, SnapshotType
-from runtime.gateways.errors import JobNotFoundError
 from runtime.ids import JobID, TriggerID
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, SnapshotType
+from runtime.protocol.errors import JobNotFoundError
 from runtime.rest.errors import RestError, status_of
 from runtime.rest.messages import checkpoints as messages
 from runtime.rest.messages import forms

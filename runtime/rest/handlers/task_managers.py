@@ -7,8 +7,8 @@ import os
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.gateways.messages import TaskManagerView
 from runtime.ids import ExecutionAttemptID, ResourceID
+from runtime.protocol.messages import TaskManagerView
 from runtime.rest.errors import RestError
 from runtime.rest.messages import cluster as cluster_messages
 from runtime.rest.messages import forms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.jobmaster.archived_execution_graph import AttemptInfo, TaskInfo
+from runtime.protocol.archived_execution_graph import AttemptInfo, TaskInfo
 from runtime.rest.errors import RestError
 from runtime.rest.messages import forms
 from runtime.rest.messages import vertices as messages

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.execution_state import JobStatus
 from runtime.rest.messages.common import NO_TIME, Json, duration
 from runtime.rest.messages.jobs import details
 

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from conf.options.checkpointing import ExternalizedCheckpointRetention
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
-from runtime.checkpoint.messages import OperationState, OperationStatus, SnapshotType
-from runtime.checkpoint.statistics import (
+from runtime.ids import TriggerID
+from runtime.protocol.checkpoint_statistics import (
     CheckpointStats,
     CheckpointStatsSnapshot,
     CheckpointStatsStatus,
@@ -16,7 +16,7 @@ from runtime.checkpoint.statistics import (
     StatsSummary,
     TaskStateStats,
 )
-from runtime.ids import TriggerID
+from runtime.protocol.checkpoints import OperationState, OperationStatus, SnapshotType
 from runtime.rest.messages.common import NO_TIME, Json
 from runtime.rest.messages.serialized_throwable import serialized_throwable
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Mapping
 
 import runtime
-from runtime.gateways.diagnostics import ThreadDump
-from runtime.gateways.messages import ClusterOverview, ClusterStatus
-from runtime.ha.model import LeaderInformation
+from runtime.protocol.diagnostics import ThreadDump
+from runtime.protocol.leader import LeaderInformation
+from runtime.protocol.messages import ClusterOverview, ClusterStatus
 from runtime.rest.messages.common import NO_TIME, Json
 
 VERSION = f"understudy {runtime.__version__}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.jobmaster.archived_execution_graph import AttemptInfo, TaskInfo
-from runtime.jobmaster.execution_state import ExecutionState
+from runtime.protocol.archived_execution_graph import AttemptInfo, TaskInfo
+from runtime.protocol.execution_state import ExecutionState
 
 Json = dict[str, Any]
 

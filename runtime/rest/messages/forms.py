@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.jobmaster.execution_state import ExecutionState, JobStatus
+from runtime.protocol.execution_state import ExecutionState, JobStatus
 from runtime.rest.messages.common import PASSED
 
 Form = Any

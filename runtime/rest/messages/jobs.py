@@ -9,9 +9,9 @@ import html
 from collections.abc import Iterable
 from typing import Any
 
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
-from runtime.jobmaster.streaming_query import StreamingQuery
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
+from runtime.protocol.streaming_query import StreamingQuery
 from runtime.rest.messages.common import IO_METRICS, NO_TIME, Json, count_states, duration, ended, place, started
 from runtime.rest.messages.serialized_throwable import serialized_throwable
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from actors.process.diagnostics import ProcessActors
-from runtime.gateways.processes import LogLevelChange
+from runtime.protocol.processes import LogLevelChange
 from runtime.rest.messages.common import NO_TIME, Json
 
 

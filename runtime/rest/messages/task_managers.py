@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runtime.gateways.diagnostics import TaskManagerMetrics
-from runtime.gateways.messages import TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
+from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.messages import TaskExecutorRegistration, TaskManagerInfo, TaskManagerView
 from runtime.rest.messages.common import Json
 from runtime.stack_samples import FlameNode, StackProfile, flame_graph
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
-from runtime.jobmaster.execution_state import ExecutionState
-from runtime.jobmaster.streaming_query import OperatorBackPressureStats
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
+from runtime.protocol.execution_state import ExecutionState
+from runtime.protocol.streaming_query import OperatorBackPressureStats
 from runtime.rest.messages.common import (
     IO_METRICS,
     Json,

@@ -16,16 +16,16 @@ from runtime.checkpoint.coordinator import (
     StoreCheckpoint,
     TriggerTasks,
 )
-from runtime.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetadata, CheckpointTrigger, SnapshotType
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
-from runtime.ha.model import LeaderTerm, job_master
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.codec import decode, encode
-from runtime.jobmaster.execution_state import Instant
+from runtime.protocol.checkpoints import AcknowledgeCheckpoint, CheckpointMetadata, CheckpointTrigger, SnapshotType
+from runtime.protocol.execution_state import Instant
+from runtime.protocol.leader import LeaderTerm, job_master
+from runtime.protocol.query_snapshot import QuerySnapshot
 from tests.bench.scale.growth import Figures, growth
 from tests.bench.scale.surroundings import PATIENCE_S, Surroundings, progress
 

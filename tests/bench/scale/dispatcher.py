@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 
 from actors.rpc.gateway import FencingToken
 from blob.offload import Inline
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.ha.model import DISPATCHER
 from runtime.ids import JobID
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.leaders import LeaderFollower
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.leader import DISPATCHER
 from tests.bench.scale.growth import Figures, growth
 from tests.bench.scale.growth import sizes as halves
 from tests.bench.scale.job_masters import LightMaster

@@ -12,11 +12,11 @@ from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync
 from actors.rpc.service import RpcService
 from runtime.environment.context import ComponentContext
-from runtime.gateways.diagnostics import TaskManagerMetrics
-from runtime.gateways.messages import LeaderAddress, TaskExecutorHeartbeat, TaskExecutorRegistration
-from runtime.gateways.task_executor import TaskExecutorGateway
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
+from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.messages import LeaderAddress, TaskExecutorHeartbeat, TaskExecutorRegistration
+from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.taskexecutor.connections import ResourceManagerConnection
 from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.slot_table import TaskSlotTable

@@ -11,25 +11,25 @@ from actors.receptionist import ReceptionistGateway
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
-from runtime.gateways.dispatcher import DispatcherGateway
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.master import MasterGateway
-from runtime.ha.model import DISPATCHER, LeaderTerm, job_master
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import ExecutionAttemptID, JobID
 from runtime.jobgraph.codec import decode_job_graph
 from runtime.jobgraph.job_graph import JobGraph, JobKind
-from runtime.jobmaster.archived_execution_graph import (
+from runtime.leaders import LeaderFollower
+from runtime.leadership import LeaderEndpoint
+from runtime.protocol.archived_execution_graph import (
     ArchivedExecutionGraph,
     AttemptInfo,
     JobDetails,
     TaskInfo,
     VertexInfo,
 )
-from runtime.jobmaster.descriptor import VertexProgress
-from runtime.jobmaster.execution_state import ExecutionState, JobStatus
-from runtime.leaders import LeaderFollower
-from runtime.leadership import LeaderEndpoint
+from runtime.protocol.descriptor import VertexProgress
+from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.execution_state import ExecutionState, JobStatus
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
+from runtime.protocol.master import MasterGateway
 from tests.bench.scale.stubs import refuses_the_rest
 
 STATE = b"s" * 1500

@@ -11,13 +11,13 @@ from actors.rpc.fencing import Leadership
 from actors.rpc.gateway import FencingToken, rpc_sync
 from actors.rpc.service import RpcService
 from conf.options import HeartbeatOptions
-from runtime.gateways.job_master import JobMasterGateway
-from runtime.gateways.messages import LeaderAddress, ResourceOverview
-from runtime.gateways.resource_manager import ResourceManagerGateway
-from runtime.ha.model import RESOURCE_MANAGER, job_master
 from runtime.ids import AllocationID, JobID
 from runtime.leaders import LeaderFollower
-from runtime.resourcemanager.slots import SlotRequest
+from runtime.protocol.job_master import JobMasterGateway
+from runtime.protocol.leader import RESOURCE_MANAGER, job_master
+from runtime.protocol.messages import LeaderAddress, ResourceOverview
+from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.slots import SlotRequest
 from tests.acting import ActingEndpoint
 from tests.bench.scale.executors import SLOTS, ExecutorsGateway
 from tests.bench.scale.growth import Figures, growth

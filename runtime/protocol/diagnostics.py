@@ -86,3 +86,25 @@ class TaskManagerMetrics:
     spark_cpu_s: float
     tasks: int
     jvm: dict[str, int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPoolReport:
+    """Counts of what the pool of a TaskExecutor did since it started.
+
+    Args:
+        size: most processes that are kept ready.
+        idle: how many are ready now, by kind of job.
+        hits: tasks that got one.
+        misses: tasks that got none, by reason: ``off``, ``empty``, ``other-kind`` (none of the job's kind was ready),
+            ``own-environment`` (the job brings what its code imports), ``died`` (the process ended when it was taken).
+        died: processes that ended while they waited.
+        failed: processes that could not be made ready.
+    """
+
+    size: int
+    idle: dict[str, int] = field(default_factory=dict)
+    hits: int = 0
+    misses: dict[str, int] = field(default_factory=dict)
+    died: int = 0
+    failed: int = 0

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
-from runtime.gateways.diagnostics import TaskManagerMetrics
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID
-from runtime.jobmaster.archived_execution_graph import JobDetails
-from runtime.jobmaster.descriptor import TaskProgress
-from runtime.jobmaster.execution_state import JobStatus
-from runtime.resourcemanager.slots import SlotCounts, SlotReport, SlotStatus
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.descriptor import TaskProgress
+from runtime.protocol.diagnostics import TaskManagerMetrics
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.slots import SlotCounts, SlotReport, SlotStatus
 
 
 @dataclass(frozen=True, slots=True)

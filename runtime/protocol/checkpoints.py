@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from runtime.checkpoint.model import QuerySnapshot
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, TriggerID
+from runtime.protocol.query_snapshot import QuerySnapshot
 
 FORMAT_VERSION = 1
 

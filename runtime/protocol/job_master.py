@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, reads
-from runtime.checkpoint.messages import (
+from runtime.ids import AllocationID, ResourceID, TriggerID
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
     DeclineCheckpoint,
     OperationStatus,
 )
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.gateways.messages import TaskExecutorRegistration
-from runtime.ha.model import RESOURCE_MANAGER
-from runtime.ids import AllocationID, ResourceID, TriggerID
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobDetails
-from runtime.jobmaster.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
-from runtime.jobmaster.execution_state import ErrorInfo
+from runtime.protocol.descriptor import JobReport, SlotOffer, TaskExecutionState, TaskProgress
+from runtime.protocol.execution_state import ErrorInfo
+from runtime.protocol.leader import RESOURCE_MANAGER
+from runtime.protocol.messages import TaskExecutorRegistration
 
 
 class JobMasterGateway(FencedRpcGateway):

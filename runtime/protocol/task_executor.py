@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from actors.rpc.gateway import Ask, RpcGateway, fenced_by, reads
 from blob.gateway import BlobAddress
-from runtime.checkpoint.messages import TriggerCheckpoint
-from runtime.gateways.diagnostics import ComponentLog, LogInfo, ThreadDump
-from runtime.gateways.messages import JobHeartbeat, LeaderAddress, TaskExecutorHeartbeat, TaskLog
-from runtime.ha.model import JOB_MASTER, RESOURCE_MANAGER
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
-from runtime.jobmaster.descriptor import TaskDeployment
+from runtime.protocol.checkpoints import TriggerCheckpoint
+from runtime.protocol.descriptor import TaskDeployment
+from runtime.protocol.diagnostics import ComponentLog, LogInfo, TaskPoolReport, ThreadDump
+from runtime.protocol.leader import JOB_MASTER, RESOURCE_MANAGER
+from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorHeartbeat, TaskLog
 from runtime.stack_samples import StackProfile
-from runtime.taskexecutor.task_pool_policy import TaskPoolReport
 
 
 class TaskExecutorGateway(RpcGateway):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, reads
 from blob.gateway import BlobAddress
 from blob.offload import Inline, Offloaded
-from runtime.checkpoint.messages import OperationStatus
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
-from runtime.gateways.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
-from runtime.gateways.metric_query_service import TaskManagerMetricAddress
-from runtime.ha.model import JOB_MASTER
 from runtime.ids import JobID, JobVertexID, TriggerID
-from runtime.jobmaster.archived_execution_graph import ArchivedExecutionGraph, JobResult
-from runtime.jobmaster.execution_state import JobStatus
-from runtime.jobmaster.streaming_query import OperatorBackPressureStats
+from runtime.metrics.gateway import TaskManagerMetricAddress
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobResult
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.checkpoints import OperationStatus
+from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import JOB_MASTER
+from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
+from runtime.protocol.streaming_query import OperatorBackPressureStats
 
 
 class DispatcherGateway(FencedRpcGateway):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.rpc.gateway import Ask, RpcGateway, fenced_by, reads
-from runtime.gateways.messages import ClusterStatus
-from runtime.ha.model import DISPATCHER, RESOURCE_MANAGER
 from runtime.ids import JobID
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER
+from runtime.protocol.messages import ClusterStatus
 
 MASTER = "/user/master"
 

@@ -1,6 +1,6 @@
 """The process that runs an application in its cluster (Flink's `ApplicationDispatcherBootstrap`).
 
-    python -m runtime.application.bootstrap RUNTIME_DIR SYSTEM
+    python -m runtime.cluster.application_bootstrap RUNTIME_DIR SYSTEM
 
 Flink runs main() in the Dispatcher's process. Here user code has processes of its own: this one is started and looked
 after by the master that has its claim, speaks to the cluster, and has main() in a child with the limits of a task and
@@ -44,11 +44,11 @@ from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.session import connect
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.directory import ClusterDirectory
-from runtime.environment.errors import ClusterError, ClusterNotRunning
-from runtime.gateways.errors import PASSING, JobAlreadyTerminatedError, JobNotFoundError, JobNotReachableError
+from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS, write_job_log
-from runtime.jobmaster.execution_state import JobStatus
+from runtime.protocol.errors import PASSING, JobAlreadyTerminatedError, JobNotFoundError, JobNotReachableError
+from runtime.protocol.execution_state import JobStatus
 from runtime.spark.launch import inherited_environment
 from runtime.spark.wire import FrameReader, Message, encode
 from runtime.taskexecutor.spark_options import task_limits

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from actors.rpc.gateway import Ask, RpcGateway, reads
 from runtime.ha.fenced import HashWrite
 from runtime.ha.latch import AcquireReply
-from runtime.ha.model import LeaderInformation, LeaderTerm
+from runtime.protocol.leader import LeaderInformation, LeaderTerm
 
 PATH = "/system/high-availability"
 

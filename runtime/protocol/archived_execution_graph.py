@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from runtime.checkpoint.statistics import CheckpointStatsSnapshot
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobKind, VertexRole
-from runtime.jobmaster.descriptor import ResultPartitionInfo, VertexProgress
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState, JobStatus
-from runtime.jobmaster.streaming_query import OperatorBackPressureStats, StreamingQuery, back_pressure_stats
+from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
+from runtime.protocol.descriptor import ResultPartitionInfo, VertexProgress
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
+from runtime.protocol.streaming_query import OperatorBackPressureStats, StreamingQuery, back_pressure_stats
 
 
 @dataclass(frozen=True, slots=True)

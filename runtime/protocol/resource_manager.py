@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, reads
-from runtime.gateways.diagnostics import ComponentLog
-from runtime.gateways.messages import (
+from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
+from runtime.metrics.gateway import TaskManagerMetricAddress
+from runtime.protocol.archived_execution_graph import ApplicationStatus
+from runtime.protocol.diagnostics import ComponentLog
+from runtime.protocol.leader import JOB_MASTER
+from runtime.protocol.messages import (
     LeaderAddress,
     RegistrationSuccess,
     ResourceOverview,
@@ -12,11 +16,7 @@ from runtime.gateways.messages import (
     TaskManagerInfo,
     TaskManagerView,
 )
-from runtime.gateways.metric_query_service import TaskManagerMetricAddress
-from runtime.ha.model import JOB_MASTER
-from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
-from runtime.jobmaster.archived_execution_graph import ApplicationStatus
-from runtime.resourcemanager.slots import SlotReport, SlotRequest
+from runtime.protocol.slots import SlotReport, SlotRequest
 
 
 class ResourceManagerGateway(FencedRpcGateway):

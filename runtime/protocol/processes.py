@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from actors.errors import ActorError
 from actors.process.diagnostics import LogLevelError
-from runtime.gateways.errors import GatewayError
-from runtime.gateways.messages import ClusterStatus, TaskManagerView
+from runtime.protocol.errors import GatewayError
+from runtime.protocol.messages import ClusterStatus, TaskManagerView
 
 
 class UnknownProcessError(GatewayError):

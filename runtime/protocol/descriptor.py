@@ -7,14 +7,14 @@ from typing import Any
 
 from blob.offload import Inline, Offloaded
 from conf.options import JobOptions
-from runtime.checkpoint.messages import JobManagerTaskRestore
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, SlotID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy, VertexRole
 from runtime.jobgraph.topology import Chain
-from runtime.jobmaster.execution_state import ErrorInfo, ExecutionState
-from runtime.jobmaster.streaming_query import StreamingQuery
+from runtime.protocol.checkpoints import JobManagerTaskRestore
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState
+from runtime.protocol.streaming_query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True)
