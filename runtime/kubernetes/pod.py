@@ -17,7 +17,7 @@ from conf.options import ClusterOptions, KubernetesOptions
 Pod = dict[str, Any]
 
 CONTAINER = "task-executor"
-COMMAND = ["python", "-m", "runtime.kubernetes.container", "task-executor"]
+COMMAND = ["python", "-m", "runtime.cluster.container", "task-executor"]
 
 _NEVER_STARTS = frozenset(
     {

@@ -276,7 +276,7 @@ async def test_a_pod_is_the_template_with_what_the_options_say(
     sidecar, container = spec["containers"]
     assert sidecar == {"name": "sidecar", "image": "s"}
     assert container["image"] == "registry.example.org/understudy:1"
-    assert container["command"] == ["python", "-m", "runtime.kubernetes.container", "task-executor"]
+    assert container["command"] == ["python", "-m", "runtime.cluster.container", "task-executor"]
     assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/shared"}]
     assert container["resources"]["requests"] == {"cpu": "1500m", "memory": str(2 << 30)}
     assert container["resources"]["limits"] == {"memory": str(2 << 30)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.model import Mutant
 
 _CLIENT = "runtime/kubernetes/client.py"
-_CONTAINER = "runtime/kubernetes/container.py"
+_CONTAINER = "runtime/cluster/container.py"
 _DRIVER = "runtime/kubernetes/driver.py"
 _POD = "runtime/kubernetes/pod.py"
 _DRIVERS = "contract/test_resource_manager_drivers.py"

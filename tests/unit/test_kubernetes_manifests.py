@@ -21,7 +21,7 @@ from conf.options import (
     SecurityOptions,
 )
 from runtime.errors import ClusterError
-from runtime.kubernetes.container import command_of, pod_configuration, prepare, probe
+from runtime.cluster.container import command_of, pod_configuration, prepare, probe
 from runtime.kubernetes.pod import COMMAND, CONTAINER, load_template, worker_pod
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,5 +180,5 @@ def test_the_image_has_what_it_copies_and_no_more_rights_or_secrets_than_it_need
     assert all("python:3.11-slim" in base for base in bases)
     assert [line for line in lines if line.startswith("USER ")] == ["USER 10001:10001"]
     [entry] = [line for line in lines if line.startswith("ENTRYPOINT ")]
-    assert "runtime.kubernetes.container" in entry
+    assert "runtime.cluster.container" in entry
     assert not [line for line in lines if line.startswith(("ENV", "ARG")) and ("SECRET" in line or "PASSWORD" in line)]

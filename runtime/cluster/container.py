@@ -1,6 +1,6 @@
 """What a container of the cluster runs, in the foreground.
 
-    python -m runtime.kubernetes.container master | task-executor | probe
+    python -m runtime.cluster.container master | task-executor | probe
 
 It makes the runtime directory of the pod, and becomes the process of a master or of a worker. The configuration is that
 of ``$UNDERSTUDY_CONF_DIR``; the cluster's secret and the URL of Redis are files of a mounted Secret.
