@@ -7,10 +7,11 @@ import sys
 import click
 
 from conf.errors import ConfigurationError
-from runtime.cluster.completion import SHELLS, completion_script
 from runtime.cluster.examples import show_examples
 from runtime.cluster.job_commands import job
 from runtime.cluster.options import (
+    SHELLS,
+    completion_script,
     configured,
     host_option,
     json_option,

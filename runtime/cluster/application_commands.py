@@ -14,10 +14,9 @@ from conf.options import ExecutionTarget
 from runtime.application.book import ApplicationResult
 from runtime.application.program import ApplicationFiles
 from runtime.client import ClusterClient
-from runtime.cluster.arguments import job_id_of
 from runtime.cluster.deployment import attached, await_end, own_configuration, reached_by
 from runtime.cluster.render import print_error, print_json, print_line
-from runtime.cluster.running import ExitStatus, waiting
+from runtime.cluster.running import ExitStatus, job_id_of, waiting
 from runtime.cluster.session import start_cluster
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
-from runtime.cluster.arguments import job_id_of
 from runtime.cluster.formatting import format_duration, format_moment, format_size
 from runtime.cluster.render import print_error, print_facts, print_json, print_line
-from runtime.cluster.running import readable_errors, waiting
+from runtime.cluster.running import job_id_of, readable_errors, waiting
 from runtime.cluster.session import connect
 from runtime.ids import JobID
 from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot

@@ -23,7 +23,6 @@ from conf.options import (
 )
 from runtime.client import ClusterClient
 from runtime.cluster.application_commands import run_application
-from runtime.cluster.arguments import job_id_of
 from runtime.cluster.checkpoint_commands import print_checkpoints
 from runtime.cluster.deployment import job_cluster, target_of
 from runtime.cluster.log_commands import follow_logs, show_logs, show_task_executor_logs
@@ -38,7 +37,7 @@ from runtime.cluster.render import (
     print_table,
     print_task_managers,
 )
-from runtime.cluster.running import ExitStatus, readable_errors, waiting
+from runtime.cluster.running import ExitStatus, job_id_of, readable_errors, waiting
 from runtime.cluster.session import connect, join_cluster, start_cluster, stop_cluster
 from runtime.cluster.views import view_of_details, view_of_job, view_of_task_manager
 from runtime.environment.directory import ClusterDirectory

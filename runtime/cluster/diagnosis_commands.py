@@ -9,10 +9,9 @@ from actors.process.diagnostics import INHERITED, LEVELS, ROOT
 from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
-from runtime.cluster.arguments import job_id_of
 from runtime.cluster.formatting import clean, clean_lines, format_moment
 from runtime.cluster.render import print_json, print_line, print_table
-from runtime.cluster.running import readable_errors
+from runtime.cluster.running import job_id_of, readable_errors
 from runtime.cluster.session import connect
 from runtime.errors import ClusterError
 from runtime.ids import JobID

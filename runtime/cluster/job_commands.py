@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runtime.cluster.completion import complete_job
-from runtime.cluster.options import configured, files_option, job_argument, json_option, target_options
+from runtime.cluster.options import complete_job, configured, files_option, job_argument, json_option, target_options
 
 
 @click.group()

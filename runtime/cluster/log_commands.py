@@ -2,19 +2,135 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from actors.errors import ActorError
 from actors.rpc.codec import to_plain
 from runtime.client import ClusterClient
 from runtime.cluster.render import print_failed_job, print_json, print_line
 from runtime.cluster.running import ExitStatus
 from runtime.cluster.views import view_of_job
-from runtime.ids import JobID, ResourceID
-from runtime.job_logs import TASK_LOGS
-from runtime.log_follower import LogFollower, LogPiece
+from runtime.ids import ExecutionAttemptID, JobID, ResourceID
+from runtime.job_logs import TASK_LOGS, KeptLog
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.task_executor import TaskExecutorGateway
+
+
+class LogSource(Protocol):
+    """Where logs come from: a `runtime.client.ClusterClient`."""
+
+    def task_executor(self, resource_id: ResourceID) -> TaskExecutorGateway:
+        """The TaskExecutor of that name; raises ActorError, UnknownTaskExecutorError."""
+
+    def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
+        """What is kept of a log; raises BlobError."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Text that was added to a log; with *is_note* it is a remark on the log, in whole words.
+
+    Args:
+        task: name of the task.
+        attempt: number of the attempt, from 0.
+        name: ``stdout`` or ``stderr``.
+        text: what was added.
+    """
+
+    task: str
+    attempt: int
+    name: str
+    text: str
+    is_note: bool = False
+
+
+@dataclass(slots=True)
+class _Reading:
+    offset: int = 0
+    ended: bool = False
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+
+class LogFollower:
+    """Knows how far each log was read; goes on with the next attempt when one has ended.
+
+    Args:
+        source: see `LogSource`.
+    """
+
+    def __init__(self, source: LogSource) -> None:
+        self._source = source
+        self._readings: dict[tuple[ExecutionAttemptID, str], _Reading] = {}
+        self._executors: dict[str, TaskExecutorGateway] = {}
+
+    def poll(self, job: ArchivedExecutionGraph) -> Iterator[LogPiece]:
+        """What was written since the last time, the first attempts first.
+
+        Args:
+            job: as it stands; of one that is over, everything that can still be had.
+
+        Raises:
+            BlobError: a kept log cannot be fetched.
+        """
+        for task in job.tasks:
+            for attempt in task.attempts:
+                if not attempt.task_executor:
+                    continue
+                for name in TASK_LOGS:
+                    reading = self._readings.setdefault((attempt.attempt_id, name), _Reading())
+                    if not reading.ended:
+                        for text, is_note in self._read(job, attempt, name, reading):
+                            yield LogPiece(task.name, attempt.number, name, text, is_note)
+
+    def _read(
+        self, job: ArchivedExecutionGraph, attempt: AttemptInfo, name: str, reading: _Reading
+    ) -> Iterator[tuple[str, bool]]:
+        kept = next((log for log in attempt.logs if log.name == name), None)
+        if kept is not None and kept.is_whole:
+            rest = self._source.kept_log(job.job_id, kept)[reading.offset :] if kept.size > reading.offset else b""
+            reading.ended = True
+            yield from _decoded(reading, rest)
+            return
+        try:
+            for data in self._from_executor(job.job_id, attempt, name, reading):
+                yield from _decoded(reading, data)
+        except (ActorError, UnknownTaskExecutorError) as error:
+            self._executors.pop(attempt.task_executor, None)
+            if not job.status.is_globally_terminal:
+                return  # the next time another process may answer in its name
+            reading.ended = True
+            yield from _decoded(reading, b"")
+            if kept is not None and kept.size <= reading.offset:
+                return
+            yield f"what follows cannot be read from TaskExecutor {attempt.task_executor}: {error}", True
+            if kept is not None:
+                yield self._source.kept_log(job.job_id, kept).decode(errors="replace"), False
+        else:
+            if attempt.state.is_terminal:
+                reading.ended = True
+                yield from _decoded(reading, b"")
+
+    def _from_executor(self, job_id: JobID, attempt: AttemptInfo, name: str, reading: _Reading) -> Iterator[bytes]:
+        resource_id = attempt.task_executor
+        if resource_id not in self._executors:
+            self._executors[resource_id] = self._source.task_executor(ResourceID(resource_id))
+        executor = self._executors[resource_id]
+        while data := executor.read_task_log(job_id, attempt.attempt_id, name, reading.offset).result().data:
+            reading.offset += len(data)
+            yield data
+
+
+def _decoded(reading: _Reading, data: bytes) -> Iterator[tuple[str, bool]]:
+    text = reading.decoder.decode(data, final=reading.ended)
+    if text:
+        yield text, False
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:

@@ -14,46 +14,197 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import runtime
-from actors.errors import ActorSystemError
+from actors.errors import ActorError, ActorSystemError
 from actors.process.host import HostSpec
 from actors.process.system import HostedActor, ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
-from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.endpoint import USER_ROOT, RpcEndpoint
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
-from blob.gateway import BlobServerGateway
-from conf.options import ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
-from runtime.cluster.abandoned_sockets import remove_abandoned_sockets
+from blob.gateway import BlobAddress, BlobServerGateway
+from conf.options import BlobOptions, ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
 from runtime.cluster.claimed_process import claimed_process
 from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
 from runtime.cluster.job_master_logs import remove_surplus_job_master_logs
-from runtime.cluster.leader_board import LeaderBoard
-from runtime.cluster.orphans import collect_orphans
-from runtime.cluster.specs import ComponentSpecs
+from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
 from runtime.cluster.supervisor import Child, ChildRemoved, Running, Supervisor
 from runtime.cluster.workers import PREFIX, OnDemandWorkers, fixed_workers, worker_child
 from runtime.environment.claims import Claim
-from runtime.environment.context import ComponentContext
+from runtime.environment.context import ComponentContext, blob_store_url, log_config
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.environment.directory import ClusterLock
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.ha.redis_process import EmbeddedRedis
+from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.ids import JobID
 from runtime.protocol.archived_execution_graph import ApplicationStatus
-from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, REST_ENDPOINT, job_master
+from runtime.protocol.leader import (
+    DISPATCHER,
+    RESOURCE_MANAGER,
+    REST_ENDPOINT,
+    LeaderInformation,
+    LeaderTerm,
+    job_master,
+)
 from runtime.protocol.master import MasterGateway, WorkerProcess
 from runtime.protocol.messages import ClusterStatus, ProcessView
-from runtime.protocol.web_monitor import WebMonitorGateway
+from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 
 log = logging.getLogger(__name__)
+
+
+class _Entry:
+    """Follows the leader of one component."""
+
+    def __init__(
+        self,
+        receptionist: Receptionist,
+        component: str,
+        retrieval: LeaderRetrievalService,
+        observe: Callable[[LeaderTerm], None],
+    ) -> None:
+        self._receptionist = receptionist
+        self._observe = observe
+        self._path = USER_ROOT + component
+        self.retrieval = retrieval
+        self.leader: LeaderInformation | None = None
+
+    def notify_leader_address(self, leader: LeaderInformation | None) -> None:
+        """Called by the retrieval service."""
+        if leader is not None:
+            self._observe(leader.term)
+            self._receptionist.enter(Listing(self._path, leader.address, 0, leader.term.token))
+        elif self.leader is not None:
+            self._receptionist.deregister(self._path, self.leader.address)
+        self.leader = leader
+
+    def handle_error(self, error: Exception) -> None:
+        """Called by the retrieval service when it cannot go on."""
+        log.error("following the leader of %s failed", self._path, exc_info=error)
+
+
+class LeaderBoard:
+    """The leaders of some components, entered into a receptionist: so every living master answers for all.
+
+    Args:
+        receptionist: of this master.
+        ha: finds the leaders.
+        components: whose.
+        observe: called with each leadership that is heard of.
+    """
+
+    def __init__(
+        self,
+        receptionist: Receptionist,
+        ha: HighAvailabilityServices,
+        components: Iterable[str],
+        observe: Callable[[LeaderTerm], None],
+    ) -> None:
+        self._entries = {
+            component: _Entry(receptionist, component, ha.leader_retrieval(component), observe)
+            for component in components
+        }
+
+    async def start(self) -> None:
+        """Begin to follow."""
+        for entry in self._entries.values():
+            await entry.retrieval.start(entry)
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        for entry in self._entries.values():
+            await entry.retrieval.stop()
+
+    def address_of(self, component: str) -> str:
+        """The address of the present leader; empty while there is none."""
+        leader = self._entries[component].leader
+        return "" if leader is None else leader.address
+
+
+class ComponentSpecs:
+    """The components of one master.
+
+    Args:
+        context: their surroundings.
+        suffix: of this master's logs and of its BlobServer's directory; empty for the first one.
+
+    Attributes:
+        blob: where the BlobServer of this master listens, once it has been started.
+        rest: where the web endpoint of this master serves, once it has been started.
+    """
+
+    def __init__(self, context: ComponentContext, suffix: str) -> None:
+        self._context = context
+        self._suffix = suffix
+        self.blob: BlobAddress | None = None
+        self.rest: RestAddress | None = None
+
+    def _spec(self, name: str, factory: str, arguments: dict[str, Any]) -> HostSpec:
+        log = log_config(self._context.configuration, self._context.directory, name + self._suffix)
+        return replace(self._context.host_spec(name, factory, **arguments), log=log)
+
+    def blob_server(self) -> HostSpec:
+        """The BlobServer; started again at the port that it had."""
+        get, directory = self._context.configuration.get, self._context.directory
+        wanted = 0 if self._suffix else get(BlobOptions.SERVER_PORT)
+        local = Path(f"{directory.blob}{self._suffix}")
+        local.mkdir(mode=0o700, exist_ok=True)
+        arguments = {
+            "directory": str(local),
+            "store": blob_store_url(self._context.configuration),
+            "host": get(ClusterOptions.HOST),
+            "port": wanted if self.blob is None else self.blob.port,
+            "options": {
+                "max_connections": get(BlobOptions.MAX_CONNECTIONS),
+                "transient_ttl": get(BlobOptions.CLEANUP_TTL),
+                "cleanup_interval": get(BlobOptions.CLEANUP_INTERVAL),
+                "disk_reserve": get(BlobOptions.DISK_RESERVE),
+                "orphan_age": get(BlobOptions.CLEANUP_TTL),
+                "timeout": get(BlobOptions.SERVER_SOCKET_TIMEOUT),
+                "max_bytes": get(BlobOptions.SERVER_MAX_SIZE),
+                "max_bytes_per_job": get(BlobOptions.JOB_MAX_SIZE),
+            },
+        }
+        spec = self._spec(BLOB_SERVER, "runtime.metrics.blob_server:create", {})
+        return replace(spec, arguments=arguments)
+
+    def _blob_arguments(self) -> dict[str, Any]:
+        if self.blob is None:
+            raise ActorError("the BlobServer has not been started")
+        host = self._context.configuration.get(ClusterOptions.HOST)
+        return {"blob_host": host, "blob_port": self.blob.port}
+
+    def resource_manager(self) -> HostSpec:
+        """The ResourceManager."""
+        return self._spec(RESOURCE_MANAGER, "runtime.resourcemanager.endpoint:create", self._blob_arguments())
+
+    def dispatcher(self, factory: str, master_address: str) -> HostSpec:
+        """The Dispatcher that *factory* makes, which has JobMasters started by the master at that address."""
+        arguments = {"master_address": master_address, **self._blob_arguments()}
+        return self._spec(DISPATCHER, factory, arguments)
+
+    def web_monitor(self) -> HostSpec:
+        """The web endpoint; started again at the port that it had."""
+        arguments = {"port": 0 if self.rest is None else self.rest.port, "others_serve": bool(self._suffix)}
+        return self._spec(REST_ENDPOINT, "runtime.rest.endpoint:create", arguments)
+
+    def job_master(self, job_id: JobID) -> HostSpec:
+        """The JobMaster of a job."""
+        arguments = {"job_id": job_id, **self._blob_arguments()}
+        spec = self._spec(job_master(job_id), "runtime.jobmaster.endpoint:create", arguments)
+        return replace(spec, prepare="runtime.jobmaster.endpoint:prepare")
+
 
 REDIS = "redis"
 DESCRIPTOR = "descriptor"

@@ -11,10 +11,20 @@ from typing import TextIO
 from actors.errors import ActorError
 from blob.errors import BlobError
 from runtime.cluster.render import is_fancy, print_error, print_line
+from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
+from runtime.ids import JobID
 from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
 from runtime.protocol.errors import GatewayError
 from runtime.spark.errors import SparkVehicleError
+
+
+def job_id_of(text: str) -> JobID:
+    """The id of a job; raises ClusterError."""
+    try:
+        return JobID(text)
+    except ValueError as error:
+        raise ClusterError(str(error), "`python -m runtime.cluster job list` shows the ids of jobs") from error
 
 
 class ExitStatus(IntEnum):

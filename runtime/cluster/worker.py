@@ -22,9 +22,8 @@ from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
-from runtime.cluster.abandoned_sockets import remove_abandoned_sockets
 from runtime.cluster.claimed_process import await_gate
-from runtime.cluster.orphans import collect_orphans
+from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
 from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
 from runtime.spark import SparkDriver, SparkVehicleError, info_file

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from actors.process.thespian_base import become_subreaper
-from runtime.cluster.orphans import collect_orphans, ended_children
+from runtime.cluster.leftovers import collect_orphans, ended_children
 from tests.waiting import PATIENCE_S
 
 LEAVING = "import subprocess; print(subprocess.Popen(['cat'], stdin=0, stdout=subprocess.DEVNULL).pid)"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cluster.abandoned_sockets import sweep
+from runtime.cluster.leftovers import sweep
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from runtime.cluster import commands
 from runtime.cluster.__main__ import INTERRUPTED, cli
-from runtime.cluster.completion import SHELLS
 from runtime.cluster.examples import EXAMPLES
+from runtime.cluster.options import SHELLS
 from runtime.cluster.running import ExitStatus, waiting
 
 ROOT = Path(__file__).resolve().parents[2]

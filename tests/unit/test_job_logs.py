@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import RecipientUnreachable
+from runtime.cluster.log_commands import LogFollower, LogPiece
 from runtime.dispatcher.endpoint import is_whole, merged_logs
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import CHUNK, KeptLog, LogChunk, bounded, read_chunk
 from runtime.jobgraph.job_graph import JobKind
-from runtime.log_follower import LogFollower, LogPiece
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
 from runtime.protocol.errors import NoSuchLogError
 from runtime.protocol.execution_state import ExecutionState, JobStatus

@@ -20,8 +20,8 @@ from conf.options import (
     KubernetesOptions,
     SecurityOptions,
 )
-from runtime.errors import ClusterError
 from runtime.cluster.container import command_of, pod_configuration, prepare, probe
+from runtime.errors import ClusterError
 from runtime.kubernetes.pod import COMMAND, CONTAINER, load_template, worker_pod
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,7 +25,7 @@ from conf.options import ClusterOptions, EnvironmentOptions, HighAvailabilityOpt
 from conf.options.cluster import LogLevel
 from conf.secret import SecretStr
 from runtime.cluster.cluster_entrypoint import SessionClusterEntrypoint
-from runtime.cluster.specs import ComponentSpecs
+from runtime.cluster.master import ComponentSpecs
 from runtime.environment.context import ComponentContext, rpc_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.ha.connection import RedisConnection
