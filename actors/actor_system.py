@@ -37,7 +37,7 @@ from actors.system_api import ActorSystemBase
 from actors.system_client import ActorSystemClient
 from actors.system_config import SystemConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _DIRECTORY_PREFIX = "understudy-actors-"
@@ -237,7 +237,7 @@ class ActorSystem(ActorSystemBase):
             try:
                 await asyncio.wrap_future(self._node.terminated)
             except ActorError as error:
-                log.warning("%s", error)
+                logger.warning("%s", error)
         await self._placing.close(timeout_s)
         await self._service.close()
         self._pulse.close()

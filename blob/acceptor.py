@@ -16,7 +16,7 @@ from dataclasses import replace
 from blob.channel import Channel
 from blob.connection import Connection, Traffic
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 EVICTABLE_AFTER = 1.0
 UNAUTHENTICATED = 128
 """Connections that may be in their handshake at once."""
@@ -87,7 +87,7 @@ class Acceptor:
             except OSError as error:
                 if self._closing:
                     return
-                _log.error("cannot accept a blob connection: %s; trying again", error)
+                logger.error("cannot accept a blob connection: %s; trying again", error)
                 time.sleep(0.1)
                 continue
             self._begin(accepted, f"{peer[0]}:{peer[1]}")
@@ -102,7 +102,7 @@ class Acceptor:
                 self._unauthenticated[connection] = None
         except (OSError, RuntimeError) as error:
             # The client left already, or the machine has no thread left; neither is a reason to stop accepting.
-            _log.error("cannot serve %s: %s", peer, error)
+            logger.error("cannot serve %s: %s", peer, error)
             accepted.close()
 
     def _serve(self, connection: Connection) -> None:

@@ -127,7 +127,7 @@ class Residents:
         return entry in self._pins or entry[0] in self._jobs or entry[0] in self._holders
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 KEPT_CLIENTS = 4
 
 
@@ -269,7 +269,7 @@ class BlobCache:
         finally:
             os.close(descriptor)
         if not intact:
-            _log.warning("%s is damaged and is fetched anew", path)
+            logger.warning("%s is damaged and is fetched anew", path)
             self.delete(job_id, key)
             return self._fetch(job_id, key, path)
         with self._lock:
@@ -322,7 +322,7 @@ class BlobCache:
                 raise
             if not fetch_verified(self._store, job_id, key, descriptor, temporary):
                 raise
-            _log.info("fetched %s of job %s from the blob store: %s", key, job_id, error)
+            logger.info("fetched %s of job %s from the blob store: %s", key, job_id, error)
 
     def _borrow(self) -> BlobClient:
         with self._lock:

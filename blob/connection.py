@@ -29,7 +29,7 @@ from blob.refusals import storage_failure
 from blob.tls_channel import TlsChannel
 from blob.uploads import Upload, UploadName
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT = 5.0
 
 
@@ -115,11 +115,11 @@ class Connection:
                 while self._serve_one():
                     pass
         except BlobConnectionTampered as error:
-            _log.warning("refused %s: %s", self._peer, error)
+            logger.warning("refused %s: %s", self._peer, error)
         except BlobConnectionError as error:
-            _log.debug("%s: %s", self._peer, error)
+            logger.debug("%s: %s", self._peer, error)
         except Exception:
-            _log.exception("%s: the connection is closed after an unforeseen error", self._peer)
+            logger.exception("%s: the connection is closed after an unforeseen error", self._peer)
         finally:
             self._channel.close()
 
@@ -133,7 +133,7 @@ class Connection:
             while not handshake.done:
                 self._channel.send(handshake.receive(self._channel.receive(handshake.expects)))
         except (AuthenticationError, WireError, BlobProtocolError) as error:
-            _log.warning("refused %s: %s", self._peer, error)
+            logger.warning("refused %s: %s", self._peer, error)
             if handshake.refusal:
                 self._channel.dismiss(handshake.refusal)
             return False
@@ -157,7 +157,7 @@ class Connection:
         try:
             request = Request.decode(data)
         except BlobProtocolError as error:
-            _log.warning("refused %s: %s", self._peer, error)
+            logger.warning("refused %s: %s", self._peer, error)
             self._refuse(error)
             return False
         if request.operation is Operation.GET:
@@ -173,7 +173,7 @@ class Connection:
         self.traffic.refusals += 1
         response = Response.of_error(error)
         if response.status in (Status.SERVER_ERROR, Status.STORE_FAILED, Status.NO_SPACE):
-            _log.error("%s: %s", self._peer, error)
+            logger.error("%s: %s", self._peer, error)
         head, detail = response.encode()[:RESPONSE_SIZE], response.encode()[RESPONSE_SIZE:]
         self._channel.send(self._channel.sealed(head) + (self._channel.sealed(detail) if detail else b""))
 

@@ -28,7 +28,7 @@ from blob.storage import BlobDirectory
 from blob.store import BlobStore, fetch_verified
 from blob.uploads import ParkedUploads, Upload, UploadName
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -377,7 +377,7 @@ class BlobContents:
                 raise
             finally:
                 os.close(descriptor)
-        _log.info("recovered %s of job %s from the blob store (%d bytes)", key, job_id, size)
+        logger.info("recovered %s of job %s from the blob store (%d bytes)", key, job_id, size)
 
     def _drop_if_damaged(self, job_id: str | None, key: BlobKey, path: Path) -> None:
         try:
@@ -386,7 +386,7 @@ class BlobContents:
         except FileNotFoundError:
             return
         if damaged:
-            _log.error("%s is damaged and is dropped", path)
+            logger.error("%s is damaged and is dropped", path)
             with self._blobs.exclusive((job_id, key)), self._lock:
                 taken = self.directory.take(job_id, key)
             self._dispose(job_id, taken)

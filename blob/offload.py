@@ -21,7 +21,7 @@ from blob.errors import BlobError
 from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.single_flight import SingleFlight
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 Key = TypeVar("Key", bound=BlobKey)
 
 
@@ -256,4 +256,4 @@ class MessageOffload:
             self._writer.delete(TransientBlobKey(parcel.message.key), parcel.message.job_id)
         except BlobError as error:
             # The server deletes it when its time to live is over, or with its job.
-            _log.warning("the blob of a message could not be deleted: %s", error)
+            logger.warning("the blob of a message could not be deleted: %s", error)

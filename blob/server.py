@@ -30,7 +30,7 @@ from blob.storage import BlobDirectory
 from blob.store import BlobStore, VoidBlobStore
 from conf.files import write_private
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Fence:
@@ -217,7 +217,7 @@ class BlobServer:
 
         deleted = await asyncio.to_thread(sweep)
         if deleted:
-            _log.info("swept the blobs of %d jobs that nobody knows: %s", len(deleted), ", ".join(deleted))
+            logger.info("swept the blobs of %d jobs that nobody knows: %s", len(deleted), ", ".join(deleted))
         return deleted
 
     def use_job(self, job_id: str) -> None:
@@ -282,7 +282,7 @@ class BlobServer:
             return Connection(channel, peer, self._secret, contents, options.timeout, self._tls)
 
         self._acceptor = Acceptor(listener, serve, options.max_connections, options.timeout)
-        _log.info("blob server on %s:%d, %d bytes in %s", *self.address, budget.total, self._root)
+        logger.info("blob server on %s:%d, %d bytes in %s", *self.address, budget.total, self._root)
 
     def _shut(self) -> None:
         if self._contents is None or self._acceptor is None:
@@ -297,7 +297,7 @@ class BlobServer:
             try:
                 count = await asyncio.to_thread(self._running().delete_expired)
             except OSError:
-                _log.exception("cannot delete expired blobs; trying again in %g s", self._options.cleanup_interval)
+                logger.exception("cannot delete expired blobs; trying again in %g s", self._options.cleanup_interval)
             else:
                 if count:
-                    _log.info("deleted %d transient blobs whose time to live was over", count)
+                    logger.info("deleted %d transient blobs whose time to live was over", count)

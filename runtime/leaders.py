@@ -13,7 +13,7 @@ from actors.rpc.service import RpcService
 from runtime.ha.retrieval import LeaderRetrievalService
 from runtime.protocol.leader import LeaderInformation
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=FencedRpcGateway)
 
@@ -71,7 +71,7 @@ class LeaderFollower(Generic[G]):
         else:
             token = FencingToken(leader.epoch, leader.session)
             if self._highest is not None and token.epoch < self._highest.epoch:
-                log.warning(
+                logger.warning(
                     "the leader at %s has epoch %d: %d was seen", leader.address, token.epoch, self._highest.epoch
                 )
                 token = self._highest
@@ -85,4 +85,4 @@ class LeaderFollower(Generic[G]):
 
     def handle_error(self, error: Exception) -> None:
         """Called by the retrieval service when it cannot go on."""
-        log.error("following the %s failed", self._gateway_type.__name__, exc_info=error)
+        logger.error("following the %s failed", self._gateway_type.__name__, exc_info=error)

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from actors.actor import Actor
     from actors.core.node import Node
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _WAIT_FOR_THE_MESSAGE = (Terminate, Recreate)
 """What waits until the message that is being handled by a coroutine has been handled; the rest is done meanwhile."""
@@ -627,7 +627,7 @@ class Cell:
             spare: children that are not to be suspended (because they are already).
         """
         if self._failed is not None:
-            log.error(
+            logger.error(
                 "%s failed in %s while it was failing or stopping already", self.ref.path, handling, exc_info=error
             )
             return
@@ -705,7 +705,7 @@ class Cell:
 
     def _pre_restart_failed(self, cause: BaseException, due: float, error: BaseException) -> None:
         # As in Akka: it is the old instance that has failed once more, and there is nothing left to decide about it.
-        log.error("%s failed in pre_restart; it is restarted all the same", self.ref.path, exc_info=error)
+        logger.error("%s failed in pre_restart; it is restarted all the same", self.ref.path, exc_info=error)
         self._await_children(cause, due)
 
     def _await_children(self, cause: BaseException, due: float) -> None:
@@ -805,7 +805,7 @@ class Cell:
         self.run_hook(result, self._terminated, self._post_stop_failed)
 
     def _post_stop_failed(self, error: BaseException) -> None:
-        log.error("%s failed in post_stop; it is stopped all the same", self.ref.path, exc_info=error)
+        logger.error("%s failed in post_stop; it is stopped all the same", self.ref.path, exc_info=error)
         self._terminated()
 
     def _terminated(self) -> None:
@@ -890,7 +890,7 @@ class Cell:
         self._report(failed, verdict)
         unmatched = strategy.unmatched(failed.error)
         if unmatched is not None:
-            log.warning("%s: %s", self.ref.path, unmatched)
+            logger.warning("%s: %s", self.ref.path, unmatched)
         match directive:
             case Directive.RESUME:
                 self.node.send_system(child.ref, Resume(failed.error))
@@ -910,13 +910,13 @@ class Cell:
         error: Any = failed.error
         name = type(error).__name__
         if failed.escalated:
-            log.error("%s has escalated %s: %s; directive: %s", path, name, error, verdict)
+            logger.error("%s has escalated %s: %s; directive: %s", path, name, error, verdict)
         elif failed.trace:
-            log.error(
+            logger.error(
                 "%s failed in %s: %s: %s; directive: %s\n%s", path, failed.handling, name, error, verdict, failed.trace
             )
         else:
-            log.error(
+            logger.error(
                 "%s failed in %s: %s: %s; directive: %s", path, failed.handling, name, error, verdict, exc_info=error
             )
 
@@ -945,7 +945,7 @@ class Cell:
         try:
             ref = self.node.create_child(self, child.props, name)
         except ActorError as error:
-            log.error("%s cannot be made again: %s", child.ref.path, error)
+            logger.error("%s cannot be made again: %s", child.ref.path, error)
             self.child_terminated(child.ref)
             return
         child.lost = False

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from actors.messages import DeadLetter
 from actors.ref import ActorRef
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LINES = 10
 WINDOW_S = 60.0
@@ -121,7 +121,7 @@ class DeadLetters:
         if now >= self._sample.ends:
             self._summarise()
         if self._sample.note(now):
-            log.warning(
+            logger.warning(
                 "dead letter: a message of type %s from %s to %s was not delivered: %s",
                 type(message).__qualname__,
                 "nobody" if sender is None else sender.path,
@@ -137,4 +137,4 @@ class DeadLetters:
             self._timer = None
         left_out = self._sample.close()
         if left_out and not self.silent:
-            log.warning("dead letters: %d more in the last %g s; %d in all", left_out, WINDOW_S, self.count)
+            logger.warning("dead letters: %d more in the last %g s; %d in all", left_out, WINDOW_S, self.count)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.core.cell import Cell
     from actors.core.node import Node
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ABORT_GRACE_S = 1.0
 
@@ -65,7 +65,7 @@ class Root:
     def deliver_system(self, message: SystemMessage) -> None:
         """A guardian has failed, or has stopped."""
         if isinstance(message, Failed):
-            log.critical(
+            logger.critical(
                 "%s failed (%s: %s): the actor system %s is terminated",
                 message.child.path,
                 type(message.error).__name__,
@@ -100,7 +100,7 @@ class Root:
             self._node.send_system(self.user.ref, Terminate())
 
     def _abort(self) -> None:
-        log.warning(
+        logger.warning(
             "actors of %s did not stop within %g s: their coroutines are cancelled", self._node.name, self._timeout_s
         )
         self._node.abort()
@@ -110,7 +110,7 @@ class Root:
         if not self._node.terminated.done():
             living = [path for path in self._node.cells if path.startswith("/user/")]
             text = f"these actors of {self._node.name} do not stop and are left behind: {', '.join(living[:10])}"
-            log.error("%s", text)
+            logger.error("%s", text)
             self._node.terminated.set_exception(AskTimeout(text))
 
 

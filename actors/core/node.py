@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from actors.mailbox import Mailbox
     from actors.system_api import ActorSystemBase
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -233,7 +233,7 @@ class Node:
             try:
                 callback(*args)
             except Exception:  # it is nobody else's to see
-                log.exception("a call from another thread failed")
+                logger.exception("a call from another thread failed")
         self._room.set()
 
     def run_blocking(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -352,7 +352,7 @@ class Node:
         try:
             self.send(ref, message, sender)
         except Exception as error:  # there is nobody to raise it at any more
-            log.warning("a %s for %s was not sent: %s", type(message).__name__, ref.path, error)
+            logger.warning("a %s for %s was not sent: %s", type(message).__name__, ref.path, error)
             self.undeliverable(ref, message, sender, error)
 
     # ------------------------------------------------------------------ system messages

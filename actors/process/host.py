@@ -24,7 +24,7 @@ from actors.process.thespian_base import set_process_name
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.service import RpcConfig, RpcService
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TURN_BUDGET_S = 0.005
 
@@ -181,7 +181,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
             elif isinstance(message, ActorExitRequest):
                 self._stop()
         except BaseException:
-            log.critical("the host of %s failed; its process ends", self._name(), exc_info=True)
+            logger.critical("the host of %s failed; its process ends", self._name(), exc_info=True)
             os._exit(70)
         return None if self._embedded is None else ThespianWatch([self._embedded.fileno()])
 
@@ -215,7 +215,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
             with embedded.outside_thespian():
                 return embedded.loop.run_until_complete(self._start_endpoint(spec, embedded.loop))
         except Exception as error:  # whatever it is, the one who ordered the start is told
-            log.critical("%s could not be started: %s", spec.name, error, exc_info=True)
+            logger.critical("%s could not be started: %s", spec.name, error, exc_info=True)
             return _failure(spec, error)
 
     async def _listen(self, rpc: RpcConfig, secret_file: Path, loop: asyncio.AbstractEventLoop) -> RpcService:
@@ -245,7 +245,9 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
             try:
                 self._embedded.loop.run_until_complete(asyncio.wait_for(self._service.close(), STOP_DEADLINE_S))
             except TimeoutError:
-                log.error("%s did not stop within %g s; its process ends all the same", self._name(), STOP_DEADLINE_S)
+                logger.error(
+                    "%s did not stop within %g s; its process ends all the same", self._name(), STOP_DEADLINE_S
+                )
         self._embedded = None
         logging.shutdown()
 

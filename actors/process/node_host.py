@@ -21,7 +21,7 @@ from actors.system_api import ActorSystemBase
 if TYPE_CHECKING:
     from actors.system_config import SystemConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class HostedSystem(ActorSystemBase):

@@ -22,7 +22,7 @@ from actors.errors import ActorSystemError
 from actors.process.host import STOP_DEADLINE_S, HostFailed, HostReady, HostSpare, HostSpec, HostStarted
 from actors.process.thespian_base import HardenedSystemBase, become_subreaper, harden
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 60.0
 EXIT_DEADLINE_S = 5.0
@@ -175,7 +175,7 @@ class ProcessActorSystem:
         try:
             self._order_exit(actor.thespian_address, deadline_s, descriptor)
             if not _wait(descriptor, max(deadline - time.monotonic(), 0.0)):
-                log.warning("%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s)
+                logger.warning("%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s)
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 _wait(descriptor, 5.0)
             self._started.pop(actor.pid, None)
@@ -205,12 +205,12 @@ class ProcessActorSystem:
                 for descriptor in waiting:
                     actor = running[descriptor]
                     if _is_suspended(actor.pid):  # looked at each time: a signal takes a moment to work
-                        log.warning("%s (process %d) is suspended and cannot stop: killed", actor.name, actor.pid)
+                        logger.warning("%s (process %d) is suspended and cannot stop: killed", actor.name, actor.pid)
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 if time.monotonic() >= deadline:
                     for descriptor in waiting:
                         actor = running[descriptor]
-                        log.warning(
+                        logger.warning(
                             "%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s
                         )
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)

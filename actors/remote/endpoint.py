@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from actors.core.node import Node
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Guests:
@@ -81,7 +81,7 @@ class Guests:
     def _orphaned(self, creator: int, reason: str) -> None:
         for path, (uid, node) in list(self._creators.items()):
             if node.uid == creator:
-                log.warning("%s is stopped: %s, where its parent lived, has ended (%s)", path, node, reason)
+                logger.warning("%s is stopped: %s, where its parent lived, has ended (%s)", path, node, reason)
                 self._node.deliver_system(self._node.ref(path, uid), Terminate())
 
 
@@ -320,7 +320,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     @rpc_tell
     def terminate(self, origin: int) -> None:
-        log.info("an actor of this system has asked for its termination")
+        logger.info("an actor of this system has asked for its termination")
         threading.Thread(target=self._node.system.terminate, name="actors-terminate", daemon=True).start()
 
     async def on_stop(self) -> None:
@@ -333,7 +333,9 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
                 async with asyncio.timeout(GRACE_S):
                     await self._last_left
             except TimeoutError:
-                log.warning("actors of this process did not stop within %g s: their coroutines are cancelled", GRACE_S)
+                logger.warning(
+                    "actors of this process did not stop within %g s: their coroutines are cancelled", GRACE_S
+                )
                 node.abort()
         await self._remoting.drain(DRAIN_S)
         for waiting in self._attached.values():

@@ -18,7 +18,7 @@ from actors.errors import ActorError, ActorSystemError
 from actors.process.host import HostSpec
 from actors.process.system import HostedActor, ProcessActorSystem
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -150,13 +150,13 @@ class Hosts:
             reason = f"process {pid} was killed: {host.killed_because}"
         else:
             reason = f"process {pid} ended"
-            log.warning("the actor host %s (process %d) has ended unexpectedly", host.name, pid)
+            logger.warning("the actor host %s (process %d) has ended unexpectedly", host.name, pid)
         self._on_exit(host, reason)
 
     def kill(self, host: Host, reason: str) -> None:
         """End a host by force: what was declared dead must not go on."""
         if host.pidfd is not None and host.hosted is not None:
-            log.error("the actor host %s (process %d) is killed: %s", host.name, host.hosted.pid, reason)
+            logger.error("the actor host %s (process %d) is killed: %s", host.name, host.hosted.pid, reason)
             host.killed_because = reason
             with contextlib.suppress(ProcessLookupError):  # it ended just now
                 signal.pidfd_send_signal(host.pidfd, signal.SIGKILL)
@@ -170,7 +170,7 @@ class Hosts:
         try:
             await self._worker.run(self._processes.stop, *arguments)
         except (ActorError, OSError) as error:
-            log.warning("the actor host %s was not stopped in order: %s", host.name, error)
+            logger.warning("the actor host %s was not stopped in order: %s", host.name, error)
 
     def close(self) -> None:
         """End the thread and forget the processes; what still runs ends with Thespian's admin."""

@@ -27,7 +27,7 @@ from actors.rpc.service import RpcService
 if TYPE_CHECKING:
     from actors.ref import ActorRef
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 10_000
 NEVER_S = 3e8
@@ -267,9 +267,9 @@ class Link:
     def _refuse(self, error: ActorError) -> None:
         """Give up for a while; what waits is handed back."""
         if isinstance(error, Quarantined):
-            log.error("%s", error)
+            logger.error("%s", error)
         else:
-            log.warning("%s cannot be reached: %s", self.name, error)
+            logger.warning("%s cannot be reached: %s", self.name, error)
         self._up = False
         if self._refused_until != math.inf:
             self._refusal = error

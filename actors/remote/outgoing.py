@@ -17,7 +17,7 @@ from actors.serialization import Serializer
 if TYPE_CHECKING:
     from actors.core.node import Node
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Outgoing:
@@ -188,7 +188,7 @@ class SubscriptionsParcel:
         gateway.subscriptions(self._origin, self._payload)
 
     def undeliverable(self, error: ActorError) -> None:
-        log.debug("a table of subscriptions was not sent: %s", error)  # that process has ended
+        logger.debug("a table of subscriptions was not sent: %s", error)  # that process has ended
 
 
 class NodeDownParcel:
@@ -205,7 +205,7 @@ class NodeDownParcel:
         gateway.node_down(self._uid, self._reason)
 
     def undeliverable(self, error: ActorError) -> None:
-        log.debug("a host was not told that another one has ended: %s", error)  # it has ended itself
+        logger.debug("a host was not told that another one has ended: %s", error)  # it has ended itself
 
 
 class StoppedParcel:
@@ -223,4 +223,4 @@ class StoppedParcel:
         gateway.stopped(self._origin, self._path, self._uid)
 
     def undeliverable(self, error: ActorError) -> None:
-        log.warning("the root node was not told that %s has stopped: %s", self._path, error)
+        logger.warning("the root node was not told that %s has stopped: %s", self._path, error)

@@ -22,7 +22,7 @@ from actors.remote.link import Link
 from actors.remote.watcher import HeartbeatConfig, Heartbeats
 from actors.rpc.service import RpcService
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Hashable)
 
@@ -257,7 +257,7 @@ class Peers:
             self.on_host_silent(node.uid, reason)
             return
         self._silent_addresses[node.host, node.port] = reason
-        log.error("%s is held for dead: %s; it is not talked to again before it is started anew", node, reason)
+        logger.error("%s is held for dead: %s; it is not talked to again before it is started anew", node, reason)
         self.node_down(node.uid, reason)
 
     def _link_dead(self, link: Link, reason: str) -> None:
@@ -265,7 +265,7 @@ class Peers:
             del self._links[link.key]
         if link.node is None or self._is_closed:
             return
-        log.info("%s has ended: %s", link.node, reason)
+        logger.info("%s has ended: %s", link.node, reason)
         watched, link.watched = link.watched, set()
         self._on_lost(link, watched)
         self.node_down(link.node.uid, reason)

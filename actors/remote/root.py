@@ -19,7 +19,7 @@ from actors.remote.link import Link
 from actors.remote.outgoing import NodeDownParcel, SubscriptionsParcel
 from actors.remote.remote import CREATION_TIMEOUT_S, Remoting
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

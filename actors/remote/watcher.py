@@ -18,7 +18,7 @@ from actors.remote.gateway import NodeId, PulseGateway
 from actors.remote.pulse import PATH
 from actors.rpc.service import RpcService
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Heartbeats:
         try:
             uid = await monitored.gateway.beat()
         except ActorError as error:
-            log.debug("no heartbeat of %s: %s", monitored.node, error)
+            logger.debug("no heartbeat of %s: %s", monitored.node, error)
             return
         finally:
             monitored.waiting = False

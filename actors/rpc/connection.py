@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.rpc.service import RpcService
     from actors.rpc.tls import TlsStream
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 5.0
 DISMISS_S = 1.0
@@ -189,7 +189,7 @@ class ServerConnection(_Connection):
             self.pressure_changed()
 
     def fail(self, error: ActorError) -> None:
-        log.warning("refused %s: %s", self._peer, error)
+        logger.warning("refused %s: %s", self._peer, error)
         if self._handshake.done and self.sock is not None:
             # The peer holds the secret, so it is told: correlation 0 belongs to no ask, but to the connection.
             told = type(error)(f"{error}; {REMEDY}") if isinstance(error, FrameTooLarge) else error
@@ -214,7 +214,7 @@ class ServerConnection(_Connection):
     def lost(self, error: OSError | None) -> None:
         if self.sock is not None and self._handshake.expects == MAC_SIZE:
             # It saw our proof and left: a client with another secret finds that out first, and does not answer.
-            log.warning("refused %s: it left during the handshake; does it hold this cluster's secret?", self._peer)
+            logger.warning("refused %s: it left during the handshake; does it hold this cluster's secret?", self._peer)
         self.drop()
 
     def drop(self) -> None:

@@ -27,7 +27,7 @@ from actors.rpc.tables import MethodTable, method_table
 if TYPE_CHECKING:
     from actors.rpc.connection import ServerConnection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SHOWN = 1000
 PLAIN_TOKEN = 2
@@ -347,7 +347,7 @@ class Dispatcher:
         self, connection: ServerConnection, correlation: int | None, path: str, name: str, error: Exception
     ) -> None:
         if correlation is None:
-            log.warning(
+            logger.warning(
                 "the message %s to %s failed: %s",
                 _shown(name),
                 _shown(path),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.rpc.blocking import BlockingConnection
     from actors.rpc.thread_ask import ThreadAsk
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.001
 
@@ -112,7 +112,7 @@ class Helper:
             while not self._ended and self._connection.broken is None:
                 held = self._step(held)
         except Exception as error:  # else who waits for its work would never be told
-            log.exception("the helper of a connection failed")
+            logger.exception("the helper of a connection failed")
             self._connection.end(RecipientUnreachable(f"the connection was given up: {error}"))
         finally:
             if held:

@@ -17,7 +17,7 @@ from actors.rpc.security import check_peer_is_us
 if TYPE_CHECKING:
     from actors.rpc.service import RpcService
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BACKLOG = 512
 ACCEPTS_AT_ONCE = 64
@@ -54,7 +54,7 @@ class Listener:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                log.error("no connection can be accepted for %g s: %s", RETRY_S, error.strerror)
+                logger.error("no connection can be accepted for %g s: %s", RETRY_S, error.strerror)
                 self._service.poller.remove_reader(self._sock.fileno())
                 self._retry = self._service.loop.call_later(RETRY_S, self._watch)
                 return
@@ -67,7 +67,7 @@ class Listener:
             try:
                 check_peer_is_us(sock)
             except AuthenticationError as error:
-                log.warning("refused %s: %s", peer, error)
+                logger.warning("refused %s: %s", peer, error)
                 sock.close()
                 return
         ServerConnection(service, peer).attach(sock, service.tls_stream(sock, server_side=True))

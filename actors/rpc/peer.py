@@ -15,7 +15,7 @@ from actors.rpc.security import check_peer_is_us
 if TYPE_CHECKING:
     from actors.rpc.service import RpcService
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RETRY_S = 0.002
 REPORT_S = 60.0
@@ -112,7 +112,7 @@ class Peer:
         if now - self._reported_at >= REPORT_S:
             self._reported_at = now
             host, port = self._key
-            log.warning(
+            logger.warning(
                 "%s:%d takes nothing: %d messages to it were dropped so far, for %d bytes wait for it already",
                 host,
                 port,

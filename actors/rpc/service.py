@@ -31,7 +31,7 @@ from actors.rpc.transport import Poller
 
 __all__ = ["RpcConfig", "RpcService", "RpcStatistics"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=RpcGateway)
 
@@ -260,7 +260,7 @@ class RpcService:
                 message[4] = token.fields()
             self._peer(target).tell(self.encoder.encode(message))
         except ActorError as error:
-            log.warning("a message to %s was not sent: %s", target, error)
+            logger.warning("a message to %s was not sent: %s", target, error)
 
     def unsent(self, key: tuple[str, int]) -> int:
         """How many bytes wait to be sent to the process at host and port."""
@@ -310,7 +310,7 @@ class RpcService:
             try:
                 await self.stop_server(served.endpoint)
             except Exception:  # the other endpoints, and the ports, have to be closed all the same
-                log.exception("%s failed to stop", served.endpoint.path)
+                logger.exception("%s failed to stop", served.endpoint.path)
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.rpc.blocking import BlockingConnection
     from actors.rpc.codec import MethodSpec
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ class ThreadAsk(Ask[T]):
             try:
                 callback(self)
             except Exception:  # as concurrent.futures does: the other callbacks have a right to be called
-                log.exception("a callback of an ask to %s failed", self._target)
+                logger.exception("a callback of an ask to %s failed", self._target)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -23,7 +23,7 @@ from actors.rpc.tables import proxy_type
 from actors.rpc.thread_ask import ThreadAsk
 from actors.rpc.tls import TlsStream
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=RpcGateway)
 
@@ -117,7 +117,7 @@ class ThreadCaller:
             now = time.monotonic()
             if now - self._reported_at >= REPORT_S or not isinstance(error, RecipientUnreachable):
                 self._reported_at = now
-                log.warning("a message to %s was not sent (%d so far): %s", target, self.dropped, error)
+                logger.warning("a message to %s was not sent (%d so far): %s", target, self.dropped, error)
 
     def _make_room(self, connection: BlockingConnection, target: ActorAddress, until: float) -> None:
         try:

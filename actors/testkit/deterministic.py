@@ -17,7 +17,7 @@ from actors.system_api import ActorSystemBase
 from actors.testkit.network import MemoryNetwork
 from actors.testkit.virtual_loop import VirtualLoop
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class DeterministicSystem(ActorSystemBase):
         self.run_until_idle()
         error = node.terminated.exception() if node.terminated.done() else None
         if error is not None:
-            log.error("%s", error)
+            logger.error("%s", error)
         for each in self.nodes:
             each.close()
         if self._owns_loop:

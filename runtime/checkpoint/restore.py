@@ -90,7 +90,7 @@ _PREPARING = "preparing"  # nothing has changed
 _EXCHANGING = "exchanging"  # all is prepared: some of it may be in its place
 _REMOVING = "removing"  # all is in its place: what was there before remains to be removed
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,4 +310,4 @@ def _sweep(sink: Path, batch_id: int) -> None:
                     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             except ValueError as error:
                 # Readers of the sink go by the log, so what stays of the abandoned batches is a waste and no error.
-                _log.warning("files of abandoned batches stay in %s: %s", sink, error)
+                logger.warning("files of abandoned batches stay in %s: %s", sink, error)

@@ -60,7 +60,7 @@ RETRY_S = 0.5
 
 _PASSING = (*PASSING, BlobConnectionError, BlobServerError)
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class MainProcess:
@@ -121,7 +121,7 @@ class MainProcess:
             data = self._socket.recv(1 << 20)
             messages = self._reader.feed(data)
         except (ConnectionResetError, WireError) as error:
-            log.error("main() is ended: %s", error)
+            logger.error("main() is ended: %s", error)
             self._process.kill()
             data, messages = b"", []
         for message in messages:
@@ -203,7 +203,7 @@ class ApplicationBootstrap:
             result = self._to_its_end()
             self._keep_logs()
             self._files.write_result(result)
-        log.info("the application %s is %s %s", self._program.id, result.status.value, result.error)
+        logger.info("the application %s is %s %s", self._program.id, result.status.value, result.error)
         claim = self._directory.client_claim()
         while not claim.try_acquire():  # the client that started the cluster reads the result
             time.sleep(POLL_S)
@@ -225,7 +225,7 @@ class ApplicationBootstrap:
                 case ApplicationResult():
                     return instruction
                 case RunMain():
-                    log.info("main() of %s is run", self._program.name)
+                    logger.info("main() of %s is run", self._program.name)
                     self._main = self._new_main()
                     book.main_started()
                 case StopMain() if self._main is not None:
@@ -238,7 +238,7 @@ class ApplicationBootstrap:
                 case Wait() if self._main is None:
                     time.sleep(POLL_S)
             if self._main is not None and (end := self._main.serve(POLL_S)) is not None:
-                log.info("main() of %s has %s %s", self._program.name, end.outcome.value, end.error)
+                logger.info("main() of %s has %s %s", self._program.name, end.outcome.value, end.error)
                 book.main_ended(end)
                 self._main = None
 
@@ -262,7 +262,7 @@ class ApplicationBootstrap:
             except (ActorError, BlobError, JobNotReachableError) as error:
                 if type(error) not in (ActorError, NoAnswerError) and not isinstance(error, _PASSING):
                     raise
-                log.warning("the cluster does not answer, it is asked again: %s", error)
+                logger.warning("the cluster does not answer, it is asked again: %s", error)
                 time.sleep(RETRY_S)
 
     def _keep_logs(self) -> None:
@@ -273,7 +273,7 @@ class ApplicationBootstrap:
                     if entry.name in TASK_LOGS and content:
                         write_job_log(self._directory.log, job_id, entry.task, entry.attempt, entry.name, content)
             except (BlobError, JobNotFoundError, OSError) as error:
-                log.error("the logs of job %s are lost with the cluster: %s", job_id, error)
+                logger.error("the logs of job %s are lost with the cluster: %s", job_id, error)
 
 
 def _connected(configuration: Configuration) -> ClusterClient:
@@ -295,7 +295,7 @@ def main() -> int:
         with _connected(configuration) as client:
             ApplicationBootstrap(client, configuration, directory).run()
     except (ClusterError, ClusterStoppedError, WireError, OSError) as error:
-        log.critical("the application cannot go on: %s", error, exc_info=True)
+        logger.critical("the application cannot go on: %s", error, exc_info=True)
         return 1
     return 0
 

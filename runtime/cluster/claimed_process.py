@@ -17,7 +17,7 @@ STOP_S = 20.0
 GATE_VARIABLE = "UNDERSTUDY_GATE"
 """Number of the descriptor on which a started process is let go; in its environment until `await_gate`."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def start_process(
@@ -96,7 +96,7 @@ def claimed_process(
     async def start() -> Running:
         living = claim.living()
         if living is not None:
-            log.info("%s runs as process %d already", name, living[0].pid)
+            logger.info("%s runs as process %d already", name, living[0].pid)
             return Running(living[0].pid)
         process = start_process(context, name, module, arguments, lambda pid: claim.note(ProcessRecord.of(name, pid)))
         return Running(process.pid, "", process)

@@ -43,7 +43,7 @@ from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.standalone_endpoint import StandaloneHa
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 EXPECTED = (ActorError, ClusterError, ConfigurationError, HaError, OSError)
 
@@ -65,7 +65,7 @@ class Report:
         try:
             os.write(descriptor, json.dumps(values).encode() + b"\n")
         except BrokenPipeError:
-            log.warning("whoever started this master is gone")
+            logger.warning("whoever started this master is gone")
         os.close(descriptor)
 
 
@@ -105,7 +105,7 @@ async def _serve(
         await master.bring_up()
         lock.share()
         report.send(address=str(context.system))
-        log.info("the master serves at %s", context.system)
+        logger.info("the master serves at %s", context.system)
         await master.stop_requested.wait()
     finally:
         await master.bring_down()
@@ -164,7 +164,7 @@ def main() -> int:
             claim.note(ProcessRecord.of("master", os.getpid()))  # without an address: it does not serve yet
             configuration = Configuration.read(directory.configuration_file)
             configure_logging(log_config(configuration, directory, claim.path.name.removesuffix("-0")))
-            log.info("the master starts as process %d", os.getpid())
+            logger.info("the master starts as process %d", os.getpid())
             preload()
             # Before any thread is started: the actor system's admin is forked from this process.
             system = ProcessActorSystem()
@@ -175,10 +175,10 @@ def main() -> int:
             if lock.exclusive:  # this was the last master, and has ended what the cluster has
                 entrypoint.clean_up(directory)
     except EXPECTED as error:
-        log.critical("the master ends: %s", error, exc_info=True)
+        logger.critical("the master ends: %s", error, exc_info=True)
         report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
         return 1
-    log.info("the master has stopped")
+    logger.info("the master has stopped")
     return entrypoint.exit_code(status)
 
 

@@ -30,7 +30,7 @@ from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
 from runtime.taskexecutor.registration_state import REGISTERED, RegistrationState
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NAME = "host"
 CHECK_INTERVAL_S = 0.5
@@ -115,7 +115,7 @@ def main() -> int:
             claim.try_acquire()
             claim.note(ProcessRecord.of(NAME, os.getpid()))
             configure_logging(log_config(configuration, directory, NAME))
-            log.info("the TaskExecutors of this host are started by process %d", os.getpid())
+            logger.info("the TaskExecutors of this host are started by process %d", os.getpid())
             get = configuration.get
             # Where the master is, without Redis; with it the leader says so when it registers a TaskExecutor.
             system = ActorAddress(
@@ -128,10 +128,10 @@ def main() -> int:
             claim.forget()
             directory.clean()
     except (ClusterError, ConfigurationError, OSError) as error:
-        log.critical("the TaskExecutors of this host end: %s", error)
+        logger.critical("the TaskExecutors of this host end: %s", error)
         report.send(error=str(error), remedy=str(getattr(error, "remedy", "")))
         return 1
-    log.info("the TaskExecutors of this host have stopped")
+    logger.info("the TaskExecutors of this host have stopped")
     return 0
 
 

@@ -21,7 +21,7 @@ from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ha.services import HighAvailabilityServices
 from runtime.protocol.leader import job_master
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
 GRACE_S = 600.0
@@ -97,9 +97,9 @@ async def remove_surplus_job_master_logs(context: ComponentContext, ha: HighAvai
         try:
             entries = await ha.running_jobs_registry().entries()
             for name in await asyncio.to_thread(_remove, context, entries, time.time()):
-                log.info("removed %s: its job is forgotten, or jobstore.log-size is exceeded", name)
+                logger.info("removed %s: its job is forgotten, or jobstore.log-size is exceeded", name)
         except (HaError, OSError) as error:
-            log.warning("the logs of forgotten jobs are not removed yet: %s", error)
+            logger.warning("the logs of forgotten jobs are not removed yet: %s", error)
 
 
 def _remove(context: ComponentContext, entries: Mapping[str, JobEntry], now_s: float) -> list[str]:

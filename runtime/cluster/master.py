@@ -61,7 +61,7 @@ from runtime.protocol.master import MasterGateway, WorkerProcess
 from runtime.protocol.messages import ClusterStatus, ProcessView
 from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class _Entry:
@@ -91,7 +91,7 @@ class _Entry:
 
     def handle_error(self, error: Exception) -> None:
         """Called by the retrieval service when it cannot go on."""
-        log.error("following the leader of %s failed", self._path, exc_info=error)
+        logger.error("following the leader of %s failed", self._path, exc_info=error)
 
 
 class LeaderBoard:
@@ -337,14 +337,14 @@ class Master(RpcEndpoint, MasterGateway):
     async def _take_over(self, name: str, claim: Claim, child: Callable[[Claim], Child]) -> None:
         while not claim.try_acquire():  # noqa: ASYNC110  # a file lock tells nobody that it is free
             await asyncio.sleep(CLAIM_INTERVAL_S)
-        log.warning("the master that looked after %s is gone: this one does from now on", name)
+        logger.warning("the master that looked after %s is gone: this one does from now on", name)
         while not self.stop_requested.is_set():
             try:
                 await self._supervisor.add(child(claim))
             except ChildRemoved:
                 return
             except Exception as error:  # whatever hinders the start, there is nobody else to try it again
-                log.error("%s could not be started: %s", name, error)
+                logger.error("%s could not be started: %s", name, error)
                 await asyncio.sleep(1.0)
             else:
                 return
@@ -389,7 +389,7 @@ class Master(RpcEndpoint, MasterGateway):
         outcomes = await asyncio.gather(*(self._supervisor.remove(name) for name in names), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                log.error("a process could not be stopped: %s", outcome)
+                logger.error("a process could not be stopped: %s", outcome)
 
     async def _adopt(self) -> None:
         """Look after what other masters have left running on this machine, to end it."""
@@ -403,7 +403,7 @@ class Master(RpcEndpoint, MasterGateway):
                 try:
                     await self._supervisor.add(child(claim))
                 except Exception as error:  # the rest is to end all the same
-                    log.error("%s could not be taken over: %s", name, error)
+                    logger.error("%s could not be taken over: %s", name, error)
 
     async def _let_go(self) -> None:
         """Leave what there is once on this machine running, for whoever claims it next."""
@@ -417,7 +417,7 @@ class Master(RpcEndpoint, MasterGateway):
         try:
             await self._ha.cleanup()
         except HaError as error:
-            log.error("the cluster's keys stay in Redis: %s", error)
+            logger.error("the cluster's keys stay in Redis: %s", error)
 
     # -------------------------------------------------------------------- children
 
@@ -477,7 +477,7 @@ class Master(RpcEndpoint, MasterGateway):
         try:
             await self.service.loop.run_in_executor(self._system_thread, self._system.keep_spare, spec)
         except ActorSystemError as error:
-            log.warning("the next JobMaster starts in a new process: %s", error)
+            logger.warning("the next JobMaster starts in a new process: %s", error)
 
     @rpc
     async def stop_job_master(self, job_id: JobID) -> None:
@@ -498,7 +498,7 @@ class Master(RpcEndpoint, MasterGateway):
                 try:
                     entry = await registry.entry(job_id)
                 except HaError as error:
-                    log.debug("whether job %s is over is not known: %s", job_id, error)
+                    logger.debug("whether job %s is over is not known: %s", job_id, error)
                     continue
                 if entry is None or entry.status is JobSchedulingStatus.DONE:
                     await self._stop_job_master(job_id)
@@ -562,7 +562,7 @@ class Master(RpcEndpoint, MasterGateway):
 
     @rpc_sync
     def shut_down_cluster(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
-        log.info("the cluster is asked to stop (%s)", status.value)
+        logger.info("the cluster is asked to stop (%s)", status.value)
         self._ends_cluster, self.application_status = True, status
         self.stop_requested.set()
 

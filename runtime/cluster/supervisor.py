@@ -12,7 +12,7 @@ from typing import Any
 
 from runtime.environment.context import wait_for_process, wait_readable
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 10.0
@@ -141,16 +141,16 @@ class Supervisor:
                     return
                 if loop.time() - started > STEADY_AFTER_S:
                     child.delay_s = FIRST_DELAY_S
-                log.error("%s (process %d) has ended; it is started again in %g s", child.name, pid, child.delay_s)
+                logger.error("%s (process %d) has ended; it is started again in %g s", child.name, pid, child.delay_s)
             await asyncio.sleep(child.delay_s)
             child.delay_s = min(2 * child.delay_s, LONGEST_DELAY_S)
             child.restarts += 1
             try:
                 running = await self._start(child)
             except Exception as error:  # whatever hinders the start, it is tried again: there is nobody else to do it
-                log.error("%s could not be started again: %s; next try in %g s", child.name, error, child.delay_s)
+                logger.error("%s could not be started again: %s; next try in %g s", child.name, error, child.delay_s)
             else:
-                log.info("%s runs again as process %d", child.name, running.pid)
+                logger.info("%s runs again as process %d", child.name, running.pid)
 
 
 async def wait_for_exit(pid: int) -> None:
@@ -178,7 +178,7 @@ async def terminate(pid: int, deadline_s: float) -> None:
         try:
             await asyncio.wait_for(wait_readable(descriptor), deadline_s)
         except TimeoutError:
-            log.warning("process %d did not end within %g s after SIGTERM: killed", pid, deadline_s)
+            logger.warning("process %d did not end within %g s after SIGTERM: killed", pid, deadline_s)
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             await wait_readable(descriptor)
     except ProcessLookupError:

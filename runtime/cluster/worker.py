@@ -32,7 +32,7 @@ from runtime.spark.remote import RemoteDriver
 from runtime.taskexecutor.program_info import ProgramInfo
 from runtime.taskexecutor.spark_options import driver_options, remote_options
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ARCHIVE_DELAY_S = 30.0
 
@@ -72,7 +72,7 @@ class TaskManagerRunner:
         stopped = loop.create_task(self._stop_requested.wait())
         await asyncio.wait((admin, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
-            log.error("the actor system's admin has ended: so does this worker")
+            logger.error("the actor system's admin has ended: so does this worker")
         for task in (admin, stopped, build, orphans, sockets):
             task.cancel()
         await asyncio.gather(admin, stopped, build, orphans, sockets, return_exceptions=True)
@@ -116,7 +116,7 @@ class TaskManagerRunner:
             return self._driver
         self._driver = driver = await SparkDriver.start(driver_options(configuration, directory, log_file))
         self._driver_is_cold = True
-        log.info("Spark %s runs as process %d", driver.info.spark_version, driver.info.pid)
+        logger.info("Spark %s runs as process %d", driver.info.spark_version, driver.info.pid)
         return driver
 
     async def _answers(self, driver: SparkDriver) -> bool:
@@ -124,7 +124,7 @@ class TaskManagerRunner:
             async with asyncio.timeout(10.0):
                 return await driver.ping()
         except (SparkVehicleError, TimeoutError) as error:
-            log.error("the Spark driver (process %d) does not answer: %s", driver.info.pid, error)
+            logger.error("the Spark driver (process %d) does not answer: %s", driver.info.pid, error)
             return False
 
     async def _build_archive(self) -> None:
@@ -146,18 +146,18 @@ def main() -> int:
     name = given[0] if given else f"taskmanager-{index}"
     context.directory.taskmanager(int(index)).mkdir(mode=0o700, exist_ok=True)
     configure_logging(log_config(configuration, context.directory, f"{name}-runner"))
-    log.info("the worker %s starts as process %d", name, os.getpid())
+    logger.info("the worker %s starts as process %d", name, os.getpid())
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))  # the actor only reads it
     try:
         # Before any thread is started: the actor system's admin is forked from this process.
         system = ProcessActorSystem()
         asyncio.run(TaskManagerRunner(context, system, int(index), name).run())
     except (ActorError, SparkVehicleError, OSError) as error:
-        log.critical("the worker %s ends: %s", name, error, exc_info=True)
+        logger.critical("the worker %s ends: %s", name, error, exc_info=True)
         with contextlib.suppress(OSError):
             print(f"error: {error}", file=sys.stderr)  # noqa: T201  # goes to the worker's .out file
         return 1
-    log.info("the worker %s has stopped", name)
+    logger.info("the worker %s has stopped", name)
     return 0
 
 

@@ -27,7 +27,7 @@ from runtime.kubernetes.pod import (
 )
 from runtime.protocol.resource_manager_driver import DriverError, OnTerminated, ResourceManagerDriver
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CREATE_TRIES = 3
 FIRST_DELAY_S = 0.2
@@ -108,7 +108,7 @@ class KubernetesDriver(ResourceManagerDriver):
                     self._released.add(name_of(manifest))
                     self._delete(name_of(manifest))
                     raise
-                log.warning("whether pod %s was created is not known (%s): asking again", name_of(manifest), error)
+                logger.warning("whether pod %s was created is not known (%s): asking again", name_of(manifest), error)
             else:
                 return
 
@@ -155,7 +155,9 @@ class KubernetesDriver(ResourceManagerDriver):
                             self._changed(event.object, is_deleted=event.type == "DELETED")
                 await asyncio.sleep(FIRST_DELAY_S)
             except KubernetesError as error:
-                log.log(logging.INFO if error.status == GONE else logging.WARNING, "the watch of pods ended: %s", error)
+                logger.log(
+                    logging.INFO if error.status == GONE else logging.WARNING, "the watch of pods ended: %s", error
+                )
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
                 if error.status:
@@ -167,7 +169,7 @@ class KubernetesDriver(ResourceManagerDriver):
         try:
             pods, self._version = await self._api.list_pods(self._labels)
         except KubernetesError as error:
-            log.warning("the pods cannot be listed: %s", error)
+            logger.warning("the pods cannot be listed: %s", error)
             return
         for pod in pods:
             self._changed(pod, is_deleted=False)
@@ -210,4 +212,4 @@ class KubernetesDriver(ResourceManagerDriver):
             await self._api.delete_pod(name)
         except KubernetesError as error:
             self._released.discard(name)
-            log.warning("pod %s, which is of no use any more, stays: %s", name, error)
+            logger.warning("pod %s, which is of no use any more, stays: %s", name, error)

@@ -15,7 +15,7 @@ from conf.configuration import Configuration
 from conf.options import ClusterOptions, MetricOptions
 from runtime.metrics.prometheus import MEDIA
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 """Seconds that a push gateway may take to answer."""
@@ -119,9 +119,9 @@ class PushReporter:
             await send()
         except Exception as error:  # whatever it is: metrics end nothing else
             if str(error) != self._complaint:
-                _log.warning("the push gateway did not take the metrics (%s): %s", MetricOptions.PUSH_URL.key, error)
+                logger.warning("the push gateway did not take the metrics (%s): %s", MetricOptions.PUSH_URL.key, error)
             self._complaint = str(error)
         else:
             if self._complaint:
-                _log.info("the push gateway takes the metrics again")
+                logger.info("the push gateway takes the metrics again")
             self._complaint = ""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeDump, gauges
 from runtime.metrics.metric import Counter, Gauge, Histogram, Meter, Value
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Reader = Callable[[], Iterable[MetricDump]]
 Source = Callable[[], Iterable[ScopeDump]]
@@ -100,5 +100,5 @@ def _read(name: str, reader: Callable[[], Iterable[T]]) -> Iterable[T]:
     try:
         return list(reader())
     except Exception:  # whatever it is, the other metrics are as good as before
-        log.exception("the metric %s cannot be read", name)
+        logger.exception("the metric %s cannot be read", name)
         return []

@@ -19,7 +19,7 @@ from runtime.rest.openapi import PREFIX, openapi
 from runtime.rest.routing import JSON, Rest, RestRoute, answer
 from runtime.rest.static_files import StaticFiles
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SAFETY = [
     (b"x-content-type-options", b"nosniff"),
@@ -99,10 +99,10 @@ class RestApplication:
                 return
             await self._serve({**scope, "path": path}, _bounded(receive, self._max_content), watch)
         except ClientDisconnect:
-            log.debug("who asked for %s %r has gone", method, path[:200])
+            logger.debug("who asked for %s %r has gone", method, path[:200])
         except Exception as error:  # whatever it is, a stranger gets one line, and the log the rest
             if started:
-                log.error("the answer to %s %r broke off: %s", method, path[:200], error)
+                logger.error("the answer to %s %r broke off: %s", method, path[:200], error)
                 raise
             await self._tell(send, error, method, path)
 
@@ -133,7 +133,7 @@ class RestApplication:
         status, message = status_of(error), str(error)
         if status == 500:
             number = secrets.token_hex(4)
-            log.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
+            logger.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
             message = f"the web endpoint failed to answer; its log says more under {number}"
         # What is left of a body that nobody has read is no next request.
         await _send_error(send, status, message, close=method not in ("GET", "HEAD"))

@@ -21,7 +21,7 @@ from runtime.errors import PreflightError
 from runtime.rest.access import ConnectionLimits
 from runtime.rest.http_protocol import BoundedHttpProtocol
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ACCEPTS_AT_ONCE = 16
 """Far fewer than may be unauthenticated, so that a request that has come with its connection is read before the
@@ -89,7 +89,7 @@ class RestServer:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                log.error("no connection can be accepted for %g s: %s", RETRY_S, error.strerror)
+                logger.error("no connection can be accepted for %g s: %s", RETRY_S, error.strerror)
                 self._listen_no_more()
                 self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._listen)
                 return
@@ -106,7 +106,7 @@ class RestServer:
             oldest.give_way()
             if loop.time() - self._warned_at >= WARN_EVERY_S:
                 self._warned_at = loop.time()
-                log.warning("many connections that have shown no token are open: the oldest ones are closed")
+                logger.warning("many connections that have shown no token are open: the oldest ones are closed")
         task = loop.create_task(self._attach(connection, sock))
         self._shaking_hands[task] = connection
         task.add_done_callback(self._shaking_hands.pop)
@@ -119,7 +119,7 @@ class RestServer:
             )
         except OSError as error:  # also what the TLS handshake ends with
             self._limits.leave(connection)
-            log.debug("a connection ended before its first request: %s", error)
+            logger.debug("a connection ended before its first request: %s", error)
 
     def _listen_no_more(self) -> None:
         if self._retry is not None:

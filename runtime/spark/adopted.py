@@ -29,7 +29,7 @@ OFFERED = "program"
 """Under which name the JVM's registry has the program's sessions."""
 
 _JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class OfferedDriver:
@@ -168,4 +168,4 @@ class AdoptedDriver(SparkDriver):
 
     def kill(self) -> None:
         """Only said: the driver is the program's."""
-        _log.error("the Spark driver (process %d) is a program's own, and is not killed", self.info.pid)
+        logger.error("the Spark driver (process %d) is a program's own, and is not killed", self.info.pid)

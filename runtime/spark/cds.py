@@ -27,7 +27,7 @@ from runtime.spark.java import Java
 from runtime.spark.launch import MODULE_OPTIONS, archive_key, class_path
 from runtime.spark.process import die_with
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 KEPT_ARCHIVES = 3
 """Archives kept in the directory, the last used ones; each has some 230 MB."""
@@ -53,7 +53,7 @@ class Sharing:
     def reject(self) -> None:
         """Remove an archive that the JVM could not use, so that a next driver records its classes for another one."""
         if self.archive is not None:
-            _log.warning("the class-data-sharing archive %s is of no use to the JVM and is removed", self.archive)
+            logger.warning("the class-data-sharing archive %s is of no use to the JVM and is removed", self.archive)
             with contextlib.suppress(OSError):
                 self.archive.unlink(missing_ok=True)
 
@@ -70,7 +70,7 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
             os.utime(archive)  # the order in which old ones are removed
             return Sharing((f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off"), archive=archive)
     except OSError as error:
-        _log.warning("no class-data-sharing archive: %s cannot be used (%s)", directory, error)
+        logger.warning("no class-data-sharing archive: %s cannot be used (%s)", directory, error)
         return Sharing()
     class_list = work_dir / "classes.list"
     class_list.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ class ArchiveBuild:
         try:
             return await self._run()
         except OSError as error:
-            _log.warning("no class-data-sharing archive was built in %s: %s", self._directory, error)
+            logger.warning("no class-data-sharing archive was built in %s: %s", self._directory, error)
             return None
 
     async def _run(self) -> Path | None:
@@ -123,13 +123,13 @@ class ArchiveBuild:
             started = time.monotonic()
             try:
                 if await self._dump(classes, temporary, jars) != 0 or not temporary.is_file():
-                    _log.warning("no class-data-sharing archive was built: see %s", self._output)
+                    logger.warning("no class-data-sharing archive was built: see %s", self._output)
                     return None
                 temporary.replace(archive)
             finally:
                 temporary.unlink(missing_ok=True)
                 classes.unlink(missing_ok=True)
-            _log.info("built the class-data-sharing archive %s in %.0f s", archive, time.monotonic() - started)
+            logger.info("built the class-data-sharing archive %s in %.0f s", archive, time.monotonic() - started)
             prune(self._directory)
             return archive
 

@@ -47,7 +47,7 @@ T = TypeVar("T")
 ActiveQueries = list[Any]
 """Streaming queries as the JVM has them; only good for `SparkDriver.stop_streaming_queries`."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DISCONNECT_TIMEOUT = 2.0
 
@@ -255,7 +255,7 @@ class SparkDriver:
         await self._disconnect()
         self._process.send_signal(signal.SIGTERM)
         if not await self.wait_dead(timeout):
-            _log.warning("the Spark driver %d did not end within %.0f s and is killed", self.info.pid, timeout)
+            logger.warning("the Spark driver %d did not end within %.0f s and is killed", self.info.pid, timeout)
             self._process.send_signal(signal.SIGKILL)
             await self.wait_dead()
         for worker in workers:  # Python daemons: they end when their standard input does, unless they are stuck

@@ -17,7 +17,7 @@ from runtime.spark.masters import is_local
 from runtime.spark.spec import TaskKind, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.zygote_client import Zygote
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 QUERIES_AT_A_TIME = 10  # some 2 s: a task that comes meanwhile shares the cores with them for so long
 
@@ -40,7 +40,7 @@ async def warm_up(driver: SparkDriver, zygote: Zygote, directory: Path) -> float
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     took = time.monotonic() - started
-    _log.info("the Spark driver %d is warm after %.1f s", driver.info.pid, took)
+    logger.info("the Spark driver %d is warm after %.1f s", driver.info.pid, took)
     return took
 
 
@@ -68,7 +68,7 @@ async def keep_warming(
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         took = time.monotonic() - started
-    _log.info("the Spark driver %d has run %d small queries more", driver.info.pid, queries)
+    logger.info("the Spark driver %d has run %d small queries more", driver.info.pid, queries)
 
 
 async def _pipeline(
@@ -118,12 +118,12 @@ async def _run(zygote: Zygote, spec: TaskSpec) -> None:
     try:
         task = await zygote.fork(spec)
     except SparkVehicleError as error:
-        _log.warning("the warm-up of the Spark driver could not run: %s", error)
+        logger.warning("the warm-up of the Spark driver could not run: %s", error)
         return
     try:
         async for message in task.messages():
             if message["type"] == "failed":
-                _log.warning("the warm-up of the Spark driver failed: %s", message["error"]["traceback"])
+                logger.warning("the warm-up of the Spark driver failed: %s", message["error"]["traceback"])
         await task.wait()
     except asyncio.CancelledError:
         task.kill()

@@ -21,7 +21,7 @@ from runtime.spark.launch import inherited_environment
 from runtime.spark.spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
 from runtime.spark.wire import FrameReader, Message, encode
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ANSWERS = {"threads": "threads", "failed_queries": "queries"}
 """Messages that answer a question of the TaskExecutor's, and which of their fields is the answer."""
@@ -335,7 +335,7 @@ class Zygote:
                     self._handle(message)
         except (OSError, WireError) as error:
             reason = f"the zygote died: {error}"
-        _log.warning("%s, and its tasks with it", reason)
+        logger.warning("%s, and its tasks with it", reason)
         self._lose(reason)
 
     def _handle(self, message: Message) -> None:

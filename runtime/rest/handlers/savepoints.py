@@ -22,7 +22,7 @@ from runtime.rest.messages import forms
 from runtime.rest.routing import JSON, Rest, RestRoute, answer, job_id_of, read_body
 from runtime.rest.savepoint_paths import MOST_CHARACTERS, directory_of
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MOST_OF_A_BODY = 64 * 1024
 
@@ -179,7 +179,7 @@ async def get_disposal(rest: Rest, request: Request) -> Response:
         return answer(messages.completed({}))
     message = str(error)
     if status_of(error) == 500:
-        log.error("the disposal %s failed", trigger_id, exc_info=error)
+        logger.error("the disposal %s failed", trigger_id, exc_info=error)
         message = "the web endpoint failed to dispose of it; its log says more"
     return answer(messages.completed(messages.failure(type(error).__name__, message)))
 
