@@ -113,6 +113,7 @@ class ActorSystem(ActorSystemBase):
             address = ActorAddress(name, host, service.port, "/")
             self._node = node = Node(service.loop, name, address, uid, settings=self._config, remote=remoting)
             remoting.bind(node)
+            service.node = node
             node.system = self
             endpoint = NodeEndpoint(remoting, node)
             self._placing = RootPlacing(
@@ -160,6 +161,7 @@ class ActorSystem(ActorSystemBase):
                 rpc=host_rpc,
                 secret_file=self.secret_file.absolute(),
                 log=LogConfig(config.log_file, config.log_level),
+                own_node=True,
             )
 
         return make

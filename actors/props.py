@@ -45,11 +45,12 @@ class Props:
             not take these arguments (which is looked at later where it is an import path).
     """
 
-    __slots__ = ("actor_class", "args", "deploy_to", "kwargs", "mailbox", "placement", "router", "throughput")
+    __slots__ = ("actor_class", "args", "deploy_to", "kwargs", "made", "mailbox", "placement", "router", "throughput")
 
     actor_class: type[Actor] | str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    made: Actor | None
     placement: Placement
     deploy_to: str | None
     mailbox: MailboxType | None
@@ -63,6 +64,7 @@ class Props:
             ("actor_class", actor_class),
             ("args", args),
             ("kwargs", kwargs),
+            ("made", None),
             ("placement", Placement.DEFAULT),
             ("deploy_to", None),
             ("mailbox", None),
@@ -73,6 +75,16 @@ class Props:
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Props are immutable; use with_{name}() or its like to get changed ones")
+
+    @classmethod
+    def of(cls, actor: Actor) -> Props:
+        """The recipe of an actor that was made before its cell, as endpoints are: it lives once, and is not restarted.
+
+        Args:
+            actor: the instance, which no cell has.
+        """
+        recipe = cls(f"{type(actor).__module__}:{type(actor).__qualname__}")
+        return recipe._with(actor_class=type(actor), made=actor, placement=Placement.LOCAL)
 
     def _with(self, **changes: Any) -> Props:
         changed: Props = object.__new__(Props)
@@ -120,6 +132,19 @@ class Props:
         if isinstance(self.actor_class, str):
             return self.actor_class
         return f"{self.actor_class.__module__}:{self.actor_class.__qualname__}"
+
+    def allocate(self) -> Actor:
+        """An instance whose constructor has not run, or the one that was made already.
+
+        Raises:
+            ActorSystemError: the class cannot be imported here, or the instance has lived once.
+        """
+        if self.made is None:
+            actor_class = self.load_class()
+            return actor_class.__new__(actor_class)
+        if hasattr(self.made, "context"):
+            raise ActorSystemError(f"{type(self.made).__name__} was made before its cell, and cannot be made again")
+        return self.made
 
     def load_class(self) -> type[Actor]:
         """The actor's class.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from actors.address import ActorAddress
 from actors.errors import FencingError, UnknownActor
-from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.endpoint import SYSTEM, RpcEndpoint
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway, reads, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 
@@ -65,14 +65,11 @@ class ReceptionistGateway(RpcGateway):
 class Receptionist(RpcEndpoint, ReceptionistGateway):
     """Keeps the listings in memory: who lives registers again when this process comes back."""
 
+    parent_path = SYSTEM
+
     def __init__(self, service: RpcService) -> None:
         super().__init__(service, NAME)
         self._listings: dict[str, Listing] = {}
-
-    @property
-    def path(self) -> str:
-        """The receptionist is the system's own, not a user's actor."""
-        return PATH
 
     @rpc_sync
     def register(self, listing: Listing) -> None:
@@ -100,6 +97,15 @@ class Receptionist(RpcEndpoint, ReceptionistGateway):
         if listing is None:
             raise UnknownActor(f"no actor {path} is known to {self.address}")
         return listing
+
+    def where(self, path: str) -> ActorAddress | None:
+        """Where the actor at *path* really lives, or the one below which that is; None when neither is listed."""
+        while path:
+            listing = self._listings.get(path)
+            if listing is not None:
+                return ActorAddress.parse(listing.address)
+            path = path.rpartition("/")[0]
+        return None
 
     @rpc_sync
     def listings(self) -> list[Listing]:

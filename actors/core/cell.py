@@ -40,6 +40,7 @@ from actors.errors import (
     ActorProcessDied,
     ActorSystemError,
     DeathPactError,
+    EndpointStateError,
     MailboxFull,
     StashOverflow,
     UnhandledMessageError,
@@ -68,6 +69,21 @@ logger = logging.getLogger(__name__)
 
 _WAIT_FOR_THE_MESSAGE = (Terminate, Recreate)
 """What waits until the message that is being handled by a coroutine has been handled; the rest is done meanwhile."""
+
+
+class Call:
+    """A message that is a call by a gateway, and waits for its turn among the others.
+
+    Args:
+        begin: begins to handle it; it sees to its errors itself.
+        refuse: called instead where the actor stops before.
+    """
+
+    __slots__ = ("begin", "refuse")
+
+    def __init__(self, begin: Callable[[], None], refuse: Callable[[Exception], None]) -> None:
+        self.begin = begin
+        self.refuse = refuse
 
 
 class Cell:
@@ -105,6 +121,7 @@ class Cell:
         "_watching",
         "actor",
         "envelope",
+        "held",
         "mailbox",
         "node",
         "parent",
@@ -134,6 +151,8 @@ class Cell:
         self._system: deque[SystemMessage] | None = None
         self._throughput = props.throughput or node.settings.throughput
         self._suspended = 0
+        self.held = 0
+        """How many calls that have been begun have not taken their first step: what comes later waits for them."""
         self._failed: ActorRef | None = None
         """Who has failed: the actor itself, or the child whose failure it has escalated."""
         self._ended = True
@@ -161,17 +180,37 @@ class Cell:
         """Whether it could not handle a message now: it is busy with one, or suspended."""
         return self._busy is not None or self._suspended > 0
 
+    def takes_call(self, is_coroutine: bool) -> bool:
+        """Whether a call that comes now is the next message, and may be begun where it comes from.
+
+        Args:
+            is_coroutine: whether it begins as a task, behind the tasks that have not taken their first step.
+        """
+        if self._scheduled or self._suspended or self._busy is not None or self._system is not None:
+            return False
+        return not self.held or (is_coroutine and not len(self.mailbox))
+
+    def hold(self) -> None:
+        """Handle no user messages before as many calls of `release`."""
+        self.held += 1
+
+    def release(self) -> None:
+        """Take one `hold` back."""
+        self.held -= 1
+        if not self.held:
+            self.wake()
+
     # ------------------------------------------------------------------ instances and coroutines
 
     def new_instance(self) -> Actor:
         """Make an instance, which is the cell's from before its constructor runs."""
         props = self.props
-        actor_class = props.load_class()
-        actor: Actor = actor_class.__new__(actor_class)
+        actor = props.allocate()
         actor.context = ActorContext(self)
         self.actor = actor
         self._receive = actor.receive
-        actor.__init__(*props.args, **props.kwargs)  # type: ignore[misc]  # the context has to be there before
+        if props.made is None:
+            actor.__init__(*props.args, **props.kwargs)  # type: ignore[misc]  # the context has to be there before
         self._ended = False
         return actor
 
@@ -234,7 +273,7 @@ class Cell:
             self.node.undeliverable(self.ref, message, sender)
             return
         dropped = self.mailbox.put(Envelope(message, sender))
-        if not self._scheduled and self._busy is None and not self._suspended:
+        if not self._scheduled and self._busy is None and not self._suspended and not self.held:
             self._scheduled = True
             self.node.schedule(self)
         if dropped:
@@ -279,7 +318,7 @@ class Cell:
         current_cell.set(self)
         if self._system is not None:
             self._run_system()
-        if self._busy is None and not self._suspended:
+        if self._busy is None and not self._suspended and not self.held:
             take, left = self.mailbox.get, self._throughput
             while left:
                 envelope = take()
@@ -289,7 +328,7 @@ class Cell:
                 self._invoke(envelope)
                 if self._system is not None:
                     self._run_system()
-                if self._busy is not None or self._suspended:
+                if self._busy is not None or self._suspended or self.held:
                     break
         self._scheduled = False
         self.wake()
@@ -302,7 +341,7 @@ class Cell:
             ready = not self._in_hook and (self._busy is None or not isinstance(self._system[0], _WAIT_FOR_THE_MESSAGE))
         else:
             ready = False
-        if ready or (self._busy is None and not self._suspended and len(self.mailbox)):
+        if ready or (self._busy is None and not self._suspended and not self.held and len(self.mailbox)):
             self._scheduled = True
             self.node.schedule(self)
 
@@ -759,6 +798,14 @@ class Cell:
 
     # ------------------------------------------------------------------ termination
 
+    def stop_from_outside(self) -> None:
+        """Stop this actor, as its parent would."""
+        parent = self.parent._target
+        if isinstance(parent, Cell):
+            parent.stop(self.ref)
+        else:
+            self.deliver_system(Terminate())
+
     def stop(self, ref: ActorRef) -> None:
         """Stop a child, or this actor itself."""
         child = None if self._children is None else self._children.find(ref)
@@ -817,7 +864,9 @@ class Cell:
             self._receive_timer.cancel()
         self.node.cell_stopped(self)
         for envelope in left:
-            if type(envelope) is not TimerEnvelope:
+            if type(envelope.message) is Call:
+                envelope.message.refuse(EndpointStateError(f"{self.ref.path} has stopped"))
+            elif type(envelope) is not TimerEnvelope:
                 self.node.undeliverable(self.ref, *envelope)
         self.tell_watchers()
         waiting, self._system = self._system, None
@@ -986,6 +1035,7 @@ _SPECIAL: dict[type, Callable[[Cell, Any], Any]] = {
     Kill: Cell._killed,
     Identify: Cell._identify,
     Terminated: Cell.receive_terminated,
+    Call: lambda cell, message: message.begin(),
 }
 
 

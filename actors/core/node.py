@@ -36,7 +36,7 @@ from actors.errors import (
     RecipientTerminated,
 )
 from actors.event_stream import EventStream
-from actors.mailbox import UnboundedMailbox
+from actors.mailbox import BoundedMailbox, UnboundedMailbox
 from actors.messages import ActorIdentity, Identify, PoisonPill, ReceiveTimeout, Terminated
 from actors.props import CreateOrder, Placement, Props
 from actors.ref import ActorRef, Origin, Target, current_cell, forget_node, register_node
@@ -45,6 +45,7 @@ from actors.selection import ActorSelection, SelectionMessage, step
 from actors.serialization import Serializer
 
 if TYPE_CHECKING:
+    from actors.actor import Actor
     from actors.mailbox import Mailbox
     from actors.system_api import ActorSystemBase
 
@@ -60,6 +61,8 @@ TURNS = 64
 
 _get_ident = threading.get_ident
 _DEFAULT_MAILBOX = UnboundedMailbox()
+_ENDPOINT_MAILBOX = BoundedMailbox(100_000)
+"""A call, or a message, that finds so many is refused with `MailboxFull`."""
 _UNMOURNED = (PoisonPill, Terminated, ReceiveTimeout)
 """What is no loss when its recipient is gone (Akka's `DeadLetterSuppression`)."""
 
@@ -556,6 +559,27 @@ class Node:
         cell = self.cells[path] = Cell(self, props, path, uid, parent)
         cell.deliver_system(Create())
         return cell
+
+    def start_endpoint(self, endpoint: Actor, parent_path: str | None, name: str, path: str) -> Cell:
+        """Start the actor of an endpoint that was made already.
+
+        Args:
+            endpoint: the endpoint.
+            parent_path: the path of its parent; without one here, as in a host process, it has none.
+            name: its name below that.
+            path: its path.
+
+        Raises:
+            InvalidActorName: the name is malformed or taken.
+        """
+        props = Props.of(endpoint).with_mailbox(_ENDPOINT_MAILBOX)
+        parent = None if parent_path is None else self.cells.get(parent_path)
+        if parent is None:
+            cell = Cell(self, props, path, self.new_uid(), self.dead_letters)
+            cell.deliver_system(Create())
+            return cell
+        parent.make_child(props, name)
+        return self.cells[path]
 
     def create_ordered(self, order: CreateOrder) -> ActorRef:
         """Make an actor whose parent lives elsewhere.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.rpc.codec import wire_error
-from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
+from actors.rpc.dispatch import Served
+from actors.rpc.endpoint import SYSTEM, FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, reads, rpc_sync
 from actors.rpc.service import RpcService
 
@@ -101,13 +102,10 @@ class DiagnosticsGateway(RpcGateway):
 class Diagnostics(RpcEndpoint, DiagnosticsGateway):
     """One in each process, until its RPC service is closed."""
 
+    parent_path = SYSTEM
+
     def __init__(self, service: RpcService) -> None:
         super().__init__(service, "diagnostics")
-
-    @property
-    def path(self) -> str:
-        """It is the system's own, not a user's actor."""
-        return PATH
 
     @rpc_sync
     def request_log_levels(self) -> dict[str, str]:
@@ -122,20 +120,21 @@ class Diagnostics(RpcEndpoint, DiagnosticsGateway):
     @rpc_sync
     def request_actors(self) -> ProcessActors:
         figures = self.service.statistics()
-        found = (_info(*served) for served in self.service.served())
+        found = (_info(served) for served in self.service.served())
         actors = tuple(sorted(found, key=lambda actor: actor.path))
         return ProcessActors(os.getpid(), figures.connections, figures.dead_letters, actors)
 
 
-def _info(endpoint: RpcEndpoint, messages: int, handlers: int) -> ActorInfo:
+def _info(served: Served) -> ActorInfo:
+    endpoint = served.endpoint
     token = endpoint.fencing_token if isinstance(endpoint, FencedRpcEndpoint) else None
     return ActorInfo(
         endpoint.path,
         type(endpoint).__name__,
         endpoint.running,
-        messages,
-        endpoint.pending_starts,
-        handlers,
+        served.received,
+        served.queued,
+        len(served.tasks),
         0 if token is None else token.epoch,
         endpoint.leads_since_ms if isinstance(endpoint, FencedRpcEndpoint) and token is not None else 0,
     )

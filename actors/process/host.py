@@ -23,6 +23,7 @@ from actors.process.logs import LogConfig, configure_logging
 from actors.process.thespian_base import set_process_name
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.service import RpcConfig, RpcService
+from actors.service_system import start_actor_system
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class HostSpec:
             started ahead does for one like this, before it is known which. It is given these same arguments, of
             another actor, and must not depend on what differs.
         nonce: correlates the answer.
+        own_node: whether the factory makes the node of the process itself, as that of an `ActorSystem`'s host does.
     """
 
     name: str
@@ -106,6 +108,7 @@ class HostSpec:
     log: LogConfig
     prepare: str = ""
     nonce: str = ""
+    own_node: bool = False
 
     def spare(self) -> HostSpare:
         """What is started ahead for one like this."""
@@ -225,14 +228,19 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
 
     async def _make_ready(self, spare: HostSpare, loop: asyncio.AbstractEventLoop) -> None:
         service = await self._listen(spare.rpc, spare.secret_file, loop)
+        await start_actor_system(service)
         if spare.prepare:
             await _named(spare.prepare)(service, **spare.arguments)
 
     async def _start_endpoint(self, spec: HostSpec, loop: asyncio.AbstractEventLoop) -> HostStarted:
-        service = self._service or await self._listen(spec.rpc, spec.secret_file, loop)
+        service = self._service
+        if service is None:
+            service = await self._listen(spec.rpc, spec.secret_file, loop)
+            if not spec.own_node:
+                await start_actor_system(service)
         factory: EndpointFactory = _named(spec.factory)
-        await service.start_server(Diagnostics(service))
         endpoint = await factory(service, spec.name, **spec.arguments)
+        await service.start_server(Diagnostics(service))
         address = await service.start_server(endpoint)
         for _ in range(FIRST_TURNS):
             await asyncio.sleep(0)

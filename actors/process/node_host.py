@@ -82,6 +82,7 @@ async def create(service: RpcService, name: str, *, uid: int, root: NodeId, conf
     address = ActorAddress(root.system, root.host, root.port, "/")
     node = Node(service.loop, root.system, address, uid, settings=config, remote=remoting, root=False, temp=f"{uid:x}")
     remoting.bind(node)
+    service.node = node
     node.system = HostedSystem(node, remoting)
     remoting.peers.link(root.address, root).open()
     return _HostEndpoint(remoting, node, pulse)

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.core.promise import Promise
 from actors.core.system_messages import DeathWatchNotification, SystemMessage, Terminate
-from actors.errors import EndpointStateError, Quarantined, RecipientUnreachable, SerializationError, WireError
+from actors.errors import (
+    ActorSystemError,
+    EndpointStateError,
+    Quarantined,
+    RecipientUnreachable,
+    SerializationError,
+    WireError,
+)
 from actors.event_stream import Table
 from actors.messages import Failure
 from actors.props import CreateOrder
 from actors.ref import ActorRef
-from actors.remote.gateway import PATH, NodeGateway, NodeId, Route
+from actors.remote.gateway import NodeGateway, NodeId, Route
 from actors.remote.outgoing import StoppedParcel, SubscriptionsParcel
 from actors.remote.peers import Peers
 from actors.remote.placing import Placing
@@ -24,8 +31,6 @@ from actors.remote.remote import Remoting
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync, rpc_tell
 
-if TYPE_CHECKING:
-    from actors.core.node import Node
 if TYPE_CHECKING:
     from actors.core.node import Node
 
@@ -101,10 +106,14 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
     Args:
         remoting: the remoting of the node.
         node: the node.
+        takes_orders: whether other processes may have actors made here, and the system terminated.
     """
 
-    def __init__(self, remoting: Remoting, node: Node) -> None:
+    parent_path = None
+
+    def __init__(self, remoting: Remoting, node: Node, *, takes_orders: bool = True) -> None:
         super().__init__(remoting.service, "node")
+        self._takes_orders = takes_orders
         self._remoting = remoting
         self._node = node
         self._known: dict[int, NodeId] = {}
@@ -118,11 +127,6 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
         node.on_cell_stopped = self._cell_stopped
         node.event_stream.on_change = self._subscriptions_changed
         remoting.peers.on_down.append(self._node_down)
-
-    @property
-    def path(self) -> str:
-        """The node gateway is the system's own, not a user's actor."""
-        return PATH
 
     # ------------------------------------------------------------------ associations
 
@@ -259,7 +263,14 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     @rpc_sync
     def host(self, creator: NodeId, order: bytes) -> asyncio.Future[None]:
+        self._check_orders()
         return self._promised(self.host_here(creator, self._order(order)))
+
+    def _check_orders(self) -> None:
+        if not self._takes_orders:
+            raise ActorSystemError(
+                f"{self._remoting.me} takes no orders of other processes: it is a cluster's component"
+            )
 
     async def host_here(self, creator: NodeId, order: CreateOrder) -> None:
         """Create an actor in this process for a parent in another; an earlier incarnation of it is stopped first.
@@ -320,6 +331,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     @rpc_tell
     def terminate(self, origin: int) -> None:
+        self._check_orders()
         logger.info("an actor of this system has asked for its termination")
         threading.Thread(target=self._node.system.terminate, name="actors-terminate", daemon=True).start()
 

@@ -19,14 +19,19 @@ from actors.rpc.tls import TlsConfig
 PATH = "/system/pulse"
 
 
-class _PulseEndpoint(RpcEndpoint, PulseGateway):
+class PulseEndpoint(RpcEndpoint, PulseGateway):
+    """Answers heartbeats.
+
+    Args:
+        service: the service at the port that the heartbeats come to.
+        uid: uid of the node whose pulse this is.
+    """
+
+    parent_path = None
+
     def __init__(self, service: RpcService, uid: int) -> None:
         super().__init__(service, "pulse")
         self._uid = uid
-
-    @property
-    def path(self) -> str:
-        return PATH
 
     @rpc_sync
     def beat(self) -> int:
@@ -66,7 +71,7 @@ class Pulse:
 
         async def start() -> None:
             await service.listen()
-            await service.start_server(_PulseEndpoint(service, uid))
+            await service.start_server(PulseEndpoint(service, uid))
             self.port = service.port
 
         try:

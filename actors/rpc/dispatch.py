@@ -1,4 +1,8 @@
-"""From a received message to the handler, and from its outcome to the reply (Flink's `RpcServer`)."""
+"""From a received call to the handler, and from its outcome to the reply (Flink's `RpcServer`).
+
+A call is a message to the endpoint's actor. Where that is idle, and nothing waits in its mailbox, the call is handled
+where it was read; otherwise it waits in the mailbox for its turn.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from actors.core.cell import Call
 from actors.errors import (
     ActorError,
     ActorSystemError,
     EndpointStateError,
     FencingError,
     FrameTooLarge,
+    MailboxFull,
     UnknownActor,
     WireError,
 )
+from actors.ref import current_cell
 from actors.rpc import codec, wire
 from actors.rpc.codec import MethodSpec
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
@@ -25,6 +32,8 @@ from actors.rpc.offload import Offload
 from actors.rpc.tables import MethodTable, method_table
 
 if TYPE_CHECKING:
+    from actors.core.cell import Cell
+    from actors.core.node import Node
     from actors.rpc.connection import ServerConnection
 
 logger = logging.getLogger(__name__)
@@ -35,22 +44,32 @@ Outcome = asyncio.Future[Any]
 
 
 class Served:
-    """An endpoint of this process: its dispatch table, and the calls that it has not answered yet.
+    """An endpoint of this process: its actor, its dispatch table, and the calls that it has not answered yet.
 
     Args:
         endpoint: the endpoint.
+        loop: the loop of its process.
     """
 
-    __slots__ = ("_own_check", "endpoint", "promised", "received", "table", "tasks")
+    __slots__ = ("_own_check", "cell", "endpoint", "promised", "received", "started", "stopped", "table", "tasks")
 
-    def __init__(self, endpoint: RpcEndpoint) -> None:
+    cell: Cell
+
+    def __init__(self, endpoint: RpcEndpoint, loop: asyncio.AbstractEventLoop) -> None:
         self.endpoint = endpoint
         self.table: MethodTable = method_table(endpoint)
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.stopped: asyncio.Future[None] = loop.create_future()
         self.received = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self.promised: dict[tuple[ServerConnection, int], tuple[Outcome, Callable[[Outcome], None]]] = {}
         kind = type(endpoint)
         self._own_check = kind.check_token not in (RpcEndpoint.check_token, FencedRpcEndpoint.check_token)
+
+    @property
+    def queued(self) -> int:
+        """How many calls and messages have not been begun: the depth of its mailbox."""
+        return len(self.cell.mailbox) + self.cell.held
 
     def admit(self, token: Any, spec: MethodSpec | None) -> Leadership | None:
         """Check a call's fencing fields (as they came over the wire): the one place where calls are refused as stale.
@@ -129,33 +148,71 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ endpoints come and go
 
-    async def start(self, endpoint: RpcEndpoint) -> None:
-        """Register and start *endpoint*; raises `ActorSystemError`, or what its `on_start` does: then it is not."""
-        if endpoint.path in self.served:
-            raise ActorSystemError(f"an actor named {endpoint.path} runs in this process already")
-        self.served[endpoint.path] = Served(endpoint)
+    async def start(self, endpoint: RpcEndpoint, node: Node) -> None:
+        """Register *endpoint* and start its actor; it is not registered where that fails.
+
+        Args:
+            endpoint: the endpoint.
+            node: the actors of this process.
+
+        Raises:
+            ActorSystemError: the name is taken, or a method of a gateway is missing.
+            Exception: whatever its `on_start` raises.
+        """
+        path = endpoint.path
+        if path in self.served:
+            raise ActorSystemError(f"an actor named {path} runs in this process already")
+        served = self.served[path] = Served(endpoint, self._loop)
         try:
-            await endpoint.start()
+            served.cell = node.start_endpoint(endpoint, endpoint.parent_path, endpoint.name, path)
         except BaseException:
-            del self.served[endpoint.path]
-            await endpoint.stop()
+            del self.served[path]
             raise
+        try:
+            await asyncio.shield(served.started)
+        except asyncio.CancelledError:
+            served.cell.abort()
+            await served.stopped
+            raise
+
+    def started(self, endpoint: RpcEndpoint) -> None:
+        """The endpoint runs."""
+        served = self.served[endpoint.path]
+        if not served.started.done():
+            served.started.set_result(None)
 
     async def stop(self, endpoint: RpcEndpoint) -> None:
         """Stop *endpoint*, end what it has not answered (its askers get `EndpointStateError`), and free its name."""
         served = self.served.get(endpoint.path)
-        try:
+        if served is None or served.endpoint is not endpoint:
             await endpoint.stop()
+            return
+        endpoint.stoppers.add(asyncio.current_task())
+        endpoint.cease()
+        served.cell.stop_from_outside()
+        await asyncio.shield(served.stopped)
+
+    async def stopped(self, endpoint: RpcEndpoint, error: BaseException | None) -> None:
+        """The endpoint takes no calls any more: end what it has not answered, and free its name.
+
+        Args:
+            endpoint: the endpoint.
+            error: why it has not even started.
+        """
+        served = self.served.get(endpoint.path)
+        if served is None or served.endpoint is not endpoint:
+            return
+        try:
+            await self._abandon(served)
         finally:
-            if served is not None and served.endpoint is endpoint:
-                await self._abandon(served)
-                if self.served.get(endpoint.path) is served:
-                    del self.served[endpoint.path]
+            del self.served[endpoint.path]
+            if error is not None and not served.started.done():
+                served.started.set_exception(error)
+            served.stopped.set_result(None)
 
     async def _abandon(self, served: Served) -> None:
         await asyncio.sleep(0)  # a task that is cancelled before its first step could not answer
-        own = asyncio.current_task()
-        tasks = [task for task in served.tasks if task is not own]
+        tasks = [task for task in served.tasks if task not in served.endpoint.stoppers]
         for task in tasks:
             task.cancel()
         promised, served.promised = served.promised, {}
@@ -203,14 +260,20 @@ class Dispatcher:
         except (ActorError, ValueError, TypeError, LookupError) as error:
             self._fail(connection, correlation, path, name, error)
             return
-        if leadership is None:
-            self._begin(served, method, values, correlation, connection)
+        cell = served.cell
+        if not cell.takes_call(method[2]):
+            try:
+                cell.deliver(
+                    Call(
+                        functools.partial(self._begin, served, method, values, correlation, connection, leadership),
+                        functools.partial(self._fail, connection, correlation, path, name),
+                    ),
+                    None,
+                )
+            except MailboxFull as error:
+                self._fail(connection, correlation, path, name, error)
             return
-        acting = ACTING.set(leadership)
-        try:
-            self._begin(served, method, values, correlation, connection)
-        finally:
-            ACTING.reset(acting)
+        self._begin(served, method, values, correlation, connection, leadership)
 
     def _begin(
         self,
@@ -219,20 +282,37 @@ class Dispatcher:
         values: list[Any],
         correlation: int | None,
         connection: ServerConnection,
+        leadership: Leadership | None,
     ) -> None:
         spec, handler, is_coroutine = method
-        endpoint = served.endpoint
-        if is_coroutine:
-            endpoint.pending_starts += 1
-            connection.handler_started()
-            task = self._loop.create_task(self._run(served, spec, handler, values, correlation, connection))
-            served.tasks.add(task)
-            task.add_done_callback(functools.partial(_ended, served, connection))
-        elif endpoint.pending_starts:
-            # An earlier message of this endpoint waits for its first step: queue behind it, so that order holds.
-            self._loop.call_soon(self._call, served, spec, handler, values, correlation, connection)
-        else:
+        current_cell.set(served.cell)
+        if leadership is None:
+            self._handle(served, spec, handler, is_coroutine, values, correlation, connection)
+            return
+        acting = ACTING.set(leadership)
+        try:
+            self._handle(served, spec, handler, is_coroutine, values, correlation, connection)
+        finally:
+            ACTING.reset(acting)
+
+    def _handle(
+        self,
+        served: Served,
+        spec: MethodSpec,
+        handler: Callable[..., Any],
+        is_coroutine: bool,
+        values: list[Any],
+        correlation: int | None,
+        connection: ServerConnection,
+    ) -> None:
+        if not is_coroutine:
             self._call(served, spec, handler, values, correlation, connection)
+            return
+        served.cell.hold()  # what comes later waits for the first step of the task, so that order holds
+        connection.handler_started()
+        task = self._loop.create_task(self._run(served, spec, handler, values, correlation, connection))
+        served.tasks.add(task)
+        task.add_done_callback(functools.partial(_ended, served, connection))
 
     async def _fetch_arguments(self, message: list[Any], connection: ServerConnection) -> None:
         """Dispatch an ASK whose arguments travel apart once they are here; others are not kept waiting for it."""
@@ -298,7 +378,7 @@ class Dispatcher:
         correlation: int | None,
         connection: ServerConnection,
     ) -> None:
-        served.endpoint.pending_starts -= 1
+        served.cell.release()
         try:
             result = await handler(*values)
         except asyncio.CancelledError:

@@ -1,4 +1,7 @@
-"""Endpoints: the objects whose methods gateways call, one message at a time (Flink's `RpcEndpoint`)."""
+"""Endpoints: the actors whose methods gateways call, one message at a time (Flink's `RpcEndpoint`).
+
+With Flink an `RpcEndpoint` has an actor of Pekko's, to which the calls of its gateways are messages. Here it is one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actors.actor import Actor
 from actors.address import ActorAddress
 from actors.errors import AskTimeout, EndpointStateError, FencingError
 from actors.rpc.fencing import Fences
@@ -22,20 +26,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 G = TypeVar("G", bound=RpcGateway)
 
-USER_ROOT = "/user/"
+USER = "/user"
+SYSTEM = "/system"
 
 
-class RpcEndpoint:
+class RpcEndpoint(Actor):
     """Base of every actor that is reached through a gateway.
 
+    It is an actor like others: it has a path, a parent, children that it supervises, it watches and is watched, has
+    timers and `receive` for messages that are no calls. `RpcService.start_server` gives it its place in the actor
+    system of the process.
+
     All handlers, `on_start`, `on_stop` and everything scheduled by the endpoint run on one thread, its *main thread*; a
-    coroutine handler lets other messages in only at its awaits. Blocking work belongs into `run_blocking`.
+    coroutine handler lets other calls in at its awaits, a coroutine `receive` lets in nothing. A call's error is its
+    caller's. Blocking work belongs into `run_blocking`.
 
     Args:
-        service: the RPC service of the process, which calls the endpoint.
-        name: last element of the actor's path, e.g. ``dispatcher``; unique in its process.
+        service: the RPC service of the process.
+        name: last element of the actor's path, e.g. ``dispatcher``; unique among the children of its parent.
     """
 
+    log: logging.Logger = logging.getLogger(__name__)  # type: ignore[assignment]  # lines have no path before them
+    """The logger of the endpoint's class."""
+    parent_path: str | None = USER
+    """The path of its parent; None for what carries the messages of actors, and so is above none and below none."""
     _is_endpoint = True
 
     def __init__(self, service: RpcService, name: str) -> None:
@@ -45,7 +59,8 @@ class RpcEndpoint:
         self.termination: asyncio.Future[None] = service.loop.create_future()
         self.fences = Fences()
         self.running = False
-        self.pending_starts = 0
+        self.stoppers: set[asyncio.Task[Any] | None] = set()
+        """The tasks that wait for the end of the endpoint, and are not ended with it though they may be its own."""
         self._spawned: set[asyncio.Task[Any]] = set()
         self._scheduled: set[asyncio.TimerHandle] = set()
         self._calls: set[Callable[[Exception], None]] = set()
@@ -55,7 +70,7 @@ class RpcEndpoint:
     @property
     def path(self) -> str:
         """The actor's path within its system."""
-        return USER_ROOT + self.name
+        return f"{self.parent_path or SYSTEM}/{self.name}"
 
     @property
     def address(self) -> ActorAddress:
@@ -186,15 +201,28 @@ class RpcEndpoint:
             self._io_threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix=f"{self.name}-io")
         return await self.service.loop.run_in_executor(self._io_threads, function, *args)
 
-    async def start(self) -> None:
-        """Start the endpoint (called by the service); the error of `on_start` is the caller's."""
-        await self.on_start()
+    async def pre_start(self) -> None:
+        """Run `on_start`, and take calls from then on; where that fails, `on_stop` follows it."""
+        try:
+            await self.on_start()
+        except BaseException as error:
+            await self._end(error)
+            raise
         self.running = True
+        self.service.started(self)
 
-    async def stop(self) -> None:
-        """Stop taking messages, run `on_stop`, cancel timers and tasks; idempotent."""
-        if self.termination.done():
-            return
+    async def post_stop(self) -> None:
+        """Run `on_stop`, and refuse what has not been answered."""
+        await self._end(None)
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            await self.stop()
+        finally:
+            await self.service.stopped(self, error)
+
+    def cease(self) -> None:
+        """Take no calls any more, and cancel timers; idempotent."""
         self.running = False
         for handle in list(self._scheduled):
             handle.cancel()
@@ -202,11 +230,17 @@ class RpcEndpoint:
         for give_up in list(self._calls):
             give_up(EndpointStateError(f"{self.path} was stopped before the call had its turn"))
         self._calls.clear()
+
+    async def stop(self) -> None:
+        """Take no calls any more, run `on_stop`, cancel timers and tasks; idempotent."""
+        if self.termination.done():
+            return
+        self.cease()
         try:
             await self.on_stop()
         finally:
-            own = asyncio.current_task()
-            tasks = [task for task in self._spawned if task is not own]
+            self.stoppers.add(asyncio.current_task())
+            tasks = [task for task in self._spawned if task not in self.stoppers]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,18 +7,20 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
+import secrets
 import socket
 import threading
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
+from actors.core.node import Node
 from actors.errors import ActorError, AskTimeout, FrameTooLarge, RecipientUnreachable
 from actors.rpc import wire
 from actors.rpc.codec import MethodSpec
 from actors.rpc.config import RpcConfig
 from actors.rpc.connection import ServerConnection
-from actors.rpc.dispatch import Dispatcher
+from actors.rpc.dispatch import Dispatcher, Served
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.fencing import Fence
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
@@ -34,6 +36,9 @@ __all__ = ["RpcConfig", "RpcService", "RpcStatistics"]
 logger = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=RpcGateway)
+
+STOP_DEADLINE_S = 5.0
+"""Time allowed for actors that are no endpoints when the service is closed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class RpcService:
         self._peers: dict[tuple[str, int], Peer] = {}
         self._listeners: list[Listener] = []
         self._thread = threading.get_ident()
+        self._node: Node | None = None
         self._closed = False
         self._tls = None if config.tls is None else config.tls.contexts()
 
@@ -128,8 +134,29 @@ class RpcService:
         Raises:
             ActorSystemError: the name is taken, or the endpoint does not implement all of its gateways.
         """
-        await self._dispatcher.start(endpoint)
+        await self._dispatcher.start(endpoint, self.node)
         return endpoint.address
+
+    @property
+    def node(self) -> Node:
+        """The actors of this process, of which its endpoints are some; made with the first of them."""
+        if self._node is None:
+            address = self.address_of("/")
+            self._node = Node(self.loop, address.system, address, secrets.randbits(62) + 1)
+        return self._node
+
+    @node.setter
+    def node(self, node: Node) -> None:
+        assert self._node is None, "the endpoints of this process are actors of another node"
+        self._node = node
+
+    def started(self, endpoint: RpcEndpoint) -> None:
+        """An endpoint says that it takes calls."""
+        self._dispatcher.started(endpoint)
+
+    async def stopped(self, endpoint: RpcEndpoint, error: BaseException | None) -> None:
+        """An endpoint says that it takes none any more, and with what error it has not even started."""
+        await self._dispatcher.stopped(endpoint, error)
 
     async def stop_server(self, endpoint: RpcEndpoint) -> None:
         """Stop *endpoint* and free its name; who waits for an answer of its gets `EndpointStateError`."""
@@ -278,14 +305,14 @@ class RpcService:
         return RpcStatistics(
             len(self.connections),
             self._dispatcher.received,
-            sum(one.endpoint.pending_starts for one in served),
+            sum(one.queued for one in served),
             sum(len(one.tasks) for one in served),
             self._dispatcher.dead_letters,
         )
 
-    def served(self) -> list[tuple[RpcEndpoint, int, int]]:
-        """The endpoints of now, each with how many messages it got and how many of its handlers have not ended."""
-        return [(one.endpoint, one.received, len(one.tasks)) for one in self._dispatcher.served.values()]
+    def served(self) -> list[Served]:
+        """The endpoints of now."""
+        return list(self._dispatcher.served.values())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -306,11 +333,7 @@ class RpcService:
 
     async def close(self) -> None:
         """Stop all endpoints, close every connection and port, remove the Unix socket."""
-        for served in list(self._dispatcher.served.values()):
-            try:
-                await self.stop_server(served.endpoint)
-            except Exception:  # the other endpoints, and the ports, have to be closed all the same
-                logger.exception("%s failed to stop", served.endpoint.path)
+        await self._stop_actors()
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):
@@ -323,6 +346,23 @@ class RpcService:
         if path is not None and self._listeners:
             path.unlink(missing_ok=True)
         self._listeners.clear()
+
+    async def _stop_actors(self) -> None:
+        """The endpoints that are actors among others come first, then all other actors, then what carries messages."""
+        node = self._node
+        for served in self.served():
+            if node is not None and served.endpoint.path in node.cells:
+                await self.stop_server(served.endpoint)
+        if node is not None and node.root is not None and not node.is_closed:
+            node.root.terminate(STOP_DEADLINE_S)
+            try:
+                await asyncio.wrap_future(node.terminated)
+            except ActorError as error:
+                logger.warning("%s", error)
+        for served in self.served():
+            await self.stop_server(served.endpoint)
+        if node is not None:
+            node.close()
 
 
 def _timed_out(target: ActorAddress, spec: MethodSpec, timeout_s: float) -> AskTimeout:

@@ -25,6 +25,7 @@ from actors.process.system import ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
 from actors.rpc.security import load_or_create_secret
 from actors.rpc.service import RpcService
+from actors.service_system import start_actor_system
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
@@ -88,6 +89,7 @@ async def _serve(
         configuration.write(directory.configuration_file)
     context = ComponentContext(configuration, directory, system_address(configuration, service.port))
     receptionist = Receptionist(service)
+    await start_actor_system(service, receptionist.where)
     ha = await context.ha_services(service)
     if not has_redis(configuration):
         await service.start_server(StandaloneHa(service))

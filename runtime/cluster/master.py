@@ -25,7 +25,7 @@ from actors.errors import ActorError, ActorSystemError
 from actors.process.host import HostSpec
 from actors.process.system import HostedActor, ProcessActorSystem
 from actors.receptionist import Listing, Receptionist
-from actors.rpc.endpoint import USER_ROOT, RpcEndpoint
+from actors.rpc.endpoint import USER, RpcEndpoint
 from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
@@ -76,7 +76,7 @@ class _Entry:
     ) -> None:
         self._receptionist = receptionist
         self._observe = observe
-        self._path = USER_ROOT + component
+        self._path = f"{USER}/{component}"
         self.retrieval = retrieval
         self.leader: LeaderInformation | None = None
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.endpoint import SYSTEM, RpcEndpoint
 from actors.rpc.gateway import rpc_sync
 from actors.rpc.service import RpcService
 from runtime.ha.fenced import Demand, HashWrite, in_words, refusal
 from runtime.ha.latch import AcquireReply
-from runtime.ha.standalone_gateway import PATH, POLL_S, HighAvailabilityGateway, LeaderChanges, Wanted
+from runtime.ha.standalone_gateway import POLL_S, HighAvailabilityGateway, LeaderChanges, Wanted
 from runtime.protocol.leader import LeaderInformation, LeaderTerm, boottime
 
 
@@ -191,16 +191,13 @@ class StandaloneHa(RpcEndpoint, HighAvailabilityGateway):
         service: the RPC service at the system's port.
     """
 
+    parent_path = SYSTEM
+
     def __init__(self, service: RpcService) -> None:
         super().__init__(service, "high-availability")
         self._memory = HaMemory(on_change=self._changed)
         self._changes = ChangeLog()
         self._waiting: dict[asyncio.Future[LeaderChanges], int] = {}
-
-    @property
-    def path(self) -> str:
-        """It is the system's own, not a user's actor."""
-        return PATH
 
     def _changed(self, component: str) -> None:
         self._changes.add(component)

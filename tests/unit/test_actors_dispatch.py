@@ -17,7 +17,6 @@ from actors.rpc.dispatch import Dispatcher
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc
 from actors.rpc.intake import Intake
-from actors.rpc.offload import Offload
 from actors.rpc.service import RpcConfig, RpcService
 
 TURNS = 50
@@ -56,12 +55,12 @@ def errors_of(connection: Mock) -> list[Any]:
 
 
 def dispatcher_of(service: RpcService) -> Dispatcher:
-    return Dispatcher(service.loop, service.encoder, lambda: "here", Offload(service.loop))
+    return service._dispatcher
 
 
 async def test_who_is_starting_or_stopping_takes_no_call(service: RpcService) -> None:
     probe, dispatcher, connection = Probe(service, "probe"), dispatcher_of(service), Mock()
-    await dispatcher.start(probe)
+    await service.start_server(probe)
     probe.running = False
     dispatcher.dispatch(ASKED, connection)
     await turns()
@@ -72,11 +71,11 @@ async def test_who_is_starting_or_stopping_takes_no_call(service: RpcService) ->
 
 async def test_the_end_of_an_endpoint_answers_who_waits_for_it(service: RpcService) -> None:
     probe, dispatcher, connection = Probe(service, "probe"), dispatcher_of(service), Mock()
-    await dispatcher.start(probe)
+    await service.start_server(probe)
     dispatcher.dispatch(ASKED, connection)
     await turns()
     assert probe.called == 1
-    ending = asyncio.ensure_future(dispatcher.stop(probe))
+    ending = asyncio.ensure_future(service.stop_server(probe))
     await turns()
     assert ending.done()
     (error,) = errors_of(connection)

@@ -1,0 +1,119 @@
+"""The actor system of an RPC service: its endpoints, and the actors that are made beside and below them.
+
+A process of a cluster has one, as each process of Flink's has an actor system of its own. Others select, tell, ask and
+watch what lives there by the service's address, ``akka.tcp://<system>@<host>:<port>/user/<name>``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+from actors.address import ActorAddress
+from actors.core.node import Node
+from actors.errors import ActorSystemError
+from actors.event_stream import Table
+from actors.props import CreateOrder, Placement
+from actors.remote.endpoint import NodeEndpoint
+from actors.remote.gateway import NodeId, Route
+from actors.remote.pulse import PulseEndpoint
+from actors.remote.remote import Remoting
+from actors.rpc.service import RpcService
+from actors.system_api import ActorSystemBase
+from actors.system_config import SystemConfig
+
+Directory = Callable[[str], ActorAddress | None]
+"""Says in which process an actor of another one lives that is known here by its path, and None of all others."""
+
+
+class ServiceActorSystem(ActorSystemBase):
+    """Made by `start_actor_system`. It ends with the service: `RpcService.close`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def node(self) -> Node:
+        """The node of the service."""
+        return self._node
+
+    def terminate(self, timeout_s: float = 10.0) -> None:
+        """Not to be had.
+
+        Raises:
+            ActorSystemError: always.
+        """
+        raise ActorSystemError(f"the actors of {self.address} end with the component that they live with: stop that")
+
+
+class ServicePlacing:
+    """Where actors are and come, in a process that hosts its own actors only: a node's `Placing`.
+
+    Args:
+        remoting: of the node.
+        host_here: creates an actor in this process.
+        directory: knows the actors that have a process of their own and are found by an address of this one.
+    """
+
+    def __init__(
+        self,
+        remoting: Remoting,
+        host_here: Callable[[NodeId, CreateOrder], Awaitable[None]],
+        directory: Directory | None,
+    ) -> None:
+        self._remoting = remoting
+        self._host_here = host_here
+        self._directory = directory
+
+    async def resolve(self, path: str, uid: int) -> Route:
+        """Where *path* is hosted."""
+        me = self._remoting.me
+        there = None if uid or self._directory is None else self._directory(path)
+        if there is None or (there.host, there.port) == (me.host, me.port):
+            return Route(me)
+        gateway = await self._remoting.peers.link(there).ready()
+        return await gateway.resolve(path, uid)
+
+    async def create(self, creator: NodeId, order: CreateOrder) -> Route:
+        """Create an actor of this process.
+
+        Raises:
+            ActorSystemError: another process orders it, or it is to have a process of its own.
+        """
+        me = self._remoting.me
+        if creator.uid != me.uid:
+            raise ActorSystemError(f"{me} takes no actors of other processes: it is a component of a cluster")
+        if Placement(order.placement) in (Placement.PINNED, Placement.SHARED):
+            raise ActorSystemError(f"{me} starts no processes for actors: use Props.local(), or an ActorSystem")
+        await self._host_here(creator, order)
+        return Route(me, exact=True)
+
+    def stopped(self, path: str, uid: int) -> None:
+        """An actor has stopped: there is no table that it would be in."""
+
+    def subscribed(self, origin: int, table: Table) -> None:
+        """The subscriptions to the event stream have changed: there is no other node that would have to know."""
+
+
+async def start_actor_system(service: RpcService, directory: Directory | None = None) -> ServiceActorSystem:
+    """Make the actor system of a service that listens, before its first endpoint is started.
+
+    Args:
+        service: the service.
+        directory: see `ServicePlacing`.
+    """
+    uid, rpc = secrets.randbits(62) + 1, service.config
+    config = SystemConfig(ask_timeout_s=rpc.ask_timeout_s, frame_size=rpc.frame_size, tls=rpc.tls)
+    host, port = rpc.bind_host, service.port
+    me = NodeId(rpc.system, host, port, uid, host, port, uid, port)
+    remoting = Remoting(service, me, config.heartbeat, config.pending_capacity)
+    address = ActorAddress(rpc.system, host, port, "/")
+    node = Node(service.loop, rpc.system, address, uid, settings=config, remote=remoting)
+    remoting.bind(node)
+    service.node = node
+    node.system = system = ServiceActorSystem(node)
+    endpoint = NodeEndpoint(remoting, node, takes_orders=False)
+    remoting.placing = ServicePlacing(remoting, endpoint.host_here, directory)
+    await service.start_server(PulseEndpoint(service, uid))
+    await service.start_server(endpoint)
+    return system
