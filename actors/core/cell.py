@@ -180,15 +180,19 @@ class Cell:
         """Whether it could not handle a message now: it is busy with one, or suspended."""
         return self._busy is not None or self._suspended > 0
 
-    def takes_call(self, is_coroutine: bool) -> bool:
-        """Whether a call that comes now is the next message, and may be begun where it comes from.
+    def is_idle(self) -> bool:
+        """Whether a call that comes now is the next message, and may be handled where it comes from."""
+        return not (self._scheduled or self.held or self._suspended or self._busy or self._system)
 
-        Args:
-            is_coroutine: whether it begins as a task, behind the tasks that have not taken their first step.
-        """
-        if self._scheduled or self._suspended or self._busy is not None or self._system is not None:
-            return False
-        return not self.held or (is_coroutine and not len(self.mailbox))
+    def may_follow(self) -> bool:
+        """Whether a call that comes now waits for calls only that are begun: as a task it may be begun behind them."""
+        return not (
+            self._scheduled
+            or self._suspended
+            or self._busy is not None
+            or self._system is not None
+            or len(self.mailbox)
+        )
 
     def hold(self) -> None:
         """Handle no user messages before as many calls of `release`."""

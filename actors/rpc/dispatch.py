@@ -261,19 +261,23 @@ class Dispatcher:
             self._fail(connection, correlation, path, name, error)
             return
         cell = served.cell
-        if not cell.takes_call(method[2]):
-            try:
-                cell.deliver(
-                    Call(
-                        functools.partial(self._begin, served, method, values, correlation, connection, leadership),
-                        functools.partial(self._fail, connection, correlation, path, name),
-                    ),
-                    None,
-                )
-            except MailboxFull as error:
-                self._fail(connection, correlation, path, name, error)
+        _, handler, is_coroutine = method
+        if cell.is_idle() or (is_coroutine and cell.may_follow()):
+            if is_coroutine or leadership is not None:
+                self._begin(served, method, values, correlation, connection, leadership)
+            else:
+                if current_cell.get() is not cell:  # to set it costs as much as a quarter of all this
+                    current_cell.set(cell)
+                self._call(served, spec, handler, values, correlation, connection)
             return
-        self._begin(served, method, values, correlation, connection, leadership)
+        call = Call(
+            functools.partial(self._begin, served, method, values, correlation, connection, leadership),
+            functools.partial(self._fail, connection, correlation, path, name),
+        )
+        try:
+            cell.deliver(call, None)
+        except MailboxFull as error:
+            self._fail(connection, correlation, path, name, error)
 
     def _begin(
         self,
@@ -286,28 +290,24 @@ class Dispatcher:
     ) -> None:
         spec, handler, is_coroutine = method
         current_cell.set(served.cell)
-        if leadership is None:
-            self._handle(served, spec, handler, is_coroutine, values, correlation, connection)
-            return
         acting = ACTING.set(leadership)
         try:
-            self._handle(served, spec, handler, is_coroutine, values, correlation, connection)
+            if is_coroutine:
+                self._start_task(served, spec, handler, values, correlation, connection)
+            else:
+                self._call(served, spec, handler, values, correlation, connection)
         finally:
             ACTING.reset(acting)
 
-    def _handle(
+    def _start_task(
         self,
         served: Served,
         spec: MethodSpec,
         handler: Callable[..., Any],
-        is_coroutine: bool,
         values: list[Any],
         correlation: int | None,
         connection: ServerConnection,
     ) -> None:
-        if not is_coroutine:
-            self._call(served, spec, handler, values, correlation, connection)
-            return
         served.cell.hold()  # what comes later waits for the first step of the task, so that order holds
         connection.handler_started()
         task = self._loop.create_task(self._run(served, spec, handler, values, correlation, connection))
