@@ -129,6 +129,10 @@ class EventStream:
         """
         self._run(self._subscribe, _expect_ref(ref), _expect_class(kind))
 
+    def subscribe_by_name(self, ref: ActorRef, names: tuple[str, ...]) -> None:
+        """As `subscribe`, to a class that need not be known here, given by its `class_names`."""
+        self._run(self._subscribe, _expect_ref(ref), names)
+
     def unsubscribe(self, ref: ActorRef, kind: type | None = None) -> None:
         """Tell *ref* no events of the class *kind* and of classes derived from it any more, or none at all. Idempotent.
 

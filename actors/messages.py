@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors.ref import ActorRef
-from actors.serialization import message
+from actors.serialization import message, name_of
 
 
 class ControlMessage:
@@ -128,3 +128,29 @@ class AdjustPoolSize:
     """To a pool: *change* routees more, or fewer when negative."""
 
     change: int
+
+
+@message
+class Subscribe:
+    """Told to ``/system/event-stream`` of a component's actor system: tell the sender its events of a class.
+
+    Args:
+        classes: the class and all that it is derived from, by name; see `Subscribe.to`.
+    """
+
+    classes: tuple[str, ...]
+
+    @classmethod
+    def to(cls, kind: type) -> Subscribe:
+        """For events of the class *kind* and of classes derived from it. Answered with `Subscribed`."""
+        return cls(tuple(name_of(base) for base in kind.__mro__))
+
+
+@message
+class Subscribed:
+    """The answer to `Subscribe`: events that are published from now on are told."""
+
+
+@message
+class Unsubscribe:
+    """Told to ``/system/event-stream``: tell the sender no events any more."""

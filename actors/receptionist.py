@@ -14,6 +14,7 @@ from actors.errors import FencingError, UnknownActor
 from actors.rpc.endpoint import SYSTEM, RpcEndpoint
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway, reads, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
+from actors.serialization import message
 
 NAME = "receptionist"
 PATH = "/system/receptionist"
@@ -34,6 +35,21 @@ class Listing:
     address: str
     pid: int
     token: FencingToken | None = None
+
+
+@message
+class LeaderChanged:
+    """An event: an actor leads from now on.
+
+    Args:
+        path: its path.
+        address: the text form of the address where it lives.
+        epoch: of its leadership.
+    """
+
+    path: str
+    address: str
+    epoch: int
 
 
 class ReceptionistGateway(RpcGateway):
@@ -83,6 +99,8 @@ class Receptionist(RpcEndpoint, ReceptionistGateway):
         if known is not None and known.token is not None and (listing.token is None or listing.token < known.token):
             return known.token
         self._listings[listing.path] = listing
+        if listing.token is not None and (known is None or known.token != listing.token):
+            self.service.node.publish(LeaderChanged(listing.path, listing.address, listing.token.epoch))
         return None
 
     @rpc_tell

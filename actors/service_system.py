@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+from actors.actor import Actor
 from actors.address import ActorAddress
 from actors.core.node import Node
 from actors.errors import ActorSystemError
 from actors.event_stream import Table
-from actors.props import CreateOrder, Placement
+from actors.messages import Subscribe, Subscribed, Unsubscribe
+from actors.props import CreateOrder, Placement, Props
 from actors.remote.endpoint import NodeEndpoint
 from actors.remote.gateway import NodeId, Route
 from actors.remote.pulse import PulseEndpoint
 from actors.remote.remote import Remoting
+from actors.rpc.endpoint import SYSTEM
 from actors.rpc.service import RpcService
 from actors.system_api import ActorSystemBase
 from actors.system_config import SystemConfig
@@ -44,6 +48,26 @@ class ServiceActorSystem(ActorSystemBase):
             ActorSystemError: always.
         """
         raise ActorSystemError(f"the actors of {self.address} end with the component that they live with: stop that")
+
+
+EVENT_STREAM = f"{SYSTEM}/event-stream"
+
+
+class EventStreamActor(Actor):
+    """The event stream as actors of other processes reach it: they subscribe; what else they tell it is an event."""
+
+    def receive(self, message: Any) -> None:
+        stream, who = self.context.system.event_stream, self.sender
+        match message:
+            case Subscribe() if who.is_ask or who == self.context.system.dead_letters:
+                self.unhandled(message)  # there is nobody who could be told
+            case Subscribe(classes=classes):
+                stream.subscribe_by_name(who, classes)
+                self.reply(Subscribed())
+            case Unsubscribe():
+                stream.unsubscribe(who)
+            case _:
+                stream.publish(message)
 
 
 class ServicePlacing:
@@ -116,4 +140,5 @@ async def start_actor_system(service: RpcService, directory: Directory | None = 
     remoting.placing = ServicePlacing(remoting, endpoint.host_here, directory)
     await service.start_server(PulseEndpoint(service, uid))
     await service.start_server(endpoint)
+    node.cells[SYSTEM].make_child(Props(EventStreamActor).local(), EVENT_STREAM.rpartition("/")[2])
     return system

@@ -6,16 +6,18 @@ import asyncio
 import functools
 import os
 import time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
 from actors.process.log_context import set_process_context
 from actors.receptionist import Listing, ReceptionistGateway
+from actors.ref import Origin
 from actors.rpc.endpoint import FencedRpcEndpoint
 from actors.rpc.fencing import Fence
 from actors.rpc.gateway import FencingToken, RpcGateway
 from actors.rpc.service import RpcService
+from actors.service_system import EVENT_STREAM
 from runtime.ha.election import LeaderElectionService
 from runtime.protocol.leader import LeaderTerm
 
@@ -204,6 +206,18 @@ class LeaderEndpoint(FencedRpcEndpoint):
         except ActorError as error:
             self.log.debug("the receptionist does not answer: %s", error)
         self.schedule_run_async(REGISTRATION_INTERVAL_S, lambda: self._list_again(term))
+
+    def announce(self, event: Any) -> None:
+        """Publish an event on the event stream of this process, and of the one by whose address users know the system.
+
+        Args:
+            event: a message; see `runtime.protocol.events`.
+        """
+        node = self.service.node
+        node.publish(event)
+        if node.remote is not None:
+            home = self._receptionist.address
+            node.ref(EVENT_STREAM, 0, Origin(home.system, home.host, home.port)).tell(event, None)
 
     def _list_again(self, term: LeaderTerm) -> None:
         self.spawn(self._list(term), "listing itself")

@@ -969,8 +969,9 @@ class Cell:
                 "%s failed in %s: %s: %s; directive: %s\n%s", path, failed.handling, name, error, verdict, failed.trace
             )
         else:
+            trace = None if isinstance(error, ActorProcessDied) else error  # a process's end has no stack of its own
             logger.error(
-                "%s failed in %s: %s: %s; directive: %s", path, failed.handling, name, error, verdict, exc_info=error
+                "%s failed in %s: %s: %s; directive: %s", path, failed.handling, name, error, verdict, exc_info=trace
             )
 
     # ------------------------------------------------------------------ restarting

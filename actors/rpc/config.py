@@ -50,12 +50,18 @@ class RpcConfig:
         """The Unix socket of the process of this machine that listens on *port*; None without a socket directory."""
         return None if self.socket_dir is None else self.socket_dir / f"rpc-{port}"
 
-    def local_socket(self, host: str, port: int) -> Path | None:
+    def local_socket(self, host: str, port: int, system: str | None = None) -> Path | None:
         """The Unix socket to reach ``host:port`` by; None where that is to be reached by TCP.
 
-        Where the port's process has ended, another user may have bound the port: so it is never both.
+        Where the port's process has ended, another user may have bound the port: so it is never both, but for processes
+        of another actor system than this one, which has its sockets elsewhere.
+
+        Args:
+            host, port: of the process.
+            system: the name of its actor system; default: this one's.
         """
         path = self.unix_socket(port)
         if path is None or not (host == self.bind_host or {host, self.bind_host} <= _LOOPBACK):
             return None
-        return path if path.exists() or not self.shares_host else None
+        is_elsewhere = self.shares_host or system not in (None, self.system)
+        return None if is_elsewhere and not path.exists() else path

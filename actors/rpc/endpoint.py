@@ -206,16 +206,16 @@ class RpcEndpoint(Actor):
         try:
             await self.on_start()
         except BaseException as error:
-            await self._end(error)
+            await self._leave(error)
             raise
         self.running = True
         self.service.started(self)
 
     async def post_stop(self) -> None:
         """Run `on_stop`, and refuse what has not been answered."""
-        await self._end(None)
+        await self._leave(None)
 
-    async def _end(self, error: BaseException | None) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         try:
             await self.stop()
         finally:

@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from actors.address import ActorAddress
 from actors.errors import AskTimeout
 
 T = TypeVar("T")
@@ -104,6 +105,11 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 class RpcGateway:
     """Base of all gateways."""
+
+    @property
+    def address(self) -> ActorAddress:
+        """The actor that is called."""
+        raise NotImplementedError
 
 
 class FencedRpcGateway(RpcGateway):

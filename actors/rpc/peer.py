@@ -28,10 +28,12 @@ class Peer:
         service: the RPC service it belongs to.
         host: host of the other process.
         port: its TCP port; where it runs on this machine, its Unix socket is taken instead (`RpcConfig.local_socket`).
+        system: the name of its actor system.
     """
 
-    def __init__(self, service: RpcService, host: str, port: int) -> None:
+    def __init__(self, service: RpcService, host: str, port: int, system: str) -> None:
         self._service = service
+        self._system = system
         self._key = (host, port)
         self._connection = ClientConnection(service, self._closed)
         self._limit = service.config.outbox_size
@@ -43,7 +45,7 @@ class Peer:
     async def _open(self, host: str, port: int) -> None:
         try:
             async with asyncio.timeout(self._service.config.connect_timeout_s):
-                local = self._service.config.local_socket(host, port)
+                local = self._service.config.local_socket(host, port, self._system)
                 sock = await (self._connect_tcp(host, port) if local is None else self._connect_unix(local))
             self._connection.attach(sock, self._service.tls_stream(sock, server_side=False))
         except (OSError, TimeoutError) as error:

@@ -323,7 +323,7 @@ class RpcService:
         key = (target.host, target.port)
         peer = self._peers.get(key)
         if peer is None:
-            peer = self._peers[key] = Peer(self, target.host, target.port)
+            peer = self._peers[key] = Peer(self, target.host, target.port, target.system)
         return peer
 
     def forget_peer(self, key: tuple[str, int], peer: Peer) -> None:

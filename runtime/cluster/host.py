@@ -23,7 +23,7 @@ from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, JobManagerOptions, TaskManagerOptions
 from runtime.cluster.claimed_process import start_process
 from runtime.cluster.entrypoint import Report
-from runtime.cluster.supervisor import Child, Running, Supervisor, terminate
+from runtime.cluster.supervisor import Child, Running, own_supervisor, terminate
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
@@ -89,7 +89,7 @@ async def _serve(context: ComponentContext, report: Report) -> None:
     loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_requested.set)
-    supervisor = Supervisor(lambda child, pid: None)
+    supervisor = own_supervisor(lambda child, pid: None)
     registering, stopped = loop.create_task(all_registered(context)), loop.create_task(stop_requested.wait())
     try:
         for index in range(context.configuration.get(TaskManagerOptions.COUNT)):

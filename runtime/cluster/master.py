@@ -35,7 +35,7 @@ from runtime.cluster.claimed_process import claimed_process
 from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
 from runtime.cluster.job_master_logs import remove_surplus_job_master_logs
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
-from runtime.cluster.supervisor import Child, ChildRemoved, Running, Supervisor
+from runtime.cluster.supervisor import COMPONENTS, Child, ChildRemoved, Running, Supervisor
 from runtime.cluster.workers import PREFIX, OnDemandWorkers, fixed_workers, worker_child
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, blob_store_url, log_config
@@ -238,6 +238,8 @@ class Master(RpcEndpoint, MasterGateway):
             masters of the others, or to those that are started later.
     """
 
+    supervisor_strategy = COMPONENTS
+
     def __init__(
         self,
         service: RpcService,
@@ -268,7 +270,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._specs = ComponentSpecs(context, self._suffix)
         self._leaders = LeaderBoard(receptionist, ha, ELECTED, self.fences.observe)
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
-        self._supervisor = Supervisor(self._process_ended)
+        self._supervisor = Supervisor(self._process_ended, service.node, self.path)
         driver = context.configuration.get(ResourceManagerOptions.DRIVER)
         self._starts_on_demand = driver is ResourceManagerDriverType.PROCESS
         self._on_demand = OnDemandWorkers(context, self._supervisor)

@@ -1,8 +1,13 @@
-"""Keeps the processes of a cluster running: starts them, sees them end by pidfd, starts them again."""
+"""Keeps the processes of a cluster running: each is a child actor, whose failure is the end of its process.
+
+The decisions are those of every supervisor of actors: a `SupervisorStrategy` with a back-off. The end of a process is
+seen by pidfd.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -10,13 +15,24 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors import Actor, ActorProcessDied, ActorRef, Backoff, Directive, OneForOneStrategy, Props, message
+from actors.address import ActorAddress
+from actors.core.guardians import Guardian
+from actors.core.node import Node
 from runtime.environment.context import wait_for_process, wait_readable
 
 logger = logging.getLogger(__name__)
 
-FIRST_DELAY_S = 0.1
-LONGEST_DELAY_S = 10.0
-STEADY_AFTER_S = 30.0
+COMPONENTS = OneForOneStrategy(
+    decider={Exception: Directive.RESTART}, backoff=Backoff(0.1, 10.0, jitter=0.0, reset_after_s=30.0)
+)
+"""A cluster's own components are always wanted back.
+
+The pause before a restart doubles from 0.1 s to 10 s while a child keeps dying, and is short again once it has run for
+30 s.
+"""
+
+STOP_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +56,9 @@ class Child:
         is_kept: whether it is started again when it has ended; otherwise it is a child no more then.
         running: the present process, or None while there is none.
         restarts: how often it was started again.
-        starting: the start that is under way. Nothing interrupts it: what it starts would be known to nobody.
+        ref: its actor.
+        first: its first start.
+        is_detached: whether its process is to run on when its actor stops.
     """
 
     name: str
@@ -50,28 +68,115 @@ class Child:
     is_kept: bool = True
     running: Running | None = None
     restarts: int = 0
-    delay_s: float = FIRST_DELAY_S
-    task: asyncio.Task[None] | None = field(default=None, repr=False)
-    starting: asyncio.Task[Running] | None = field(default=None, repr=False)
+    ref: ActorRef | None = field(default=None, repr=False)
+    first: asyncio.Future[Running] | None = field(default=None, repr=False)
+    is_detached: bool = False
 
 
 class ChildRemoved(Exception):
     """A child was removed while it was being started; what was started has been stopped."""
 
 
-class Supervisor:
-    """One-for-one supervision without a limit: a cluster's own components are always wanted back.
+@message
+class Ended:
+    """A process has ended, or could not be started.
 
-    The pause before a restart doubles from 0.1 s to 10 s while a child keeps dying, and is short again once it has run
-    for 30 s.
+    Args:
+        what: what has happened, for the log.
+        pid: its process; 0 for one that was not started.
+    """
+
+    what: str
+    pid: int = 0
+
+
+class ComponentProcess(Actor):
+    """The process of a child: it starts with this actor, and this actor fails with it.
+
+    Args:
+        child: what is to be running.
+        on_exit: see `Supervisor`.
+    """
+
+    def __init__(self, child: Child, on_exit: Callable[[Child, int], None]) -> None:
+        self._child = child
+        self._on_exit = on_exit
+        self._watch: asyncio.Task[None] | None = None
+
+    async def pre_start(self) -> None:
+        first = self._child.first
+        assert first is not None
+        try:
+            running = await self._start()
+        except Exception as error:  # the caller of `Supervisor.add` knows what to do about it
+            if not first.done():
+                first.set_exception(error)
+            self.context.stop(self.self_ref)
+        else:
+            if not first.done():
+                first.set_result(running)
+
+    def pre_restart(self, reason: BaseException, message: Any) -> None:
+        """Do nothing: the process has ended already."""
+
+    async def post_restart(self, reason: BaseException) -> None:
+        self._child.restarts += 1
+        try:
+            running = await self._start()
+        except Exception as error:  # whatever hinders the start, it is tried again: there is nobody else to do it
+            self.self_ref.tell(Ended(f"could not be started again: {error}"))
+        else:
+            logger.info("%s runs again as process %d", self._child.name, running.pid)
+
+    async def post_stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        running, self._child.running = self._child.running, None
+        if running is not None and not self._child.is_detached:
+            await self._child.stop(running)
+
+    async def _start(self) -> Running:
+        self._child.running = running = await self._child.start()
+        self._watch = asyncio.get_running_loop().create_task(self._await_end(running.pid))
+        return running
+
+    async def _await_end(self, pid: int) -> None:
+        await wait_for_exit(pid)
+        self.self_ref.tell(Ended(f"(process {pid}) has ended", pid), None)
+
+    def receive(self, message: Any) -> None:  # the decorator is used above alone
+        child = self._child
+        if not isinstance(message, Ended):
+            return self.unhandled(message)
+        if message.pid:
+            child.running = None
+            self._on_exit(child, message.pid)
+        if not child.is_kept:
+            return self.context.stop(self.self_ref)
+        raise ActorProcessDied(f"{child.name} {message.what}")
+
+
+class Supervisor:
+    """The processes that an actor supervises by the strategy `COMPONENTS`.
 
     Args:
         on_exit: called with the child and the pid of its process whenever one has ended unasked.
+        node: where that actor lives.
+        parent: its path.
     """
 
-    def __init__(self, on_exit: Callable[[Child, int], None]) -> None:
+    def __init__(self, on_exit: Callable[[Child, int], None], node: Node, parent: str) -> None:
         self.children: dict[str, Child] = {}
-        self._on_exit = on_exit
+        self._told = on_exit
+        self._node = node
+        self._parent = parent
+        self._numbers = itertools.count(1)
+
+    def _on_exit(self, child: Child, pid: int) -> None:
+        if self.children.get(child.name) is child:
+            if not child.is_kept:
+                del self.children[child.name]
+            self._told(child, pid)
 
     async def add(self, child: Child) -> Running:
         """Start a child and watch it from then on; the error of a failing first start is the caller's.
@@ -82,21 +187,19 @@ class Supervisor:
             ChildRemoved: `remove` was called meanwhile.
         """
         self.children[child.name] = child
+        child.first = self._node.loop.create_future()
+        child.is_detached = False
+        recipe = Props(ComponentProcess, child, self._on_exit).local()
+        # An actor of the same name may have a last step to take.
+        child.ref = self._node.cells[self._parent].make_child(recipe, f"{child.name}~{next(self._numbers)}")
         try:
-            running = await self._start(child)
+            running = await asyncio.shield(child.first)
         except Exception:
             if self.children.get(child.name) is child:
                 del self.children[child.name]
             raise
-        child.task = asyncio.get_running_loop().create_task(self._watch(child), name=f"watch {child.name}")
-        return running
-
-    async def _start(self, child: Child) -> Running:
-        child.starting = asyncio.ensure_future(child.start())
-        running = await asyncio.shield(child.starting)
         if self.children.get(child.name) is not child:
             raise ChildRemoved(child.name)
-        child.running, child.starting = running, None
         return running
 
     async def remove(self, name: str) -> None:
@@ -105,52 +208,31 @@ class Supervisor:
         A start of it that is under way is waited for: its process is stopped too.
         """
         child = self.children.pop(name, None)
-        if child is None:
-            return
-        if child.task is not None:
-            child.task.cancel()
-            await asyncio.gather(child.task, return_exceptions=True)
-        if child.starting is not None:
-            (started,) = await asyncio.gather(child.starting, return_exceptions=True)
-            child.running, child.starting = started if isinstance(started, Running) else None, None
-        if child.running is not None:
-            await child.stop(child.running)
-            child.running = None
+        if child is not None:
+            await self._stop(child)
 
     async def detach(self, name: str) -> None:
         """Watch a child no longer, and leave it running; no error when there is none of that name."""
         child = self.children.get(name)
-        if child is None:
-            return
-        if child.task is not None:
-            child.task.cancel()
-        await asyncio.gather(*(task for task in (child.task, child.starting) if task), return_exceptions=True)
-        self.children.pop(name, None)
+        if child is not None:
+            child.is_detached = True
+            await self._stop(child)
+            self.children.pop(name, None)
 
-    async def _watch(self, child: Child) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            if child.running is not None:
-                started, pid = loop.time(), child.running.pid
-                await wait_for_exit(pid)
-                child.running = None
-                if not child.is_kept:
-                    self.children.pop(child.name, None)
-                self._on_exit(child, pid)
-                if not child.is_kept:
-                    return
-                if loop.time() - started > STEADY_AFTER_S:
-                    child.delay_s = FIRST_DELAY_S
-                logger.error("%s (process %d) has ended; it is started again in %g s", child.name, pid, child.delay_s)
-            await asyncio.sleep(child.delay_s)
-            child.delay_s = min(2 * child.delay_s, LONGEST_DELAY_S)
-            child.restarts += 1
-            try:
-                running = await self._start(child)
-            except Exception as error:  # whatever hinders the start, it is tried again: there is nobody else to do it
-                logger.error("%s could not be started again: %s; next try in %g s", child.name, error, child.delay_s)
-            else:
-                logger.info("%s runs again as process %d", child.name, running.pid)
+    async def _stop(self, child: Child) -> None:
+        parent = self._node.cells.get(self._parent)
+        if parent is None or child.ref is None:
+            return
+        parent.stop(child.ref)
+        await self._node.graceful_stop(child.ref, STOP_LIMIT_S)
+
+
+def own_supervisor(on_exit: Callable[[Child, int], None]) -> Supervisor:
+    """A supervisor for a process that has no actors but those of its children; to be called on its loop."""
+    node = Node(asyncio.get_running_loop(), "understudy", ActorAddress("understudy", "127.0.0.1", 0, "/"), 1)
+    assert node.root is not None
+    node.root.user.make_child(Props(Guardian, COMPONENTS).local(), "components")
+    return Supervisor(on_exit, node, "/user/components")
 
 
 async def wait_for_exit(pid: int) -> None:

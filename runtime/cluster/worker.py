@@ -24,7 +24,7 @@ from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
 from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
-from runtime.cluster.supervisor import Child, Running, Supervisor, wait_for_exit
+from runtime.cluster.supervisor import Child, Running, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
 from runtime.spark import SparkDriver, SparkVehicleError, info_file
 from runtime.spark.adopted import AdoptedDriver
@@ -56,7 +56,6 @@ class TaskManagerRunner:
         self._driver: SparkDriver | None = None
         self._driver_is_cold = False
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
-        self._supervisor = Supervisor(lambda child, pid: None)
         self._stop_requested = asyncio.Event()
 
     async def run(self) -> None:
@@ -64,7 +63,8 @@ class TaskManagerRunner:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_requested.set)
-        await self._supervisor.add(Child(self._name, "actor", self._start, self._stop))
+        supervisor = own_supervisor(lambda child, pid: None)
+        await supervisor.add(Child(self._name, "actor", self._start, self._stop))
         build = loop.create_task(self._build_archive())
         orphans = loop.create_task(collect_orphans())
         sockets = loop.create_task(remove_abandoned_sockets(self._context.directory.socket_dir()))
@@ -76,7 +76,7 @@ class TaskManagerRunner:
         for task in (admin, stopped, build, orphans, sockets):
             task.cancel()
         await asyncio.gather(admin, stopped, build, orphans, sockets, return_exceptions=True)
-        await self._supervisor.remove(self._name)
+        await supervisor.remove(self._name)
         await loop.run_in_executor(self._system_thread, self._system.shutdown)
         if self._driver is not None:
             await self._driver.stop()

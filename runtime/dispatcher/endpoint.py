@@ -63,6 +63,7 @@ from runtime.protocol.errors import (
     JobVertexNotFoundError,
     UnknownOperationError,
 )
+from runtime.protocol.events import JobReachedTerminalState
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
@@ -310,6 +311,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             known.over.set()
             await known.leader.stop()
         self.log.info("job %s (%s) is %s", job_id, job.name, job.status.value)
+        self.announce(JobReachedTerminalState(str(job_id), job.name, job.status.value))
         self.spawn(self._cleaner.clean_up(job_id, term), f"cleaning up after job {job_id}")
         self._forget(dropped, term)
 

@@ -34,6 +34,7 @@ from runtime.protocol.errors import (
     UnknownJobManagerError,
     UnknownTaskExecutorError,
 )
+from runtime.protocol.events import TaskExecutorLost
 from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import RESOURCE_MANAGER, LeaderTerm
 from runtime.protocol.messages import (
@@ -233,6 +234,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def instance_died(self, instance: Instance, reason: str) -> None:
         """Called by the InstanceManager."""
         self.log.warning("TaskExecutor %s is gone: %s", instance.resource_id, reason)
+        self.announce(TaskExecutorLost(str(instance.resource_id), reason))
         if self._worker_heartbeats is not None:
             self._worker_heartbeats.unmonitor(instance.instance_id)
         self._workers.unregistered(instance.resource_id)

@@ -20,7 +20,7 @@ from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
 from conf.errors import ConfigurationFileError
-from runtime.cluster.supervisor import Supervisor
+from runtime.cluster.supervisor import own_supervisor
 from runtime.cluster.workers import OnDemandWorkers
 from runtime.environment.context import ComponentContext, rpc_config, system_address
 from runtime.environment.directory import ClusterDirectory
@@ -77,7 +77,7 @@ class Master(RpcEndpoint, MasterGateway):
 
     def __init__(self, service: RpcService, context: ComponentContext) -> None:
         super().__init__(service, "master")
-        self.supervisor = Supervisor(lambda child, pid: self.workers.ended(child.name))
+        self.supervisor = own_supervisor(lambda child, pid: self.workers.ended(child.name))
         self.workers = OnDemandWorkers(context, self.supervisor)
 
     @rpc
