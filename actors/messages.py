@@ -154,3 +154,14 @@ class Subscribed:
 @message
 class Unsubscribe:
     """Told to ``/system/event-stream``: tell the sender no events any more."""
+
+
+@message
+class RpcInvocation:
+    """A call by a gateway, as the `DeadLetter` of one for an actor or a method that is not there has it.
+
+    Args:
+        method: the name of the method.
+    """
+
+    method: str

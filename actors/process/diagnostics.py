@@ -6,11 +6,13 @@ It stands beside the hosted actor, so that one that is busy or stuck in a questi
 from __future__ import annotations
 
 import difflib
+import itertools
 import logging
 import os
 from dataclasses import dataclass
 
 from actors.address import ActorAddress
+from actors.core.cell import Cell
 from actors.errors import ActorError
 from actors.rpc.codec import wire_error
 from actors.rpc.dispatch import Served
@@ -20,6 +22,9 @@ from actors.rpc.service import RpcService
 
 PATH = "/system/diagnostics"
 """The same in every process."""
+
+OTHERS_SHOWN = 1000
+"""How many actors that are no endpoints are told of."""
 
 ROOT = "root"
 INHERITED = "INHERITED"
@@ -39,7 +44,7 @@ class ActorInfo:
         path: its path.
         kind: the name of its class.
         is_running: whether it takes messages.
-        messages: asks and tells that it got since its start.
+        messages: asks and tells by gateways that it got since its start.
         queued: messages whose handlers have not begun: the depth of its mailbox.
         handlers: handlers that are coroutines and have not ended, the queued ones too.
         epoch: of its leadership; 0 while it does not lead, and for one that nobody elects.
@@ -120,8 +125,10 @@ class Diagnostics(RpcEndpoint, DiagnosticsGateway):
     @rpc_sync
     def request_actors(self) -> ProcessActors:
         figures = self.service.statistics()
-        found = (_info(served) for served in self.service.served())
-        actors = tuple(sorted(found, key=lambda actor: actor.path))
+        endpoints = {served.endpoint.path: _info(served) for served in self.service.served()}
+        others = (_info_of_cell(cell) for path, cell in self.service.node.cells.items() if path not in endpoints)
+        shown = itertools.chain(endpoints.values(), itertools.islice(others, OTHERS_SHOWN))
+        actors = tuple(sorted(shown, key=lambda actor: actor.path))
         return ProcessActors(os.getpid(), figures.connections, figures.dead_letters, actors)
 
 
@@ -138,6 +145,11 @@ def _info(served: Served) -> ActorInfo:
         0 if token is None else token.epoch,
         endpoint.leads_since_ms if isinstance(endpoint, FencedRpcEndpoint) and token is not None else 0,
     )
+
+
+def _info_of_cell(cell: Cell) -> ActorInfo:
+    kind = "(starting)" if cell.actor is None else type(cell.actor).__name__
+    return ActorInfo(cell.ref.path, kind, not cell.is_occupied, 0, len(cell.mailbox), int(cell.is_occupied))
 
 
 def diagnostics_at(address: ActorAddress | str) -> ActorAddress:

@@ -28,6 +28,8 @@ from actors.service_system import start_actor_system
 logger = logging.getLogger(__name__)
 
 TURN_BUDGET_S = 0.005
+EX_SOFTWARE = 70
+"""How a process exits whose own code failed (``sysexits.h``)."""
 
 
 class EmbeddedLoop:
@@ -170,6 +172,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
     def __init__(self) -> None:
         self._embedded: EmbeddedLoop | None = None
         self._service: RpcService | None = None
+        self._stopping = False
 
     def receiveMessage(self, message: Any, sender: Any) -> ThespianWatch | None:  # noqa: N802  # Thespian's name
         """Thespian's entry: a turn of the loop, the start order, or the exit request."""
@@ -185,7 +188,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
                 self._stop()
         except BaseException:
             logger.critical("the host of %s failed; its process ends", self._name(), exc_info=True)
-            os._exit(70)
+            os._exit(EX_SOFTWARE)
         return None if self._embedded is None else ThespianWatch([self._embedded.fileno()])
 
     def _name(self) -> str:
@@ -242,11 +245,20 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         endpoint = await factory(service, spec.name, **spec.arguments)
         await service.start_server(Diagnostics(service))
         address = await service.start_server(endpoint)
+        endpoint.termination.add_done_callback(self._endpoint_ended)
         for _ in range(FIRST_TURNS):
             await asyncio.sleep(0)
         return HostStarted(spec.nonce, os.getpid(), str(address))
 
+    def _endpoint_ended(self, _termination: object) -> None:
+        """Whoever has stopped the actor (`PoisonPill`, a failure): its process ends, so that its supervisor sees it."""
+        if not self._stopping:
+            logger.critical("the actor of %s has stopped; its process ends", self._name())
+            logging.shutdown()
+            os._exit(EX_SOFTWARE)
+
     def _stop(self) -> None:
+        self._stopping = True
         if self._embedded is None or self._service is None:
             return
         with self._embedded.outside_thespian():

@@ -23,6 +23,7 @@ from actors.errors import (
     UnknownActor,
     WireError,
 )
+from actors.messages import RpcInvocation
 from actors.ref import current_cell
 from actors.rpc import codec, wire
 from actors.rpc.codec import MethodSpec
@@ -123,7 +124,7 @@ class Dispatcher:
     Args:
         loop: runs the coroutine handlers.
         encoder: makes the frames of the replies.
-        location: ``host:port`` of this process, for error messages.
+        node: the actors of this process.
         offload: for arguments and results that do not fit into a frame.
     """
 
@@ -131,7 +132,7 @@ class Dispatcher:
         self,
         loop: asyncio.AbstractEventLoop,
         encoder: wire.FrameEncoder,
-        location: Callable[[], str],
+        node: Callable[[], Node],
         offload: Offload,
     ) -> None:
         self.served: dict[str, Served] = {}
@@ -139,11 +140,9 @@ class Dispatcher:
         """Whose message a plain handler is handling."""
         self.received = 0
         """How many messages came since the start."""
-        self.dead_letters = 0
-        """How many of them were for actors or methods that are not here."""
         self._loop = loop
         self._encoder = encoder
-        self._location = location
+        self._node = node
         self._offload = offload
 
     # ------------------------------------------------------------------ endpoints come and go
@@ -191,6 +190,7 @@ class Dispatcher:
         endpoint.cease()
         served.cell.stop_from_outside()
         await asyncio.shield(served.stopped)
+        await self._node().until_free(endpoint.parent_path, endpoint.name)
 
     async def stopped(self, endpoint: RpcEndpoint, error: BaseException | None) -> None:
         """The endpoint takes no calls any more: end what it has not answered, and free its name.
@@ -240,8 +240,8 @@ class Dispatcher:
                 raise WireError("malformed message: the actor's path and the method's name have to be texts")
             served = self.served.get(path)
             if served is None:
-                self.dead_letters += 1
-                raise UnknownActor(f"no actor {path} lives at {self._location()}")
+                origin = self._node().origin
+                raise UnknownActor(f"no actor {path} lives at {origin.host}:{origin.port}")
             served.received += 1
             endpoint = served.endpoint
             if not endpoint.running:
@@ -249,7 +249,6 @@ class Dispatcher:
             method = served.table.get(name)
             leadership = served.admit(token, None if method is None else method[0])
             if method is None:
-                self.dead_letters += 1
                 raise UnknownActor(f"{path} has no method {name!r}")
             spec = method[0]
             if type(args) is str and correlation is not None and self._offload.offloader is not None:
@@ -257,6 +256,12 @@ class Dispatcher:
                 self._offload.spawn(self._fetch_arguments(message, connection))
                 return
             values = spec.decode_arguments(args)
+        except UnknownActor as error:
+            node = self._node()
+            node.dead_letter(RpcInvocation(_shown(name)), None, node.ref(_shown(path), 0))
+            if correlation is not None:
+                self._fail(connection, correlation, path, name, error)
+            return
         except (ActorError, ValueError, TypeError, LookupError) as error:
             self._fail(connection, correlation, path, name, error)
             return

@@ -50,7 +50,7 @@ class RpcStatistics:
         messages: asks and tells that came since the start.
         queued: messages whose handlers have not begun.
         running: handlers that are coroutines and have not ended, the queued ones too.
-        dead_letters: messages that came for actors or methods that are not here, since the start.
+        dead_letters: messages for actors, and calls of methods, that are not here, since the start.
     """
 
     connections: int
@@ -83,7 +83,7 @@ class RpcService:
         self.newcomers: dict[ServerConnection, None] = {}
         self.port = config.port
         self.offload = Offload(loop)
-        self._dispatcher = Dispatcher(loop, self.encoder, lambda: f"{config.bind_host}:{self.port}", self.offload)
+        self._dispatcher = Dispatcher(loop, self.encoder, lambda: self.node, self.offload)
         self.dispatch = self._dispatcher.dispatch
         self._peers: dict[tuple[str, int], Peer] = {}
         self._listeners: list[Listener] = []
@@ -307,7 +307,7 @@ class RpcService:
             self._dispatcher.received,
             sum(one.queued for one in served),
             sum(len(one.tasks) for one in served),
-            self._dispatcher.dead_letters,
+            0 if self._node is None else self._node.dead_letters_count,
         )
 
     def served(self) -> list[Served]:

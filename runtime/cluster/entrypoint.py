@@ -102,6 +102,7 @@ async def _serve(
     await service.start_server(receptionist)
     await service.start_server(Diagnostics(service))
     await service.start_server(master)
+    master.termination.add_done_callback(lambda _: master.stop_requested.set())
     receptionist.enter(Listing(master.path, str(master.address), os.getpid()))
     try:
         await master.bring_up()

@@ -92,6 +92,8 @@ def test_a_users_actor_watches_the_dispatcher_and_hears_of_its_successor_and_of_
 def test_a_lost_task_executor_is_an_event(cluster_of_its_own: Cluster) -> None:
     cluster = cluster_of_its_own
     with listening(cluster) as (_, _, await_message, _):
-        os.kill(cluster.pid_of("taskexecutor-0"), signal.SIGKILL)
+        with cluster.client() as client:
+            executor = client.task_managers()[0].registration
+        os.kill(executor.pid, signal.SIGKILL)
         lost = await_message(lambda told: isinstance(told, TaskExecutorLost))
-        assert lost.reason
+        assert lost.resource_id == str(executor.resource_id)
