@@ -526,6 +526,9 @@ class Cell:
         if self._closed:
             raise ActorSystemError(f"{self.ref.path} has stopped and cannot have children")
         children = self.children
+        former = None if name is None else children.ref(name)
+        if former is not None and isinstance(former._target, Cell) and former._target.is_closed:
+            self.child_terminated(former)  # it has stopped, and the news of it waits for its turn
         name = children.reserve(name, self.ref.path)
         ref = self.node.create_child(self, props, name)
         children.add(name, ref, props)

@@ -583,12 +583,6 @@ class Node:
         parent.make_child(props, name)
         return self.cells[path]
 
-    async def until_free(self, parent_path: str | None, name: str) -> None:
-        """Wait until an actor that has stopped is its parent's child no more; a few turns of the loop."""
-        parent = None if parent_path is None else self.cells.get(parent_path)
-        while parent is not None and parent.children.ref(name) is not None and not self.is_closed:
-            await asyncio.sleep(0)
-
     def create_ordered(self, order: CreateOrder) -> ActorRef:
         """Make an actor whose parent lives elsewhere.
 

@@ -190,7 +190,6 @@ class Dispatcher:
         endpoint.cease()
         served.cell.stop_from_outside()
         await asyncio.shield(served.stopped)
-        await self._node().until_free(endpoint.parent_path, endpoint.name)
 
     async def stopped(self, endpoint: RpcEndpoint, error: BaseException | None) -> None:
         """The endpoint takes no calls any more: end what it has not answered, and free its name.

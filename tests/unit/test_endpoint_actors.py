@@ -17,6 +17,7 @@ from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcConfig, RpcService
 from actors.service_system import start_actor_system
+from tests.contract.rpc_harness import until
 
 
 class NotesGateway(RpcGateway):
@@ -89,13 +90,11 @@ def gateway_to(endpoint: RpcEndpoint) -> NotesGateway:
 async def test_calls_wait_in_the_mailbox_behind_a_message_that_is_being_handled(notes: Notes) -> None:
     gateway = gateway_to(notes)
     notes.self_ref.tell("wait")
-    while notes.taken != ["begun"]:
-        await asyncio.sleep(0)
+    await until(lambda: notes.taken == ["begun"], "the handler")
     gateway.note("tell")
     asked = gateway.first("coroutine")
     read = gateway.notes()
-    while notes.service.statistics().queued < 3:
-        await asyncio.sleep(0.001)
+    await until(lambda: notes.service.statistics().queued == 3, "the calls")
     assert notes.taken == ["begun"]
     notes.let.set()
     assert await read == ["begun", "ended", "tell", "coroutine"]
@@ -127,8 +126,7 @@ async def test_it_has_children_and_is_told_of_their_end(notes: Notes) -> None:
     notes.context.watch(child)
     assert child.path == "/user/notes/child"
     child.tell(PoisonPill())
-    while "child has stopped" not in notes.taken:
-        await asyncio.sleep(0)
+    await until(lambda: "child has stopped" in notes.taken, "the news")
 
 
 async def test_who_is_poisoned_stops_and_answers_what_waits(service: RpcService, notes: Notes) -> None:
@@ -136,15 +134,13 @@ async def test_who_is_poisoned_stops_and_answers_what_waits(service: RpcService,
     assert await gateway.notes() == []
     notes.self_ref.tell("wait")
     notes.self_ref.tell(PoisonPill())
-    while notes.taken != ["begun"]:
-        await asyncio.sleep(0)
+    await until(lambda: notes.taken == ["begun"], "the handler")
     waiting = gateway.notes()
-    while service.statistics().queued < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: service.statistics().queued == 2, "the call")
     notes.let.set()
     with pytest.raises(EndpointStateError, match="has stopped"):
         await waiting
-    await service.node.until_free("/user", "notes")
+    await notes.termination
     with pytest.raises(UnknownActor):
         await gateway.notes()
     successor = Notes(service)
@@ -156,8 +152,7 @@ async def test_a_full_mailbox_refuses_a_call(notes: Notes, monkeypatch: pytest.M
     cell = notes.service.node.cells[notes.path]
     monkeypatch.setattr(cell, "mailbox", BoundedMailbox(2).create(notes.path))
     notes.self_ref.tell("wait")
-    while notes.taken != ["begun"]:
-        await asyncio.sleep(0)
+    await until(lambda: notes.taken == ["begun"], "the handler")
     gateway = gateway_to(notes)
     asked = [gateway.first(str(number)) for number in range(3)]
     with pytest.raises(MailboxFull):
@@ -176,8 +171,7 @@ async def test_a_call_for_nobody_is_a_dead_letter(service: RpcService, notes: No
     listener = notes.context.actor_of(Props(Hearing), "listener")
     service.node.event_stream.subscribe(listener, DeadLetter)
     service.gateway(service.address_of("/user/nobody"), NotesGateway).note("x")
-    while not heard:
-        await asyncio.sleep(0.001)
+    await until(lambda: bool(heard), "the dead letter")
     assert heard[0].message == RpcInvocation("note")
     assert heard[0].recipient.path == "/user/nobody"
     assert service.statistics().dead_letters == 1
@@ -186,7 +180,7 @@ async def test_a_call_for_nobody_is_a_dead_letter(service: RpcService, notes: No
 async def test_an_endpoint_lives_once(service: RpcService, notes: Notes) -> None:
     notes.self_ref.tell(PoisonPill())
     await notes.termination
-    await service.node.until_free("/user", "notes")
+    await until(lambda: notes.path not in service.node.cells, "the stop")
     with pytest.raises(ActorSystemError, match="cannot be made again"):
         await service.start_server(notes)
 
@@ -197,7 +191,6 @@ async def test_the_actor_system_of_a_component_takes_no_orders_and_ends_with_it(
     with pytest.raises(ActorSystemError, match="end with the component"):
         system.terminate()
     child = system.actor_of(Props(Child), "child")
-    while child.path not in service.node.cells:
-        await asyncio.sleep(0)
+    await until(lambda: child.path in service.node.cells, "the child")
     await service.close()
     assert service.node.cells == {}
