@@ -233,7 +233,7 @@ def test_who_shares_a_socket_directory_is_never_reached_by_tcp(tmp_path: Path, k
         if left == "a dead socket":
             with socket.socket(socket.AF_UNIX) as dead:
                 dead.bind(str(tmp_path / f"rpc-{port}"))  # bound, not listened to: as after a SIGKILL
-        address = ActorAddress("s", "127.0.0.1", port, "/user/probe")
+        address = ActorAddress(RpcConfig().system, "127.0.0.1", port, "/user/probe")
 
         def ask(config: RpcConfig) -> None:
             async def ask_on_a_loop() -> None:

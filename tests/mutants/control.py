@@ -523,7 +523,7 @@ MUTANTS = (
         "process-of-a-removed-child-left",
         "A restart that is under way when its child is removed leaves no process.",
         "runtime/cluster/supervisor.py",
-        "        if child.starting is not None:\n",
+        "        if running is not None and not self._child.is_detached:\n",
         "        if False:\n",
         ("unit/test_supervisor.py::test_a_restart_that_is_under_way_when_the_child_is_removed_leaves_no_process",),
     ),

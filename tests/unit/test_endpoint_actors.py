@@ -13,6 +13,8 @@ from actors.address import ActorAddress
 from actors.errors import ActorSystemError, EndpointStateError, UnknownActor
 from actors.mailbox import BoundedMailbox
 from actors.messages import RpcInvocation
+from actors.props import CreateOrder
+from actors.remote.gateway import PATH, NodeGateway, NodeId
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcConfig, RpcService
@@ -194,3 +196,17 @@ async def test_the_actor_system_of_a_component_takes_no_orders_and_ends_with_it(
     await until(lambda: child.path in service.node.cells, "the child")
     await service.close()
     assert service.node.cells == {}
+
+
+async def test_no_other_process_has_actors_made_in_a_component_or_ends_it(service: RpcService, notes: Notes) -> None:
+    visitor = NodeId("visitor", "127.0.0.1", 1, 5, "127.0.0.1", 1, 5)
+    gateway = service.gateway(service.address_of(PATH), NodeGateway)
+    order = service.node.serializer.dumps(CreateOrder.of(Props(Child), "/user/planted", 7, notes.self_ref))
+    await gateway.associate(visitor)
+    with pytest.raises(ActorSystemError, match="takes no orders"):
+        await gateway.host(visitor, order)
+    with pytest.raises(ActorSystemError, match="takes no actors of other processes"):
+        await gateway.create(visitor, order)
+    gateway.terminate(visitor.uid)
+    assert await gateway_to(notes).notes() == []
+    assert "/user/planted" not in service.node.cells
