@@ -126,7 +126,7 @@ class Stage:
         assert type(caught.value) is error_type
 
     async def answered(self, message: list[Any], error_type: type[ActorError]) -> None:
-        """An ask gets an ERROR, a tell a line in the log, and the connection goes on. For nobody both are dead letters."""
+        """An ask gets an ERROR, a tell a line in the log; those for nobody are dead letters. The connection goes on."""
         with RawPeer(self.server.port) as peer:
             peer.send_message([wire.ASK, 5, *message])
             kind, correlation, name, *_ = await asyncio.to_thread(peer.message)
