@@ -79,10 +79,11 @@ async def service() -> AsyncIterator[RpcService]:
 
 
 @pytest.fixture
-async def notes(service: RpcService) -> Notes:
+async def notes(service: RpcService) -> AsyncIterator[Notes]:
     endpoint = Notes(service)
     await service.start_server(endpoint)
-    return endpoint
+    yield endpoint
+    endpoint.let.set()
 
 
 def gateway_to(endpoint: RpcEndpoint) -> NotesGateway:
