@@ -79,7 +79,7 @@ class AllocationID(AbstractID):
 
 
 class SlotRequestID(AbstractID):
-    """A task's wish for a slot, inside the JobMaster (between the ExecutionGraph and the SlotPool)."""
+    """A task's request for a slot, inside the JobMaster (between the ExecutionGraph and the SlotPool)."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ class RestartID(AbstractID):
 
 
 class TriggerID(AbstractID):
-    """A client's wish for a savepoint or a checkpoint; asking with it twice is asking once (Flink's `TriggerId`)."""
+    """A client's request for a savepoint or a checkpoint; asking with it twice is asking once (Flink's `TriggerId`)."""
 
     __slots__ = ()
 

@@ -31,7 +31,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
 
     Granted leadership it prepares (`lead`), opens its gateway under the new fencing token, confirms itself as the
     leader, and has itself listed by the receptionist, again and again, so that a receptionist that was replaced knows
-    it too. When leadership is revoked it refuses every call from that moment, then lets go (`step_back`).
+    it too. When leadership is revoked it refuses every call from that moment, then lets go (`on_revoked`).
 
     Args:
         service: the RPC service of the process.
@@ -63,7 +63,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
     async def serve(self) -> None:
         """Begin to work: the leadership is confirmed and the gateway open."""
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         """Let go of what belonged to the leadership. The gateway is closed already."""
         raise NotImplementedError
 
@@ -151,7 +151,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
         leading = self._term is not None
         self._withdraw()
         if leading:
-            await self.step_back()
+            await self.on_revoked()
         await self._election.stop()
 
     def grant_leadership(self, term: LeaderTerm) -> None:
@@ -166,7 +166,7 @@ class LeaderEndpoint(FencedRpcEndpoint):
         self._withdraw()
         if was_leading:
             self.log.warning("%s lost its leadership", self.path)
-            self._stepping_back = self.spawn(self.step_back(), "stepping back")
+            self._stepping_back = self.spawn(self.on_revoked(), "stepping back")
 
     def handle_error(self, error: Exception) -> None:
         """Called by the election when it cannot go on."""

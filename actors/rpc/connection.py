@@ -147,12 +147,12 @@ class ServerConnection(_Connection):
 
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
         self._service.connections.add(self)
-        self._service.newcomers[self] = None
+        self._service.unauthenticated[self] = None
         self._handshake = ServerHandshake(self._service.secret, "rpc", near_end(sock))
         super().attach(sock, tls)
 
     def established(self) -> None:
-        self._service.newcomers.pop(self, None)
+        self._service.unauthenticated.pop(self, None)
 
     def message_received(self, message: list[Any]) -> None:
         if message[0] == wire.OFFLOADED and message[1] == 0:
@@ -220,7 +220,7 @@ class ServerConnection(_Connection):
     def drop(self) -> None:
         super().drop()
         self._service.connections.discard(self)
-        self._service.newcomers.pop(self, None)
+        self._service.unauthenticated.pop(self, None)
 
     def close(self) -> None:
         """Write what is queued and close."""

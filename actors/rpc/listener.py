@@ -71,8 +71,8 @@ class Listener:
                 sock.close()
                 return
         ServerConnection(service, peer).attach(sock, service.tls_stream(sock, server_side=True))
-        if len(service.newcomers) > service.config.unauthenticated:
-            next(iter(service.newcomers)).make_way()
+        if len(service.unauthenticated) > service.config.unauthenticated:
+            next(iter(service.unauthenticated)).make_way()
 
     def close(self) -> None:
         """Listen no more."""

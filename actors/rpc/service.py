@@ -80,7 +80,7 @@ class RpcService:
         self.encoder = wire.FrameEncoder(config.frame_size)
         self.poller = Poller(loop)
         self.connections: set[ServerConnection] = set()
-        self.newcomers: dict[ServerConnection, None] = {}
+        self.unauthenticated: dict[ServerConnection, None] = {}
         self.port = config.port
         self.offload = Offload(loop)
         self._dispatcher = Dispatcher(loop, self.encoder, lambda: self.node, self.offload)

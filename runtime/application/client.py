@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from actors.rpc.codec import from_plain, to_plain
-from runtime.application.book import ExecuteIds
+from runtime.application.state import ExecuteIds
 from runtime.client import ClusterClient
 from runtime.errors import NotebookError
 from runtime.ids import JobID

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from actors.rpc.codec import from_plain, to_plain
 from conf.files import write_private
-from runtime.application.book import ApplicationResult
+from runtime.application.state import ApplicationResult
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID
 from runtime.jobgraph.codec import decode, encode

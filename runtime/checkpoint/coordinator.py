@@ -371,7 +371,7 @@ class CheckpointCoordinator:
         return self._stats.snapshot(at.epoch_ms, self._operations.all())
 
     def operation(self, trigger_id: TriggerID) -> OperationStatus | None:
-        """What became of a wish; None where it is not known here."""
+        """What became of a request; None where it is not known here."""
         return self._operations.find(trigger_id)
 
     def outcome(self, checkpoint_id: int) -> CheckpointOutcome | None:
@@ -415,7 +415,7 @@ class CheckpointCoordinator:
         self._stats.restored(checkpoint_id, path, at.epoch_ms, is_savepoint=checkpoint_id == 0)
 
     def trigger(self, trigger: CheckpointTrigger, at: Instant) -> OperationStatus:
-        """Somebody wishes for a checkpoint; the wish waits until the job's tasks run. Followed by `advance`."""
+        """Somebody requests a checkpoint; the request waits until the job's tasks run. Followed by `advance`."""
         known = self._operations.find(trigger.trigger_id)
         if known is not None:
             return known
@@ -433,7 +433,7 @@ class CheckpointCoordinator:
         return begun
 
     def already_there(self, trigger: CheckpointTrigger, path: str) -> OperationStatus:
-        """A former JobMaster has completed this wish."""
+        """A former JobMaster has completed this request."""
         begun = self._operations.find(trigger.trigger_id) or self._operations.begin(trigger)
         self._operations.completed(trigger.trigger_id, path)
         if trigger.type.ends_the_job:
@@ -619,11 +619,11 @@ class CheckpointCoordinator:
             missing = pending.missing_of(attempts)
             if not missing:
                 continue
-            wish = self._operations.find(pending.trigger.trigger_id)
-            if wish is not None:  # somebody waits for it: it is begun anew when the tasks run again
+            operation = self._operations.find(pending.trigger.trigger_id)
+            if operation is not None:  # somebody waits for it: it is begun anew when the tasks run again
                 self._requests.append(_Request(pending.trigger, pending.since))
             reason = f"task {missing[0].name!r} has ended before its part was done"
-            instructions += self._abort(pending, reason, at, is_over=wish is None)
+            instructions += self._abort(pending, reason, at, is_over=operation is None)
         return instructions
 
     def _drop_subsumed(self, checkpoint_id: int, at: Instant) -> list[CheckpointInstruction]:
@@ -641,7 +641,7 @@ class CheckpointCoordinator:
     ) -> list[CheckpointInstruction]:
         """End a checkpoint; where it *counts*, too many in a row fail the job (Flink's `CheckpointFailureManager`).
 
-        *is_over*: whether the wish for it has failed with it.
+        *is_over*: whether the request for it has failed with it.
         """
         checkpoint_id, trigger = pending.checkpoint_id, pending.trigger
         del self._pending[checkpoint_id]

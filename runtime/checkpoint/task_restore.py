@@ -157,11 +157,11 @@ class TaskRestore:
 
     def _restore_savepoint(self, query: QueryLocation, state: QuerySnapshot, savepoint: str) -> str:
         restore = self._restore
-        wish, new_query_id = ("", False) if restore is None else (restore.rollback, restore.new_query_id)
+        rollback, new_query_id = ("", False) if restore is None else (restore.rollback, restore.new_query_id)
         mark = self._directory / "restored" / f"{directory_name(query.name)}.json"
         why = ""
         done = json.loads(mark.read_bytes()) if mark.exists() else {}
-        if done and done.get("rollback", "") == wish:
+        if done and done.get("rollback", "") == rollback:
             why = self._why_not_live(query, state)
             if not why:
                 return ""
@@ -174,7 +174,7 @@ class TaskRestore:
         done = {
             "savepoint": savepoint,
             "batch_id": state.batch_id,
-            "rollback": wish,
+            "rollback": rollback,
             "new_query_id": new_query_id,
         }
         write_private(mark, json.dumps(done).encode())

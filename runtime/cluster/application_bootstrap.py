@@ -26,9 +26,11 @@ from actors.process.logs import configure_logging
 from blob.errors import BlobConnectionError, BlobError, BlobServerError
 from conf.configuration import Configuration
 from conf.options import JobOptions
-from runtime.application.book import (
-    ApplicationBook,
+from runtime.application.client import ApplicationGateway
+from runtime.application.program import ApplicationFiles, PackagedProgram
+from runtime.application.state import (
     ApplicationResult,
+    ApplicationState,
     CancelJobs,
     ExecuteIds,
     MainEnd,
@@ -37,8 +39,6 @@ from runtime.application.book import (
     StopMain,
     Wait,
 )
-from runtime.application.client import ApplicationGateway
-from runtime.application.program import ApplicationFiles, PackagedProgram
 from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError
 from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.session import connect
@@ -216,7 +216,7 @@ class ApplicationBootstrap:
             time.sleep(RETRY_S)
 
     def _to_its_end(self) -> ApplicationResult:
-        book = ApplicationBook()
+        book = ApplicationState()
         while True:
             if self._files.is_cancelled:
                 book.cancel()

@@ -11,8 +11,8 @@ from actors.errors import ActorError
 from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from conf.options import ExecutionTarget
-from runtime.application.book import ApplicationResult
 from runtime.application.program import ApplicationFiles
+from runtime.application.state import ApplicationResult
 from runtime.client import ClusterClient
 from runtime.cluster.deployment import attached, await_end, own_configuration, reached_by
 from runtime.cluster.render import print_error, print_json, print_line
@@ -42,7 +42,7 @@ def run_application(
     """Run a program in a cluster of its own; arguments as of `job run`, whose ``--job-id`` is the application's.
 
     Raises:
-        ClusterError, HaError, SparkVehicleError: it cannot be started, or was stopped.
+        ClusterError, HaError, SparkError: it cannot be started, or was stopped.
         OSError: a file cannot be read.
     """
     if kind_of(file) is JobKind.PIPELINE:

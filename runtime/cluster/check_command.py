@@ -48,7 +48,7 @@ def print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
 def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -> list[QueryDescription]:
     """The queries of a job file, which is run on no rows; raises JobFileError where its code fails."""
     from runtime.spark.dry_run import DryRun, one_core_session
-    from runtime.spark.errors import SparkVehicleError
+    from runtime.spark.errors import SparkError
 
     pipeline = build_pipeline(file, args) if kind_of(file) is JobKind.PIPELINE else None
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
@@ -78,7 +78,7 @@ def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -
                     "mend it, and check again",
                     own_traceback(error, file),
                 ) from error
-    except SparkVehicleError as error:
+    except SparkError as error:
         raise ClusterError(str(error), "`understudy doctor` looks whether Spark can start here") from error
     if not run.queries:
         raise JobFileError(f"{file} has started no streaming query", "there is no state that it could go on from")

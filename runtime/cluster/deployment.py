@@ -18,7 +18,7 @@ from conf.options import (
 )
 from runtime.client import ClusterClient
 from runtime.cluster.cluster_entrypoint import entrypoint_of
-from runtime.cluster.session import Say, has_ended, start_cluster, stop_cluster
+from runtime.cluster.session import Say, start_cluster, stop_cluster, wait_until_stopped
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.ids import JobID
@@ -107,7 +107,7 @@ def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: 
         say: told each step.
 
     Raises:
-        ClusterError, HaError, SparkVehicleError: the cluster cannot be started.
+        ClusterError, HaError, SparkError: the cluster cannot be started.
     """
     configuration = own_configuration(configuration, f"job-{job_id}", ExecutionTarget.PER_JOB)
     is_over = False
@@ -137,7 +137,7 @@ def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: 
 def await_end(configuration: Configuration, say: Say) -> None:
     """Wait until nothing is left of a cluster that ends by itself; one that does not is stopped."""
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    if not has_ended(directory, configuration.get(ClusterOptions.STOP_TIMEOUT)):
+    if not wait_until_stopped(directory, configuration.get(ClusterOptions.STOP_TIMEOUT)):
         with contextlib.suppress(ClusterNotRunning):
             stop_cluster(configuration, say)
     with directory.acquire():  # one that was stopped has kept what a further start would need

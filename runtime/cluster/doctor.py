@@ -40,13 +40,13 @@ from runtime.ha.errors import HaError
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.messages import ClusterOverview, TaskManagerView
 from runtime.rest.listening import exposure_warning
-from runtime.spark.errors import SparkVehicleError
+from runtime.spark.errors import SparkError
 from runtime.spark.java import REMEDY as JAVA_REMEDY
 from runtime.spark.java import find_java
 from runtime.spark.launch import class_path
 from runtime.taskexecutor.spark_options import driver_options
 
-EXPECTED = (ActorError, ClusterError, GatewayError, HaError, SparkVehicleError, OSError)
+EXPECTED = (ActorError, ClusterError, GatewayError, HaError, SparkError, OSError)
 JAVA_TIMEOUT_S = 60.0
 FUTURE_S = 60.0
 """How far a file may be ahead of the clock: file systems of other machines have clocks of their own."""
@@ -123,7 +123,7 @@ def check_java(home: str | None) -> str:
     """Whether there is a fitting Java, and whether it runs: a start only reads of which version it is."""
     try:
         java = find_java(home)
-    except SparkVehicleError as error:
+    except SparkError as error:
         raise PreflightError(str(error).removesuffix(JAVA_REMEDY).rstrip(" :;"), JAVA_REMEDY) from error
     try:
         done = subprocess.run(
@@ -146,7 +146,7 @@ def check_spark() -> str:
         raise PreflightError("PySpark is not installed", SPARK_REMEDY) from error
     try:
         jars = class_path()
-    except SparkVehicleError as error:
+    except SparkError as error:
         raise PreflightError(f"PySpark {version} is not whole: {error}", SPARK_REMEDY) from error
     missing = [name for name in MODULES if not _is_there(name)]
     if missing:

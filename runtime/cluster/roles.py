@@ -64,7 +64,7 @@ def start_role(configuration: Configuration, role: Role, host: str | None, say: 
         say: told each step, in a few words.
 
     Raises:
-        ClusterError, HaError, SparkVehicleError, AuthenticationError: this host lacks something, the configuration does
+        ClusterError, HaError, SparkError, AuthenticationError: this host lacks something, the configuration does
             not allow several hosts, it runs already, or it failed.
     """
     address = check_host(host or find_host(configuration, role))

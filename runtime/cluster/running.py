@@ -16,7 +16,7 @@ from runtime.ha.errors import HaError
 from runtime.ids import JobID
 from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
 from runtime.protocol.errors import GatewayError
-from runtime.spark.errors import SparkVehicleError
+from runtime.spark.errors import SparkError
 
 
 def job_id_of(text: str) -> JobID:
@@ -43,7 +43,7 @@ def readable_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # whoever read has had enough: nobody is to be told
-    except (ActorError, BlobError, GatewayError, HaError, JobGraphError, SparkVehicleError, OSError) as error:
+    except (ActorError, BlobError, GatewayError, HaError, JobGraphError, SparkError, OSError) as error:
         print_error(error, str(getattr(error, "remedy", "")))
         sys.exit(ExitStatus.WRONG_USAGE if isinstance(error, ParameterUsageError) else ExitStatus.FAILED)
 

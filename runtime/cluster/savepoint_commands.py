@@ -163,14 +163,14 @@ def savepoint_state(
     from runtime.checkpoint.savepoint import open_savepoint
     from runtime.checkpoint.state_choice import choose_state
     from runtime.cluster.render import print_error, print_json, print_line, print_table
-    from runtime.spark.errors import SparkVehicleError
+    from runtime.spark.errors import SparkError
     from runtime.spark.state_reader import first_rows
 
     choice = choose_state(open_savepoint(path), query, operator, store, variable)
     java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
     try:
         rows = first_rows(choice, limit, str(java_home) if java_home else None)
-    except SparkVehicleError as error:
+    except SparkError as error:
         print_error(error)
         sys.exit(1)
     plain = [{name: _plain(value) for name, value in row.items()} for row in rows]

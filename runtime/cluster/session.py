@@ -75,7 +75,7 @@ def start_cluster(
         is_member: whether it is one host's master of a cluster on several hosts.
 
     Raises:
-        ClusterError, HaError, SparkVehicleError: the machine lacks something, a cluster runs already, or it failed.
+        ClusterError, HaError, SparkError: the machine lacks something, a cluster runs already, or it failed.
     """
     if masters > 1:
         _require_redis(configuration, f"{masters} masters cannot be started")
@@ -221,7 +221,7 @@ def _find_java(configuration: Configuration) -> str:
 
 
 def check_spark_master(configuration: Configuration) -> str:
-    """Whether the Spark master, or the endpoint, can be had, in words; raises `SparkVehicleError`."""
+    """Whether the Spark master, or the endpoint, can be had, in words; raises `SparkError`."""
     remote = configuration.get(SparkOptions.REMOTE)
     if remote is not None:
         from runtime.spark.remote import check_remote
@@ -305,7 +305,7 @@ def connect(configuration: Configuration) -> ClusterClient:
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if not directory.cluster_json.exists():
-        from runtime.cluster.elsewhere import connect_elsewhere
+        from runtime.cluster.discovery import connect_elsewhere
 
         client = connect_elsewhere(configuration)
         if client is not None:
@@ -450,7 +450,7 @@ def await_lock(
         time.sleep(0.02)
 
 
-def has_ended(directory: ClusterDirectory, timeout_s: float) -> bool:
+def wait_until_stopped(directory: ClusterDirectory, timeout_s: float) -> bool:
     """Wait for the end of a directory's cluster; whether it has come, and no process is left of it."""
     return await_condition(lambda: not directory.is_running(), timeout_s) and await_condition(
         lambda: not processes_of(directory), LAST_STEPS_S

@@ -26,7 +26,7 @@ from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
 from runtime.cluster.supervisor import Child, Running, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
-from runtime.spark import SparkDriver, SparkVehicleError, info_file
+from runtime.spark import SparkDriver, SparkError, info_file
 from runtime.spark.adopted import AdoptedDriver
 from runtime.spark.remote import RemoteDriver
 from runtime.taskexecutor.program_info import ProgramInfo
@@ -123,7 +123,7 @@ class TaskManagerRunner:
         try:
             async with asyncio.timeout(10.0):
                 return await driver.ping()
-        except (SparkVehicleError, TimeoutError) as error:
+        except (SparkError, TimeoutError) as error:
             logger.error("the Spark driver (process %d) does not answer: %s", driver.info.pid, error)
             return False
 
@@ -152,7 +152,7 @@ def main() -> int:
         # Before any thread is started: the actor system's admin is forked from this process.
         system = ProcessActorSystem()
         asyncio.run(TaskManagerRunner(context, system, int(index), name).run())
-    except (ActorError, SparkVehicleError, OSError) as error:
+    except (ActorError, SparkError, OSError) as error:
         logger.critical("the worker %s ends: %s", name, error, exc_info=True)
         with contextlib.suppress(OSError):
             print(f"error: {error}", file=sys.stderr)  # noqa: T201  # goes to the worker's .out file

@@ -196,7 +196,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             )
             self.spawn(sweeping, "sweeping blobs that nobody knows")
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         """Leave the jobs to the next leader; their JobMasters go on."""
         self._starts.clear()
         jobs, self._jobs = self._jobs, {}

@@ -294,7 +294,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
         return ask
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         """Leave the job to the next leader."""
         if self._journal is not None:
             self._journal.close()

@@ -23,7 +23,7 @@ from runtime.jobgraph.errors import JobGraphError
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.connecting import connect
 from runtime.protocol.errors import GatewayError
-from runtime.spark.errors import SparkVehicleError, TaskError
+from runtime.spark.errors import SparkError, TaskError
 
 MAGIC = "understudy"
 CLUSTER = "cluster"
@@ -35,7 +35,7 @@ SHOWN = (
     GatewayError,
     HaError,
     JobGraphError,
-    SparkVehicleError,
+    SparkError,
     TaskError,
 )
 """Errors that say all there is to say: they are shown as one line with the remedy, below the user's own traceback."""

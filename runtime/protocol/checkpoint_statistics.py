@@ -139,7 +139,7 @@ class CheckpointStatsSnapshot:
         latest_failed: the last that failed.
         latest_restored: what was restored last.
         history: the last ones, the newest first.
-        operations: what became of the wishes of clients.
+        operations: what became of the requests of clients.
     """
 
     counts: CheckpointStatsCounts = CheckpointStatsCounts()

@@ -43,11 +43,11 @@ class SnapshotType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTrigger:
-    """Somebody's wish for a checkpoint or savepoint.
+    """Somebody's request for a checkpoint or savepoint.
 
     Args:
-        trigger_id: chosen by whoever wishes; the same wish bears the same id.
-        type: what is wished for.
+        trigger_id: chosen by who requests it; the same request bears the same id.
+        type: what is requested.
         target: the directory in which a savepoint is to be made; empty for a checkpoint.
     """
 
@@ -57,7 +57,7 @@ class CheckpointTrigger:
 
 
 class OperationState(Enum):
-    """How far a wish is (Flink's `QueueStatus` with the outcome)."""
+    """How far a request is (Flink's `QueueStatus` with the outcome)."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -66,10 +66,10 @@ class OperationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """What became of a wish so far (Flink's `SavepointInfo`).
+    """What became of a request so far (Flink's `SavepointInfo`).
 
     Args:
-        trigger_id: the wish.
+        trigger_id: the request.
         state: how far it is.
         checkpoint_id: the number of the checkpoint; None before there is one.
         path: when it is completed: the directory.
@@ -162,7 +162,7 @@ class TriggerCheckpoint:
     Args:
         attempt_id: the task's attempt.
         checkpoint_id: the number.
-        trigger: what is wished for.
+        trigger: what is requested.
         directory: where the snapshots go: each query's in a directory of its own, below that of its task.
         timeout_s: how long the checkpoint may take in all, in seconds.
     """
@@ -181,9 +181,9 @@ class AcknowledgeCheckpoint:
     Args:
         checkpoint_id: the number.
         attempt_id: the task's attempt.
-        trigger: what was wished for, so that a JobMaster that does not know the checkpoint knows what it was.
+        trigger: what was requested, so that a JobMaster that does not know the checkpoint knows what it was.
         queries: what was snapshotted.
-        notes: what whoever wished should know.
+        notes: what who requested it should know.
         duration_ms: how long the snapshots took.
         drained: see `OperationStatus`; of this task.
     """
@@ -233,7 +233,7 @@ class JobManagerTaskRestore:
             for a checkpoint of the job's own. A savepoint is put back once, whatever lies at the location of the query;
             a checkpoint of its own only where what lies there is behind it, or broken.
         allow_non_restored_state: whether a query may begin without state although there is some that nobody claims.
-        rollback: the wish to go back there, of a job that has gone back; its queries are put back once for each wish.
+        rollback: the request to go back there, of a job that has gone back; queries are put back once for each request.
         new_query_id: whether queries get new ids as they are put back. None: those get one that begin in another
             place while their former one may still be written to.
         earlier: checkpoints of the job's own before this one, the newest first: for a query of which this one is

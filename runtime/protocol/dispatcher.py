@@ -113,7 +113,7 @@ class DispatcherGateway(FencedRpcGateway):
 
         Args:
             job_id: the job.
-            trigger_id: of the wish.
+            trigger_id: of the request.
             target: ``chk-<number>`` or the number of a checkpoint that is kept, or the directory of a savepoint.
             new_query_id: whether the queries get new ids, so that sinks that remember batches take them again.
 

@@ -61,7 +61,7 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """A job's wish for one slot (Flink's `SlotRequest`): idempotent by its allocation id.
+    """A job's request for one slot (Flink's `SlotRequest`): idempotent by its allocation id.
 
     Args:
         job_id: the job.

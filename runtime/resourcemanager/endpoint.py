@@ -189,7 +189,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if self._term == term:
             self._carry_out(self._slots.set_fail_unfulfillable_request(True))
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         """Forget everybody; they look for the new leader themselves."""
         for heartbeats in (self._worker_heartbeats, self._job_heartbeats):
             if heartbeats is not None:

@@ -497,8 +497,8 @@ class SlotManager:
     def _fail(self, entry: PendingRequest, within: str = "") -> list[SlotManagerInstruction]:
         request = entry.request
         self.unregister_slot_request(request.allocation_id)
-        wish = f"task {request.task_name!r} of job {request.job_name!r} waits for 1 slot"
-        return [FailRequest(request, f"no slot{within}: {wish}; {self._shortage()}")]
+        waiting = f"task {request.task_name!r} of job {request.job_name!r} waits for 1 slot"
+        return [FailRequest(request, f"no slot{within}: {waiting}; {self._shortage()}")]
 
     def _shortage(self) -> str:
         counts = self.counts()

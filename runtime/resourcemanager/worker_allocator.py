@@ -1,6 +1,6 @@
 """When a worker is started, stopped or given up (Flink's `ResourceAllocationStrategy` and `ActiveResourceManager`).
 
-Pure: events in, decisions out; times are monotonic seconds. A worker is *pending* from the wish for it until its
+Pure: events in, decisions out; times are monotonic seconds. A worker is *pending* from the request for it until its
 TaskExecutor registers. What is pending counts as if it were there, so nothing is asked for twice; it does not count for
 ever, so that a worker that never comes is replaced.
 """

@@ -114,7 +114,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         if self._reporter is not None:
             self._reporter.start()
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         """Another one sends metrics from now on; it goes on serving."""
         if self._reporter is not None:
             await self._reporter.stop()

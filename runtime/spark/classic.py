@@ -30,9 +30,9 @@ from pyspark.streaming import StreamingContext
 
 from runtime.spark.control import Cancellation
 from runtime.spark.errors import SharedDriverError
+from runtime.spark.executor_archive import ShippedPath
 from runtime.spark.handles import JvmHandles
 from runtime.spark.script_application import enter_files, own_files, use_files
-from runtime.spark.shipped_path import ShippedPath
 from runtime.spark.spec import SCHEDULER_POOL, ClassicEndpoint, TaskSpec
 from runtime.spark.status import StatusReader
 from runtime.spark.workers import WORKER_VARIABLE
@@ -484,7 +484,7 @@ class _Some:
 
 
 def _name_java_threads(name: str) -> None:
-    """Name the JVM's threads that serve this process, so that `TaskRemains` sees whether one still works for it."""
+    """Name the JVM's threads that serve this process, so that `LeftoverSparkWork` sees whether one works for it."""
     create: Any = JavaClient._create_new_connection
 
     def named(client: Any) -> Any:

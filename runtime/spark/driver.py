@@ -27,18 +27,18 @@ from runtime.spark.errors import (
     DriverCallError,
     DriverLostError,
     DriverStartError,
-    SparkVehicleError,
+    SparkError,
     StillRunningError,
 )
 from runtime.spark.gateway import DriverGateway, job_tag
 from runtime.spark.info import SHIPPED, DriverInfo
 from runtime.spark.java import Java, find_java
 from runtime.spark.launch import DriverOptions, class_path, command, environment, spark_conf, spark_version
+from runtime.spark.leftover_work import LeftoverSparkWork
 from runtime.spark.masters import check_master
 from runtime.spark.process import ProcessHandle, children_of, die_with, start_time
 from runtime.spark.query_info import StreamingQueryInfo
 from runtime.spark.query_stop import StoppedQueries
-from runtime.spark.remains import TaskRemains
 from runtime.spark.spec import CONNECT_USER, ClassicEndpoint, ConnectEndpoint
 from runtime.spark.workers import kill_abandoned, kill_workers
 
@@ -176,7 +176,7 @@ class SparkDriver:
         except BaseException as error:
             child.kill()
             await asyncio.get_running_loop().run_in_executor(None, child.wait)
-            if isinstance(error, SparkVehicleError) and not isinstance(error, DriverStartError):
+            if isinstance(error, SparkError) and not isinstance(error, DriverStartError):
                 raise DriverStartError(f"the Spark driver did not start: {error}; see {options.log_file}") from error
             raise
         finally:
@@ -357,7 +357,7 @@ class SparkDriver:
         """Set configuration of a session from here, which takes 1 ms, and a task 8; whether the session is open."""
         return await self._call(self._gateway.configure_session, endpoint.user_id, endpoint.session_id, conf)
 
-    async def _all_ended(self, remains: TaskRemains, patience: float) -> None:
+    async def _all_ended(self, remains: LeftoverSparkWork, patience: float) -> None:
         deadline = math.inf
         while True:
             left = await self._call(self._gateway.still_runs, remains)
@@ -371,7 +371,7 @@ class SparkDriver:
                 raise StillRunningError(f"{left} does not end")
             await asyncio.sleep(_REMAINS_PAUSE)
 
-    async def _release(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, TaskRemains] | None:
+    async def _release(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
         """Release a session; Spark refuses to close one whose operation has been accepted and not begun yet."""
         tries = _RELEASE_TRIES
         while True:
@@ -431,7 +431,7 @@ class SparkDriver:
     async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
         """Stop the streaming queries of a task between two batches; returns what became of them.
 
-        See `runtime.spark.query_stop`. Raises `SparkVehicleError`.
+        See `runtime.spark.query_stop`. Raises `SparkError`.
         """
         loop = asyncio.get_running_loop()  # its threads, for this may take long
         return await loop.run_in_executor(None, lambda: self._gateway.stop_at_boundary(queries, drain, timeout_s))

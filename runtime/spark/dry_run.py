@@ -42,7 +42,7 @@ def one_core_session(conf: Mapping[str, str], java_home: str | None, scratch: Pa
     *scratch* is a directory that stays until then.
 
     Raises:
-        SparkVehicleError: there is no usable Java.
+        SparkError: there is no usable Java.
     """
     for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
         del os.environ[name]  # what is for a Spark of the user's own

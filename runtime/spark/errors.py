@@ -9,19 +9,19 @@ STOP_REFUSED = "Cannot stop SparkContext within listener bus thread"
 """Spark's message where `runtime.spark.script_application` has refused a stop."""
 
 
-class SparkVehicleError(Exception):
+class SparkError(Exception):
     """Root of all errors raised by `runtime.spark` outside of a task process."""
 
 
-class JavaNotFoundError(SparkVehicleError):
+class JavaNotFoundError(SparkError):
     """No usable Java runtime was found."""
 
 
-class UnsupportedJavaError(SparkVehicleError):
+class UnsupportedJavaError(SparkError):
     """A Java runtime was found, but Spark does not run on its version."""
 
 
-class DriverError(SparkVehicleError):
+class DriverError(SparkError):
     """Root of the errors of the driver JVM."""
 
 
@@ -45,7 +45,7 @@ class StillRunningError(DriverError):
     """What a task left running in the driver JVM does not end."""
 
 
-class ZygoteError(SparkVehicleError):
+class ZygoteError(SparkError):
     """The zygote could not be started, or could not fork a task process."""
 
 
@@ -53,7 +53,7 @@ class ZygoteLostError(ZygoteError):
     """The zygote died; it took its task processes with it."""
 
 
-class WireError(SparkVehicleError):
+class WireError(SparkError):
     """A peer of a control socket sent something that is not a frame."""
 
 

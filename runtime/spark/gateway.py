@@ -20,10 +20,10 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from runtime.spark.errors import DriverCallError, DriverLostError
 from runtime.spark.handles import REGISTRY_KEY, JvmHandles
+from runtime.spark.leftover_work import LeftoverSparkWork
 from runtime.spark.location_locks import lock_file, unlock_files
 from runtime.spark.query_info import StreamingQueryInfo, query_info
 from runtime.spark.query_stop import StoppedQueries, stop_at_boundary
-from runtime.spark.remains import TaskRemains
 from runtime.spark.script_application import ScriptApplications
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
@@ -186,17 +186,17 @@ class DriverGateway:
         self._registry().put(name, entry)
         return ClassicEndpoint(name, port, endpoint_secret, tag, alone)
 
-    def close_classic(self, name: str, interrupted: bool) -> TaskRemains:
+    def close_classic(self, name: str, interrupted: bool) -> LeftoverSparkWork:
         """Cancel what a task left running, stop its streaming queries, close its server. May be repeated.
 
-        `interrupted`: see `TaskRemains`. Returns what has to be looked at until it has all ended; see `still_runs`.
+        `interrupted`: see `LeftoverSparkWork`. Returns what to look at until it has all ended; see `still_runs`.
         """
         with _calls():
             self._close_classic(name)
             tag = TAG_PREFIX + name
-            return TaskRemains(self._handles, self._context, (tag,), tag, (tag,), interrupted)
+            return LeftoverSparkWork(self._handles, self._context, (tag,), tag, (tag,), interrupted)
 
-    def still_runs(self, remains: TaskRemains) -> str:
+    def still_runs(self, remains: LeftoverSparkWork) -> str:
         """What of a task that was ended has not ended yet, in words; nothing where all has."""
         with _calls():
             return remains.look()
@@ -276,11 +276,11 @@ class DriverGateway:
             if holder is not None:
                 holder.interruptAll()
 
-    def release_session(self, user_id: str, session_id: str, interrupted: bool) -> tuple[str, TaskRemains] | None:
+    def release_session(self, user_id: str, session_id: str, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
         """Interrupt a Connect session, stop its streaming queries and close it.
 
-        `interrupted`: see `TaskRemains`. Returns the UUID of its Spark session, and what has to be looked at until it
-        has all ended (`still_runs`). One that never was opened is no error, and returns None.
+        `interrupted`: see `LeftoverSparkWork`. Returns the UUID of its Spark session, and what is to be looked at until
+        it has all ended (`still_runs`). One that never was opened is no error, and returns None.
         """
         with _calls():
             holder = self._holder(user_id, session_id)
@@ -295,7 +295,7 @@ class DriverGateway:
             prefix = operation_tag(user_id, session_id)
             tags = [prefix + item for item in operations]
             threads = [f"SparkConnectExecuteThread_opId={item}" for item in operations]
-            return uuid, TaskRemains(self._handles, self._context, tags, prefix, threads, interrupted)
+            return uuid, LeftoverSparkWork(self._handles, self._context, tags, prefix, threads, interrupted)
 
     def connect_sessions(self) -> list[tuple[str, str]]:
         """User and id of the open Connect sessions."""

@@ -22,15 +22,15 @@ import pyspark.cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
-from runtime.spark.carried_path import carry_path
 from runtime.spark.context import VertexContext
 from runtime.spark.control import Cancellation, TaskControl
 from runtime.spark.errors import VertexFunctionError, VertexResultError
+from runtime.spark.executor_archive import ShippedPath
+from runtime.spark.function_sys_path import carry_path
 from runtime.spark.input_gate import InputGate
 from runtime.spark.memory_limit import limit_memory
 from runtime.spark.progress import Counts, ProgressReporter, TaskProgress
 from runtime.spark.result_partition import ResultPartition
-from runtime.spark.shipped_path import ShippedPath
 from runtime.spark.spec import ConnectEndpoint, TaskSpec, VertexSpec
 from runtime.spark.stored_schema import stored_schema
 from runtime.spark.streaming_writer import refuse_streaming_queries, watch_streaming_queries

@@ -75,7 +75,7 @@ def first_rows(choice: StateChoice, limit: int, java_home: str | None = None) ->
         java_home: the configured Java, None to find one.
 
     Raises:
-        SparkVehicleError: Spark cannot be started.
+        SparkError: Spark cannot be started.
         SnapshotError: the state cannot be prepared.
     """
     return asyncio.run(_first_rows(choice, limit, java_home))

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from runtime.spark.driver import SparkDriver
-from runtime.spark.errors import SparkVehicleError, ZygoteError
+from runtime.spark.errors import SparkError, ZygoteError
 from runtime.spark.spec import TaskKind, TaskSpec, VertexSpec
 from runtime.spark.zygote_client import Zygote
 
@@ -28,7 +28,7 @@ async def try_driver(driver: SparkDriver, zygote: Zygote, directory: Path) -> st
 
     Raises:
         ZygoteError: no process could be forked, or it ended before its job; that is no fault of the driver's.
-        SparkVehicleError: the driver refuses the job.
+        SparkError: the driver refuses the job.
     """
     endpoint = await driver.open_classic(f"trial-{uuid.uuid4().hex}")
     spec = TaskSpec(
@@ -58,7 +58,7 @@ async def try_driver(driver: SparkDriver, zygote: Zygote, directory: Path) -> st
         finally:
             process.close()
     finally:
-        with contextlib.suppress(SparkVehicleError):  # a driver that is lost can give nothing up
+        with contextlib.suppress(SparkError):  # a driver that is lost can give nothing up
             await driver.close_classic(endpoint)
         shutil.rmtree(directory, ignore_errors=True)
     if failure is None:

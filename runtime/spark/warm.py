@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.spark.driver import SparkDriver
-from runtime.spark.errors import SparkVehicleError
+from runtime.spark.errors import SparkError
 from runtime.spark.masters import is_local
 from runtime.spark.spec import TaskKind, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.zygote_client import Zygote
@@ -117,7 +117,7 @@ async def _script(driver: SparkDriver, zygote: Zygote, directory: Path) -> None:
 async def _run(zygote: Zygote, spec: TaskSpec) -> None:
     try:
         task = await zygote.fork(spec)
-    except SparkVehicleError as error:
+    except SparkError as error:
         logger.warning("the warm-up of the Spark driver could not run: %s", error)
         return
     try:

@@ -16,7 +16,7 @@ from runtime.spark import (
     DriverCallError,
     DriverLostError,
     SparkDriver,
-    SparkVehicleError,
+    SparkError,
     ZygoteError,
     ZygoteLostError,
 )
@@ -177,7 +177,7 @@ class DriverWatch:
             self._found(Finding.SILENT)
         except DriverLostError:
             raise
-        except SparkVehicleError as error:
+        except SparkError as error:
             self._found(_finding(str(error)), str(error))
 
     async def _examine(self) -> None:
@@ -198,7 +198,7 @@ class DriverWatch:
                 return
             except DriverLostError:
                 raise
-            except SparkVehicleError as error:
+            except SparkError as error:
                 self._found(_finding(str(error)), str(error), is_trial=True)
             if not self._health.needs_trial:
                 return
@@ -236,7 +236,7 @@ async def _is_lost(error: Exception, driver: SparkDriver, watch: DriverWatch | N
         return True
     except TimeoutError:
         return False
-    except SparkVehicleError:
+    except SparkError:
         # Py4J says of a call that the JVM's death has broken off what it says of one that the JVM has refused.
         return await driver.wait_dead(DYING_S)
 

@@ -23,7 +23,7 @@ from runtime.checkpoint.lease import (
     refusal,
 )
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark import SparkDriver, SparkVehicleError
+from runtime.spark import SparkDriver, SparkError
 
 POLL_S = 0.2
 RETRY_S = 10.0
@@ -99,7 +99,7 @@ class LocationLeases:
                 if await self._try(path, location, begun):
                     return
                 failing_since = None
-            except (OSError, SparkVehicleError) as error:
+            except (OSError, SparkError) as error:
                 cause = error if isinstance(error, OSError) else _lock_error(path)
                 if cause is not None and cause.errno in _UNSUPPORTED:
                     self._tell_user(f"nothing keeps another job off the checkpointLocation {location}: {cause}")

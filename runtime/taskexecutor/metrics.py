@@ -18,7 +18,7 @@ from runtime.metrics.process import NANOSECONDS, add_process_metrics
 from runtime.metrics.registry import MetricRegistry
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.slots import SlotReport
-from runtime.spark import SparkDriver, SparkVehicleError
+from runtime.spark import SparkDriver, SparkError
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class MetricsSampler:
                     return
                 _, cpu_s = self._sample_spark()
                 self._jvm = {**found, **self._files(), **self._rates.rates(time.monotonic(), cpu_s, found)}
-            except (SparkVehicleError, ValueError, psutil.Error) as error:
+            except (SparkError, ValueError, psutil.Error) as error:
                 logger.debug("the Spark driver does not tell its figures: %s", error)
                 self._jvm = {}
             await asyncio.sleep(JVM_INTERVAL_S)

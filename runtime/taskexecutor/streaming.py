@@ -26,7 +26,7 @@ from runtime.protocol.streaming_query import (
     StreamingQuery,
     sum_known,
 )
-from runtime.spark import ClassicEndpoint, ConnectEndpoint, SparkDriver, SparkVehicleError, StreamingQueryInfo
+from runtime.spark import ClassicEndpoint, ConnectEndpoint, SparkDriver, SparkError, StreamingQueryInfo
 
 WINDOW = 5
 LOW_FROM = 0.5
@@ -285,7 +285,7 @@ async def watch_queries(
         await asyncio.sleep(INTERVAL_S)
         try:
             infos = await driver.streaming_queries(endpoint)
-        except SparkVehicleError:
+        except SparkError:
             return None
         if watchdog is not None and (stuck := watchdog.observe(infos, time.monotonic())) is not None:
             return stuck

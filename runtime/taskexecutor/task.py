@@ -36,7 +36,7 @@ from runtime.spark import (
     DriverCallError,
     DriverLostError,
     SparkDriver,
-    SparkVehicleError,
+    SparkError,
     StillRunningError,
     TaskProcess,
     UnsupportedByEndpointError,
@@ -156,7 +156,7 @@ class Task:
         except (LibraryCacheError, UnsupportedByEndpointError) as error:
             # What it brings, and is, is the job's own: another attempt would find the same.
             self._fail(FailureKind.USER_CODE, type(error).__name__, str(error))
-        except (BlobError, SparkVehicleError, OSError) as error:
+        except (BlobError, SparkError, OSError) as error:
             kind = await kind_of(error, self._driver, self._watch)
             message = f"{self._driver.loss}: {error}" if kind is FailureKind.SPARK_LOST else str(error)
             self._fail(kind, type(error).__name__, message)
@@ -184,7 +184,7 @@ class Task:
             if may_be_sparks(failure) and await self._examine():
                 raise DriverLostError(driver.loss)
             await driver.ping()
-        except SparkVehicleError as error:
+        except SparkError as error:
             logger.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
             message = f"{driver.loss}: {failure.type}: {failure.message}"
             self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
@@ -363,7 +363,7 @@ class Task:
         """Release the session of what has FINISHED: that cannot become untrue any more, whatever comes of this."""
         try:
             await self._release(endpoint)
-        except SparkVehicleError as error:
+        except SparkError as error:
             if self._driver.alive:  # else it is gone with its driver, which others tell
                 logger.warning(
                     "%s has finished, but its Spark session stays open: %s", self.descriptor.task_name, error

@@ -30,7 +30,7 @@ from runtime.protocol.checkpoints import (
 )
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
-from runtime.spark import SparkVehicleError
+from runtime.spark import SparkError
 from runtime.taskexecutor.connections import JobConnections
 
 RETRY_S = 0.5
@@ -106,7 +106,7 @@ class StopReport:
 StopQueries = Callable[[bool], Awaitable[StopReport]]
 """Stops the task's queries, drained or not.
 
-Raises `NotStoppedError` where none was stopped, `DrainFailedError`, `SparkVehicleError`.
+Raises `NotStoppedError` where none was stopped, `DrainFailedError`, `SparkError`.
 """
 
 
@@ -139,7 +139,7 @@ class TaskCheckpoints:
         task_key: of its task.
         restore: what it has begun with.
         responder: tells the JobMaster.
-        stop_queries: see `StopQueries`; raises SparkVehicleError.
+        stop_queries: see `StopQueries`; raises SparkError.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class TaskCheckpoints:
                 self._stop_outcome = StopOutcome.FAILED  # until it is known to have been done
                 report = await self._stop_queries(_drains(trigger))
             queries, duration_ms = await self._snapshot(trigger)
-        except (CheckpointError, SparkVehicleError, OSError) as error:
+        except (CheckpointError, SparkError, OSError) as error:
             if isinstance(error, NotStoppedError):
                 self._stop_outcome = StopOutcome.NOT_ASKED
             elif isinstance(error, DrainFailedError):

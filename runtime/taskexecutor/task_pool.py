@@ -14,7 +14,7 @@ from pathlib import Path
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.diagnostics import TaskPoolReport
-from runtime.spark import SparkDriver, SparkVehicleError, TaskProcess, Zygote
+from runtime.spark import SparkDriver, SparkError, TaskProcess, Zygote
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, PreparedSpec, TaskSpec
 from runtime.taskexecutor.task_pool_policy import Miss, Preparation, TaskPoolPolicy
 
@@ -146,7 +146,7 @@ class TaskPool:
             ready.output.unlink(missing_ok=True)
         try:
             await self._driver.release(ready.endpoint)
-        except SparkVehicleError as error:
+        except SparkError as error:
             self._endpoint.log.info("the session of a task process is left to Spark: %s", error)
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
@@ -164,7 +164,7 @@ class TaskPool:
         try:
             async with asyncio.timeout(PREPARATION_TIMEOUT_S):
                 ready = await self._make_ready(preparation.kind)
-        except (SparkVehicleError, OSError, TimeoutError) as error:
+        except (SparkError, OSError, TimeoutError) as error:
             self._policy.failed(number, time.monotonic())
             self._endpoint.log.warning("no task process could be made ready: %s: %s", type(error).__name__, error)
             return
@@ -193,7 +193,7 @@ class TaskPool:
             process = await self._zygote.prepare(spec)
             if await process.ready():
                 return ReadyProcess(process, endpoint, output)
-            raise SparkVehicleError("the process ended before it was ready; see zygote.log of the TaskExecutor")
+            raise SparkError("the process ended before it was ready; see zygote.log of the TaskExecutor")
         except BaseException:
             if process is None:
                 if output is not None:

@@ -136,7 +136,7 @@ class TaskStarter:
         """A process that runs the attempt, ready before or started now, and its way into Spark.
 
         Raises:
-            SparkVehicleError: there can be none.
+            SparkError: there can be none.
             OSError: it cannot have a control group.
         """
         descriptor = self._descriptor

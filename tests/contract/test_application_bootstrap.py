@@ -9,8 +9,8 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from conf.configuration import Configuration
-from runtime.application.book import ApplicationResult
 from runtime.application.program import ApplicationFiles
+from runtime.application.state import ApplicationResult
 from runtime.cluster.application_bootstrap import ApplicationBootstrap
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID, JobID

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from conf.configuration import Configuration
-from runtime.application.book import ExecuteIds, MainEnd, MainOutcome
 from runtime.application.client import ApplicationGateway
 from runtime.application.program import ApplicationFiles
+from runtime.application.state import ExecuteIds, MainEnd, MainOutcome
 from runtime.cluster.application_bootstrap import MainProcess
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID

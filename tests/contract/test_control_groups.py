@@ -15,8 +15,8 @@ from runtime.cluster.preflight import standard_checks
 from runtime.spark.errors import TaskLimitError
 from runtime.spark.limits import enter
 from runtime.taskexecutor.control_groups import ControlGroupError, ControlGroups, GroupLimits
-from tests.given_group import given_group
 from tests.processes import lives
+from tests.temporary_cgroup import temporary_cgroup
 from tests.waiting import PATIENCE_S
 
 LIMITS = GroupLimits(memory_bytes=64 << 20, cpus=0.5)
@@ -46,7 +46,7 @@ print("both" if answer else "alone", flush=True)
 
 @pytest.fixture
 def given() -> Iterator[tuple[str, list[Path]]]:
-    with given_group() as group:
+    with temporary_cgroup() as group:
         yield group
 
 

@@ -284,7 +284,7 @@ class Leader(LeaderEndpoint):
     async def serve(self) -> None:
         self.serving.put_nowait(self.term)
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         self.stepped_back.set()
 
 

@@ -29,7 +29,7 @@ class Leader(LeaderEndpoint, EpochGateway):
     async def lead(self, term: LeaderTerm) -> None:
         pass
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         pass
 
     @rpc_sync

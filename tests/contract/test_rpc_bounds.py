@@ -79,7 +79,7 @@ def test_connections_without_a_handshake_are_bounded_and_the_oldest_gives_way(
         peers = []
         for count in range(1, 16):
             peers.append(stack.enter_context(RawPeer(server.port, None)))
-            wait_until(lambda count=count: len(server.service.newcomers) == min(count, 10), "the peer")  # type: ignore[misc]
+            wait_until(lambda count=count: len(server.service.unauthenticated) == min(count, 10), "the peer")  # type: ignore[misc]
         assert all(peer.is_cut_off() for peer in peers[:5])
         steady.send_message([wire.ASK, 1, "/user/probe", "echo", [b"x"], None])
         assert steady.message() == [wire.REPLY, 1, b"x"], "who has shaken hands does not count"

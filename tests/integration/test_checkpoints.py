@@ -127,7 +127,7 @@ def test_a_stream_that_is_killed_stopped_restored_and_rolled_back_loses_and_doub
     cluster.await_status(job_id, "RUNNING")
     assert await_checkpoints(cluster, job_id)["counts"]["restored"] == 2, "the task has gone on"
 
-    # The same wish twice is one savepoint, also for a JobMaster that does not know of the first time.
+    # The same request twice is one savepoint, also for a JobMaster that does not know of the first time.
     trigger = TriggerID.random()
     with cluster.client() as client:
         first = client.trigger_savepoint(JobID(job_id), tmp_path / "savepoints", trigger)
@@ -334,11 +334,11 @@ def test_savepoints_and_a_stop_by_rest(checkpointed: Cluster, tmp_path: Path) ->
 
         return await_value(look)["operation"]
 
-    # The same wish twice is one savepoint, also where the JobMaster that had begun it is no more.
-    wish = {"target-directory": f"file://{tmp_path}/savepoints", "formatType": "CANONICAL", "triggerId": "c" * 32}
-    assert post(f"{job}/savepoints", wish) == "c" * 32
+    # The same request twice is one savepoint, also where the JobMaster that had begun it is no more.
+    request = {"target-directory": f"file://{tmp_path}/savepoints", "formatType": "CANONICAL", "triggerId": "c" * 32}
+    assert post(f"{job}/savepoints", request) == "c" * 32
     os.kill(cluster.pid_of(f"jobmaster-{job_id}"), signal.SIGKILL)
-    assert post(f"{job}/savepoints", wish) == "c" * 32
+    assert post(f"{job}/savepoints", request) == "c" * 32
     first = done(f"{job}/savepoints/{'c' * 32}")["location"]
     assert [f"file:{path}" for path in (tmp_path / "savepoints").iterdir()] == [first]
     assert [query.snapshot.name for query in read_savepoint(path_of(first)).queries] == ["counts"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_harness import Cluster, started
-from tests.given_group import given_group
 from tests.job_files import TRIVIAL, write_job
 from tests.processes import lives
+from tests.temporary_cgroup import temporary_cgroup
 
 # Each of its processes takes less than the limit.
 FAMILY = """\
@@ -40,7 +40,7 @@ print(Path("/proc/self/cgroup").read_text())
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str, list[Path]]]:
     """A cluster whose tasks are in groups, the given group's name and its directories."""
-    with given_group() as (name, directories):
+    with temporary_cgroup() as (name, directories):
         settings = (
             f"taskmanager.cgroup={name}",
             "taskmanager.task.cgroup.memory=256mb",

@@ -114,10 +114,10 @@ MUTANTS = (
         ("unit/test_actors_dispatch.py::test_a_connection_has_a_deadline_until_its_handshake_is_done",),
     ),
     Mutant(
-        "newcomers-unbounded",
+        "unauthenticated-unbounded",
         "Connections that have shown no secret are bounded, and the oldest gives way.",
         "actors/rpc/listener.py",
-        "next(iter(service.newcomers)).make_way()",
+        "next(iter(service.unauthenticated)).make_way()",
         "pass",
         ("contract/test_rpc_bounds.py::test_connections_without_a_handshake_are_bounded_and_the_oldest_gives_way",),
     ),

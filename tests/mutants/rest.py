@@ -95,7 +95,7 @@ MUTANTS = (
         ("unit/test_rest_access.py::test_what_is_too_long_is_refused_before_it_is_read",),
     ),
     Mutant(
-        "newcomers-stay",
+        "unauthenticated-stay",
         "Connections that have shown no token give way, the oldest first.",
         _ACCESS,
         "if len(self._unauthenticated) <= self._most_unauthenticated:",

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.application.book import (
+from runtime.application.program import ApplicationFiles
+from runtime.application.state import (
     MAX_LOSSES,
-    ApplicationBook,
     ApplicationResult,
+    ApplicationState,
     CancelJobs,
     ExecuteIds,
     MainEnd,
@@ -18,7 +19,6 @@ from runtime.application.book import (
     StopMain,
     Wait,
 )
-from runtime.application.program import ApplicationFiles
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID, JobID
 from runtime.jobgraph.job_graph import ArtifactRole
@@ -30,9 +30,9 @@ FINISHED = MainEnd(MainOutcome.FINISHED)
 LOST = MainEnd(MainOutcome.LOST, "the process of main() ended by signal 9")
 
 
-def ended(end: MainEnd) -> ApplicationBook:
+def ended(end: MainEnd) -> ApplicationState:
     """The book of an application whose main() has ended so."""
-    book = ApplicationBook()
+    book = ApplicationState()
     assert book.next({}) == RunMain()
     book.main_started()
     assert book.next({}) == Wait()
@@ -95,7 +95,7 @@ def test_a_lost_main_is_run_again_while_its_jobs_go_on_but_not_for_ever() -> Non
 
 
 def test_a_cancelled_application_ends_main_then_its_jobs() -> None:
-    book = ApplicationBook()
+    book = ApplicationState()
     book.next({})
     book.main_started()
     book.cancel()
@@ -108,7 +108,7 @@ def test_a_cancelled_application_ends_main_then_its_jobs() -> None:
 
 
 def test_an_application_that_is_cancelled_before_main_or_after_it_does_not_run_it() -> None:
-    book = ApplicationBook()
+    book = ApplicationState()
     book.cancel()
     assert isinstance(book.next({}), ApplicationResult)
     book = ended(FINISHED)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runtime.application import current
-from runtime.application.book import ExecuteIds
 from runtime.application.client import ApplicationClient, ApplicationGateway
+from runtime.application.state import ExecuteIds
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph
 from runtime.notebook import NotebookError, connect

@@ -61,7 +61,7 @@ def snapshot(checkpoint_id: int, number: int = 1, name: str | None = None) -> Qu
     return QuerySnapshot(name or f"query-{number}", "id", "/live", None, path, 7, ["{}"], 3, 100, 10)
 
 
-def wish(kind: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointTrigger:
+def request(kind: SnapshotType = SnapshotType.CHECKPOINT) -> CheckpointTrigger:
     return CheckpointTrigger(TriggerID.random(), kind, "/s" if kind.is_savepoint else "")
 
 
@@ -114,13 +114,13 @@ class Driver:
         return self.carry_out(self.coordinator.advance(self.running, at(self.now)))
 
     def trigger(self, kind: SnapshotType = SnapshotType.CHECKPOINT) -> tuple[CheckpointTrigger, list]:  # type: ignore[type-arg]
-        wanted = wish(kind)
+        wanted = request(kind)
         self.coordinator.trigger(wanted, at(self.now))
         return wanted, self.advance()
 
     def acknowledge(self, checkpoint_id: int, number: int = 1, name: str | None = None) -> CheckpointOutcome:
         queries = (snapshot(checkpoint_id, number, name),)
-        ack = AcknowledgeCheckpoint(checkpoint_id, task(number).attempt_id, wish(), queries)
+        ack = AcknowledgeCheckpoint(checkpoint_id, task(number).attempt_id, request(), queries)
         outcome, instructions = self.coordinator.acknowledged(ack, at(self.now))
         self.carry_out(instructions)
         return outcome
@@ -248,7 +248,7 @@ def test_the_same_wish_twice_is_one_and_a_job_is_stopped_once() -> None:
     wanted, _ = driver.trigger(SnapshotType.SAVEPOINT_SUSPEND)
     driver.coordinator.trigger(wanted, at(1))
     assert of_type(driver.advance(100), TriggerTasks) == [], "no periodic checkpoint while the job is being stopped"
-    other = driver.coordinator.trigger(wish(SnapshotType.SAVEPOINT), at(2))
+    other = driver.coordinator.trigger(request(SnapshotType.SAVEPOINT), at(2))
     assert other.state is OperationState.FAILED
     driver.coordinator.declined(DeclineCheckpoint(1, task(1).attempt_id, "no"), at(driver.now))
     assert len(of_type(driver.advance(), TriggerTasks)) == 1, "the job was not stopped: it is checkpointed again"
@@ -257,10 +257,13 @@ def test_the_same_wish_twice_is_one_and_a_job_is_stopped_once() -> None:
 def test_who_asks_for_the_same_stop_once_more_hears_what_becomes_of_the_first() -> None:
     driver = Driver()
     first, _ = driver.trigger(SnapshotType.SAVEPOINT_TERMINATE)
-    again = wish(SnapshotType.SAVEPOINT_TERMINATE)
+    again = request(SnapshotType.SAVEPOINT_TERMINATE)
     begun = driver.coordinator.trigger(again, at(1))
     assert (begun.trigger_id, begun.state) == (again.trigger_id, OperationState.IN_PROGRESS)
-    others = (wish(SnapshotType.SAVEPOINT_SUSPEND), replace(again, trigger_id=TriggerID.random(), target="/elsewhere"))
+    others = (
+        request(SnapshotType.SAVEPOINT_SUSPEND),
+        replace(again, trigger_id=TriggerID.random(), target="/elsewhere"),
+    )
     for other in others:
         assert driver.coordinator.trigger(other, at(1)).state is OperationState.FAILED, "it is not what is asked for"
     driver.advance()
@@ -355,7 +358,7 @@ class Checkpoints(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.driver = Driver(retained=2, interval_s=5, timeout_s=20, max_concurrent=2, min_pause_s=0)
-        self.wishes: list[CheckpointTrigger] = []
+        self.requests: list[CheckpointTrigger] = []
         self.generation = 1
 
     @rule(seconds=st.floats(0, 12))
@@ -364,13 +367,13 @@ class Checkpoints(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from([SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND]))
     def somebody_wishes(self, kind: SnapshotType) -> None:
-        self.wishes.append(self.driver.trigger(kind)[0])
+        self.requests.append(self.driver.trigger(kind)[0])
 
-    @precondition(lambda self: self.wishes)
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def somebody_asks_again(self, data: st.DataObject) -> None:
         before = self.driver.next_id
-        wanted = data.draw(st.sampled_from(self.wishes))
+        wanted = data.draw(st.sampled_from(self.requests))
         known = self.driver.coordinator.operation(wanted.trigger_id)
         assert self.driver.coordinator.trigger(wanted, at(self.driver.now)) == known
         assert self.driver.next_id == before
@@ -437,7 +440,7 @@ class Checkpoints(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.the_store_stands_still(False)
         self.driver.carry_out(self.driver.coordinator.close("the job is over", at(self.driver.now)))
-        states = [self.driver.coordinator.operation(wanted.trigger_id) for wanted in self.wishes]
+        states = [self.driver.coordinator.operation(wanted.trigger_id) for wanted in self.requests]
         assert all(status is None or status.state is not OperationState.IN_PROGRESS for status in states)
         assert self.driver.coordinator.pending == ()
 

@@ -1,4 +1,4 @@
-"""What the Dispatcher answers of a wish for a savepoint while the job comes to its end, and after it."""
+"""What the Dispatcher answers of a request for a savepoint while the job comes to its end, and after it."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_spark_that_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pyspark[connect]" in caught.value.remedy
 
     def no_jars() -> list[Path]:
-        raise doctor_module.SparkVehicleError("no jars")
+        raise doctor_module.SparkError("no jars")
 
     monkeypatch.setattr(doctor_module, "class_path", no_jars)
     with pytest.raises(PreflightError, match="is not whole: no jars"):

@@ -218,16 +218,16 @@ async def until(checkpoints: JobCheckpoints, trigger: CheckpointTrigger) -> Oper
     return status
 
 
-def wish(kind: SnapshotType = SnapshotType.CHECKPOINT, target: Path | None = None) -> CheckpointTrigger:
+def request(kind: SnapshotType = SnapshotType.CHECKPOINT, target: Path | None = None) -> CheckpointTrigger:
     return CheckpointTrigger(TriggerID.random(), kind, "" if target is None else str(target))
 
 
 async def test_the_last_checkpoint_that_was_loaded_is_kept_until_a_newer_one_is(job: Job) -> None:
     checkpoints = await job.lead()
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     job.manager.loaded = 1  # the query was restarted, and has committed nothing since
     for kept in (["chk-1", "chk-2"], ["chk-1", "chk-3"]):
-        assert (await until(checkpoints, wish())).state is OperationState.COMPLETED
+        assert (await until(checkpoints, request())).state is OperationState.COMPLETED
         assert job.kept() == kept
     successor = await job.lead()
     restore = successor.restore(TASK.key)
@@ -235,7 +235,7 @@ async def test_the_last_checkpoint_that_was_loaded_is_kept_until_a_newer_one_is(
     assert (restore.checkpoint_id, [item.checkpoint_id for item in restore.earlier]) == (3, [1])
     assert [query.is_proven for item in restore.earlier for query in item.queries] == [True]
     job.files.run(1)
-    await until(successor, wish())
+    await until(successor, request())
     assert job.kept() == ["chk-4"]
     restore = successor.restore(TASK.key)
     assert restore is not None
@@ -244,11 +244,11 @@ async def test_the_last_checkpoint_that_was_loaded_is_kept_until_a_newer_one_is(
 
 async def test_the_new_checkpoint_is_stored_before_the_oldest_loses_its_files(job: Job) -> None:
     checkpoints = await job.lead()
-    first = await until(checkpoints, wish())
+    first = await until(checkpoints, request())
     assert (first.state, Path(first.path).name) == (OperationState.COMPLETED, "chk-1")
     assert job.kept() == ["chk-1"]
     job.files.run(1)
-    assert (await until(checkpoints, wish())).state is OperationState.COMPLETED
+    assert (await until(checkpoints, request())).state is OperationState.COMPLETED
     assert job.kept() == ["chk-2"]
     assert job.manager.notified == [("complete", 1), ("complete", 2)]
     restore = checkpoints.restore(TASK.key)
@@ -260,7 +260,7 @@ async def test_the_new_checkpoint_is_stored_before_the_oldest_loses_its_files(jo
 async def test_time_matters_while_a_checkpoint_is_asked_for_or_under_way_or_due_now_and_then(job: Job) -> None:
     checkpoints = await job.lead()
     assert not checkpoints.need_clock
-    await checkpoints.trigger(wish())
+    await checkpoints.trigger(request())
     assert checkpoints.need_clock
     job.manager.is_silent = True
     checkpoints.advance(READY)
@@ -279,9 +279,9 @@ async def test_time_matters_while_a_checkpoint_is_asked_for_or_under_way_or_due_
 
 async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: Job) -> None:
     checkpoints = await job.lead()
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     job.keeper.failures.append(OSError("no space left on the device"))
-    failed = await until(checkpoints, wish())
+    failed = await until(checkpoints, request())
     assert (failed.state, failed.error) == (OperationState.FAILED, "no space left on the device")
     assert job.kept() == ["chk-1"]
     assert checkpoints.restore(TASK.key) is not None
@@ -291,13 +291,13 @@ async def test_a_store_that_does_not_answer_is_asked_again(job: Job, monkeypatch
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     checkpoints = await job.lead()
     job.keeper.failures += [HaUnreachableError("redis", "gone")] * 3
-    assert (await until(checkpoints, wish())).state is OperationState.COMPLETED
+    assert (await until(checkpoints, request())).state is OperationState.COMPLETED
 
 
 async def test_a_leader_that_is_none_any_more_decides_nothing(job: Job) -> None:
     checkpoints = await job.lead()
     job.keeper.failures.append(LeadershipLostError("another leads"))
-    await checkpoints.trigger(wish())
+    await checkpoints.trigger(request())
     checkpoints.advance(READY)
     while checkpoints._work:
         await asyncio.wait(checkpoints._work)
@@ -309,9 +309,9 @@ async def test_a_leader_that_is_none_any_more_decides_nothing(job: Job) -> None:
 
 async def test_a_successor_knows_what_is_stored_and_sweeps_the_rest(job: Job) -> None:
     first = await job.lead()
-    await until(first, wish())
+    await until(first, request())
     job.manager.is_silent = True
-    await first.trigger(wish())
+    await first.trigger(request())
     first.advance(READY)
     while first._work:
         await asyncio.wait(first._work)
@@ -321,19 +321,19 @@ async def test_a_successor_knows_what_is_stored_and_sweeps_the_rest(job: Job) ->
     assert job.kept() == ["chk-1"]
     assert await job.manager.acknowledge(job.manager.acks[0]) is CheckpointOutcome.COMPLETED
     assert await job.manager.acknowledge(job.manager.acks[1]) is CheckpointOutcome.ABORTED
-    assert Path((await until(second, wish())).path).name == "chk-3", "no number is given out twice"
+    assert Path((await until(second, request())).path).name == "chk-3", "no number is given out twice"
 
 
 async def test_the_counters_go_on_from_those_of_the_former_job_master(job: Job) -> None:
     checkpoints = await job.lead()
     for kind in (SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.CHECKPOINT):
-        assert (await until(checkpoints, wish(kind))).state is OperationState.COMPLETED
+        assert (await until(checkpoints, request(kind))).state is OperationState.COMPLETED
     job.manager.refuses = True
-    assert (await until(checkpoints, wish())).state is OperationState.FAILED
+    assert (await until(checkpoints, request())).state is OperationState.FAILED
     job.manager.refuses, job.manager.is_silent = False, True
     checkpoints.restore(TASK.key)
     await job.written()  # as at the deployment of what is restored
-    await checkpoints.trigger(wish())
+    await checkpoints.trigger(request())
     checkpoints.advance(READY)
     while checkpoints._work:
         await asyncio.wait(checkpoints._work)
@@ -344,7 +344,7 @@ async def test_the_counters_go_on_from_those_of_the_former_job_master(job: Job) 
     successor = await job.lead()
     after = successor.statistics().counts
     assert after == CheckpointStatsCounts(restored=1, total=5, in_progress=0, completed=3, failed=2)
-    await until(successor, wish())
+    await until(successor, request())
     # What is stored with a checkpoint needs no other write: a journal that is behind takes nothing back.
     job.totals = CheckpointTotals()
     third = await job.lead()
@@ -355,7 +355,7 @@ async def test_a_job_master_that_may_not_lead_any_more_sweeps_nothing(job: Job) 
     """It stood still while it took over: what it finds then may be its successor's."""
     job.manager.is_silent = True
     present = await job.lead()
-    await present.trigger(wish())
+    await present.trigger(request())
     present.advance(READY)
     while present._work:
         await asyncio.wait(present._work)
@@ -369,12 +369,12 @@ async def test_a_job_master_that_may_not_lead_any_more_sweeps_nothing(job: Job) 
 async def test_a_task_that_is_gone_declines(job: Job) -> None:
     checkpoints = await job.lead()
     job.manager.refuses = True
-    failed = await until(checkpoints, wish())
+    failed = await until(checkpoints, request())
     assert (failed.state, failed.error) == (OperationState.FAILED, "it does not run here")
 
 
 async def test_a_savepoint_is_found_by_a_successor_and_made_once(job: Job, tmp_path: Path) -> None:
-    wanted = wish(SnapshotType.SAVEPOINT_SUSPEND, tmp_path / "savepoints")
+    wanted = request(SnapshotType.SAVEPOINT_SUSPEND, tmp_path / "savepoints")
     made = await until(await job.lead(), wanted)
     assert made.state is OperationState.COMPLETED, made.error
     assert job.kept() == [], "what it was copied from"
@@ -387,7 +387,7 @@ async def test_a_savepoint_is_found_by_a_successor_and_made_once(job: Job, tmp_p
 
 
 async def test_a_successor_that_is_asked_for_a_savepoint_again_finds_it(job: Job, tmp_path: Path) -> None:
-    wanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    wanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
     made = await until(await job.lead(), wanted)
     again = await (await job.lead()).trigger(wanted)
     assert (again.state, again.path) == (OperationState.COMPLETED, made.path)
@@ -409,7 +409,7 @@ async def test_a_thawed_job_master_leaves_the_savepoint_of_its_successor_alone(
         return made
 
     monkeypatch.setattr(savepoints, "write_savepoint", write_and_wait)
-    wanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    wanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
     try:
         former, endpoint = await job.lead(), job.endpoint
         await former.trigger(wanted)
@@ -439,7 +439,7 @@ async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that whoever stands still just before the last step cannot do it any more."""
-    wanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    wanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
     writer = SavepointWriter(job.graph, Configuration.from_dict({}))
     files = take_snapshot(job.files.query, tmp_path / "chk-1" / "counts")
     metadata = cast(Any, SimpleNamespace(queries=(files,)))
@@ -451,30 +451,30 @@ async def test_a_savepoint_that_is_begun_takes_away_what_former_job_masters_were
     writer.discard(writer.copy(wanted, metadata, 1, lambda: True))  # by the former one: the latest stays
     assert verify_savepoint(Path(writer.publish(wanted, latest))) == []
     # One that nobody wants any more when it is copied is removed.
-    unwanted = wish(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
+    unwanted = request(SnapshotType.SAVEPOINT, tmp_path / "savepoints")
     writer.copy(unwanted, metadata, 3, lambda: False)
     assert [str(path) for path in (tmp_path / "savepoints").iterdir()] == [writer.find(wanted)]
 
 
 async def test_a_savepoint_goes_where_the_configuration_says(job: Job, tmp_path: Path) -> None:
     checkpoints = await job.lead(**{"execution.checkpointing.savepoint-dir": str(tmp_path / "mine")})
-    made = await until(checkpoints, wish(SnapshotType.SAVEPOINT))
+    made = await until(checkpoints, request(SnapshotType.SAVEPOINT))
     assert Path(made.path).parent == tmp_path / "mine"
     blocked = tmp_path / "file"
     blocked.touch()
-    failed = await until(checkpoints, wish(SnapshotType.SAVEPOINT, blocked))
+    failed = await until(checkpoints, request(SnapshotType.SAVEPOINT, blocked))
     assert failed.state is OperationState.FAILED
     assert str(blocked) in failed.error
 
 
 async def test_a_job_begins_from_a_savepoint_and_goes_on_from_its_own_checkpoint(job: Job, tmp_path: Path) -> None:
-    made = await until(await job.lead(), wish(SnapshotType.SAVEPOINT))
+    made = await until(await job.lead(), request(SnapshotType.SAVEPOINT))
     other = Job(tmp_path / "other", job.files, SavepointRestoreSettings(made.path))
     checkpoints = await other.lead()
     restore = checkpoints.restore(TASK.key)
     assert restore is not None
     assert (restore.savepoint, [query.name for query in restore.queries]) == (made.path, ["counts"])
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     restore = checkpoints.restore(TASK.key)
     assert restore is not None
     assert (restore.savepoint, restore.checkpoint_id) == ("", 1)
@@ -496,7 +496,7 @@ async def test_a_job_begins_from_a_savepoint_and_goes_on_from_its_own_checkpoint
 async def test_the_queries_of_a_copy_are_others_while_the_job_runs_that_they_were_taken_of(
     job: Job, tmp_path: Path, asked: bool | None, status: JobSchedulingStatus | None, given: bool | None
 ) -> None:
-    made = await until(await job.lead(), wish(SnapshotType.SAVEPOINT))
+    made = await until(await job.lead(), request(SnapshotType.SAVEPOINT))
     other = Job(tmp_path / "other", job.files, SavepointRestoreSettings(made.path, new_query_id=asked))
     if status is not None:
         other.keeper.jobs[job.graph.job_id] = JobEntry(status)
@@ -506,7 +506,7 @@ async def test_the_queries_of_a_copy_are_others_while_the_job_runs_that_they_wer
 
 
 async def test_a_damaged_savepoint_is_said_to_be_one(job: Job) -> None:
-    made = await until(await job.lead(), wish(SnapshotType.SAVEPOINT))
+    made = await until(await job.lead(), request(SnapshotType.SAVEPOINT))
     next(path for path in Path(made.path).rglob("offsets/*") if path.is_file()).write_text("damaged")
     job.savepoint = SavepointRestoreSettings(made.path)
     with pytest.raises(AssertionError, match="cannot be used"):
@@ -515,8 +515,8 @@ async def test_a_damaged_savepoint_is_said_to_be_one(job: Job) -> None:
 
 async def test_the_end_of_the_job_waits_for_what_is_written_and_removes_the_rest(job: Job) -> None:
     checkpoints = await job.lead()
-    await until(checkpoints, wish())
-    wanted = wish(SnapshotType.SAVEPOINT)
+    await until(checkpoints, request())
+    wanted = request(SnapshotType.SAVEPOINT)
     await checkpoints.trigger(wanted)
     checkpoints.advance(READY)
     while not job.manager.outcomes[1:]:
@@ -544,7 +544,7 @@ async def test_what_is_retained_is_found_by_the_job_that_begins_from_it(
     checkpoints = await job.lead(**{RETENTION: retention})
     for _ in range(2):
         job.files.run()
-        await until(checkpoints, wish())
+        await until(checkpoints, request())
     (job.directory / "tasks").mkdir()
     (job.directory / "chk-9").mkdir()  # of one that came to nothing
     await checkpoints.finish(status)
@@ -572,7 +572,7 @@ async def test_what_is_retained_is_found_by_the_job_that_begins_from_it(
 
 async def test_a_retained_checkpoint_is_named_by_its_path_or_its_job(job: Job) -> None:
     checkpoints = await job.lead(**{"execution.checkpointing.num-retained": "1"})
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     of_all, job_id = job.root / "checkpoints", job.graph.job_id
     directory = job.directory / "chk-1"
     assert find_state(job_id, of_all) == find_state(f"{job_id}/chk-1", of_all) == find_state(str(directory), of_all)
@@ -585,7 +585,7 @@ async def test_a_retained_checkpoint_is_named_by_its_path_or_its_job(job: Job) -
 
 async def test_a_retained_checkpoint_that_is_not_whole_is_refused(job: Job) -> None:
     checkpoints = await job.lead(**{RETENTION: "RETAIN_ON_CANCELLATION"})
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     await checkpoints.finish(JobStatus.CANCELED)
     directory = job.directory / "chk-1"
     assert [query.name for query in describe_state(directory)] == ["counts"]
@@ -599,7 +599,7 @@ async def test_a_retained_checkpoint_that_is_not_whole_is_refused(job: Job) -> N
 
 async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: Job, tmp_path: Path) -> None:
     checkpoints = await job.lead(**{"execution.checkpointing.num-retained": "1"})
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     await checkpoints.roll_back(TriggerID("a" * 32), "1", False)
     for leader in (checkpoints, None):
         if leader is None:  # whoever leads next
@@ -612,13 +612,13 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
         job.manager.checkpoints = checkpoints
 
     job.files.run(2)
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     assert job.kept() == ["chk-2"], "what it has gone back to is subsumed"
     again = checkpoints.restore(TASK.key)
     assert again is not None
     assert (again.checkpoint_id, again.rollback) == (2, "")
 
-    made = await until(checkpoints, wish(SnapshotType.SAVEPOINT, tmp_path / "kept"))
+    made = await until(checkpoints, request(SnapshotType.SAVEPOINT, tmp_path / "kept"))
     await checkpoints.roll_back(TriggerID("b" * 32), made.path, True)
     restore = checkpoints.restore(TASK.key)
     assert restore is not None
@@ -643,7 +643,7 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
     assert later.restore(TASK.key) == restore
     job.manager.checkpoints = checkpoints
     job.files.run(1)
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     shutil.rmtree(restore.savepoint)
     last = await job.lead()
     assert await last.recover(checkpoints.rollback) == ""
@@ -654,7 +654,7 @@ async def test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself(job: J
 
 async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the_next_job_master(job: Job) -> None:
     checkpoints = await job.lead()
-    await until(checkpoints, wish())
+    await until(checkpoints, request())
     await checkpoints.roll_back(TriggerID("a" * 32), "1", False)
     written = checkpoints.rollback
     await checkpoints.roll_back(TriggerID("b" * 32), "1", False)  # and is killed before that is written down
@@ -670,8 +670,8 @@ async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the
 
 async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: Path) -> None:
     checkpoints = await job.lead()
-    await until(checkpoints, wish())
-    made = await until(checkpoints, wish(SnapshotType.SAVEPOINT, tmp_path / "kept"))
+    await until(checkpoints, request())
+    made = await until(checkpoints, request(SnapshotType.SAVEPOINT, tmp_path / "kept"))
     for target, why in (("chk-7", "is no savepoint"), (str(tmp_path), "is no savepoint")):
         with pytest.raises(SavepointError, match=why):
             await checkpoints.roll_back(TriggerID.random(), target, False)
@@ -687,7 +687,7 @@ async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: 
 async def test_a_job_is_cancelled_with_its_savepoint_before_a_task_hears_that_it_may_end(job: Job) -> None:
     checkpoints = await job.lead()
     target = job.root / "savepoints"
-    trigger = wish(SnapshotType.SAVEPOINT_CANCEL, target)
+    trigger = request(SnapshotType.SAVEPOINT_CANCEL, target)
     made = await until(checkpoints, trigger)
     assert (made.state, Path(made.path).parent) == (OperationState.COMPLETED, target)
     assert job.manager.notified == [("cancel", 0), ("complete", 1)]
@@ -700,5 +700,5 @@ async def test_a_job_is_cancelled_with_its_savepoint_before_a_task_hears_that_it
 async def test_a_job_goes_on_whose_savepoint_before_its_cancellation_fails(job: Job) -> None:
     checkpoints = await job.lead()
     job.manager.refuses = True
-    failed = await until(checkpoints, wish(SnapshotType.SAVEPOINT_CANCEL, job.root / "savepoints"))
+    failed = await until(checkpoints, request(SnapshotType.SAVEPOINT_CANCEL, job.root / "savepoints"))
     assert (failed.state, job.manager.notified) == (OperationState.FAILED, [("aborted", 1)])

@@ -98,7 +98,7 @@ async def test_a_leadership_sets_its_own_timer_whatever_a_former_one_had_set(mas
     master._resource_manager.stop = master._dispatcher.stop = Mock(side_effect=lambda: asyncio.sleep(0))
     master._do([RequestSlot(REQUEST, "t")])
     graph, checkpoints = master._graph, master._checkpoints
-    await master.step_back()
+    await master.on_revoked()
     master._term, master._graph, master._checkpoints = LeaderTerm("jobmaster-j", 2, "session"), graph, checkpoints
     master._do([])
     await called(graph.slot_unavailable)

@@ -33,7 +33,7 @@ class Component(LeaderEndpoint):
         self.done.append(f"leads {term.epoch}")
         self._term = None  # what follows needs an election
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         await self.may_step_back.wait()
         self.done.append("stepped back")
 

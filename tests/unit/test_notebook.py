@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
-from runtime.cluster import elsewhere
+from runtime.cluster import discovery
 from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
 from runtime.errors import ClusterNotRunning, NotebookError
 from runtime.ha.errors import HaError, RedisAuthenticationError, RedisUnreachableError
@@ -299,18 +299,18 @@ async def test_redis_is_asked_who_leads_also_while_a_loop_runs(tmp_path: Path, m
             raise found
         return found
 
-    monkeypatch.setattr(elsewhere, "_leader", leader)
-    monkeypatch.setattr(elsewhere, "_masters_of", lambda _, leader: (leader.address,))
-    client = elsewhere.connect_by_redis(configuration)
+    monkeypatch.setattr(discovery, "_leader", leader)
+    monkeypatch.setattr(discovery, "_masters_of", lambda _, leader: (leader.address,))
+    client = discovery.connect_by_redis(configuration)
     assert client.system.port == 1
     assert client._find_masters() == ()
     assert list(client._find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
     leaders += [None] * 100
     with pytest.raises(ClusterNotRunning, match="Redis knows no leader of the cluster 'default'"):
-        elsewhere.connect_by_redis(configuration)
+        discovery.connect_by_redis(configuration)
     leaders[:] = [RedisAuthenticationError("redis")]
     with pytest.raises(RedisAuthenticationError):
-        elsewhere.connect_by_redis(configuration)
+        discovery.connect_by_redis(configuration)
 
 
 @pytest.mark.parametrize("address", ["akka.tcp://u@h:1", "akka.tcp://u@h:1/", "akka.tcp://u@h:1/user/dispatcher"])

@@ -31,7 +31,7 @@ class Component(LeaderEndpoint):
     async def lead(self, term: LeaderTerm) -> None:
         pass
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         pass
 
 

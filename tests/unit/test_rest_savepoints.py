@@ -220,9 +220,9 @@ async def disposed(site: Site, trigger_id: TriggerID = WANTED) -> dict[str, Any]
 
 async def test_a_savepoint_is_disposed_of_once(site: Site) -> None:
     site.cluster.savepoints = {"/data/savepoint-1"}
-    wish = {"savepoint-path": "file:///data/savepoint-1", "triggerId": WANTED}
+    request = {"savepoint-path": "file:///data/savepoint-1", "triggerId": WANTED}
     for _ in range(2):
-        answer = await post(site, "/v1/savepoint-disposal", wish)
+        answer = await post(site, "/v1/savepoint-disposal", request)
         assert (answer.status, answer.json) == (200, {"request-id": WANTED})
         assert await disposed(site) == {"status": {"id": "COMPLETED"}, "operation": {}}
     assert site.cluster.savepoints == set()

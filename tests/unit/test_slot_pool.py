@@ -33,7 +33,7 @@ def allocation(number: int) -> AllocationID:
     return AllocationID(f"{number:032x}")
 
 
-def wish(number: int) -> SlotRequestID:
+def request(number: int) -> SlotRequestID:
     return SlotRequestID(f"{number:032x}")
 
 
@@ -53,35 +53,35 @@ def offer(pool: SlotPool, number: int, index: int, now: float = 0.0) -> tuple[bo
 
 def test_a_request_is_asked_for_offered_and_ready() -> None:
     pool = connected_pool()
-    assert pool.request_slot(wish(1), "join", 0.0) == [AskForSlot(allocation(1), "join")]
-    assert pool.request_slot(wish(1), "join", 0.0) == []
+    assert pool.request_slot(request(1), "join", 0.0) == [AskForSlot(allocation(1), "join")]
+    assert pool.request_slot(request(1), "join", 0.0) == []
     accepted, (ready,) = offer(pool, 1, 0)
     assert accepted
     assert isinstance(ready, SlotReady)
-    assert (ready.request_id, ready.slot.slot_id, ready.slot.address) == (wish(1), slot(0), "addr")
+    assert (ready.request_id, ready.slot.slot_id, ready.slot.address) == (request(1), slot(0), "addr")
     assert offer(pool, 1, 0) == (True, []), "offered twice, taken once"
     assert offer(pool, 1, 1) == (False, []), "a second slot of the same allocation"
-    assert pool.request_slot(wish(1), "join", 0.0) == []
+    assert pool.request_slot(request(1), "join", 0.0) == []
 
 
 def test_of_the_slots_in_reserve_the_nearest_is_given_and_the_wish_goes_on_to_the_resource_manager() -> None:
     pool = connected_pool()
     for number, executor in ((1, "tm-1"), (2, "tm-2"), (3, "tm-3")):
-        pool.request_slot(wish(number), "first", 0.0)
+        pool.request_slot(request(number), "first", 0.0)
         address = f"akka.tcp://understudy@10.0.0.{max(number - 1, 1)}:6123/user/{executor}"
         assert pool.offer_slot(SlotOffer(allocation(number), slot(number, executor)), address, 0.0)[0]
     for number in (1, 2, 3):
-        assert pool.release_slot(wish(number), 1.0) == []
+        assert pool.release_slot(request(number), 1.0) == []
     near = (TaskManagerLocation(ResourceID("tm-3"), "10.0.0.2"),)
     on_the_host = (TaskManagerLocation(ResourceID("tm-9"), "10.0.0.1"),)
     given = [
         ready.slot.slot_id.resource_id
         for number, preferred in ((4, near), (5, on_the_host), (6, near))
-        for ready in pool.request_slot(wish(number), "second", 2.0, preferred)
+        for ready in pool.request_slot(request(number), "second", 2.0, preferred)
         if isinstance(ready, SlotReady)
     ]
     assert given == ["tm-3", "tm-1", "tm-2"]
-    assert pool.request_slot(wish(7), "second", 2.0, near) == [AskForSlot(allocation(4), "second", near)]
+    assert pool.request_slot(request(7), "second", 2.0, near) == [AskForSlot(allocation(4), "second", near)]
 
 
 def test_offers_that_nobody_waits_for_are_refused() -> None:
@@ -92,53 +92,53 @@ def test_offers_that_nobody_waits_for_are_refused() -> None:
 def test_a_slot_is_accepted_under_one_allocation() -> None:
     pool = connected_pool()
     for number in (1, 2):
-        pool.request_slot(wish(number), "t", 0.0)
+        pool.request_slot(request(number), "t", 0.0)
     accepted, _ = offer(pool, 1, 0)
     assert accepted
     assert offer(pool, 2, 0) == (False, [])
-    assert pool.pending == (wish(2),)
+    assert pool.pending == (request(2),)
 
 
 def test_requests_wait_for_a_resource_manager_and_are_asked_anew_of_each() -> None:
     pool = SlotPool(10.0, 5.0, Ids())
-    assert pool.request_slot(wish(1), "join", 0.0) == []
+    assert pool.request_slot(request(1), "join", 0.0) == []
     assert pool.connect_resource_manager() == [AskForSlot(allocation(1), "join")]
     pool.disconnect_resource_manager()
-    assert pool.cancel_request(wish(1), 0.0) == []
+    assert pool.cancel_request(request(1), 0.0) == []
     assert pool.connect_resource_manager() == []
 
 
 def test_a_released_slot_serves_the_oldest_request_whose_own_is_withdrawn() -> None:
     pool = connected_pool()
     for number in (1, 2, 3):
-        pool.request_slot(wish(number), "t", 0.0)
+        pool.request_slot(request(number), "t", 0.0)
     offer(pool, 1, 0)
-    withdrawn, ready = pool.release_slot(wish(1), 1.0)
+    withdrawn, ready = pool.release_slot(request(1), 1.0)
     assert withdrawn == WithdrawSlotRequest(allocation(2))
     assert isinstance(ready, SlotReady)
-    assert (ready.request_id, ready.slot.allocation_id) == (wish(2), allocation(1))
+    assert (ready.request_id, ready.slot.allocation_id) == (request(2), allocation(1))
     accepted, (other,) = offer(pool, 3, 1)
     assert accepted
     assert isinstance(other, SlotReady)
-    assert other.request_id == wish(3)
+    assert other.request_id == request(3)
 
 
 def test_a_late_release_does_not_take_the_slot_from_the_next_request() -> None:
     pool = connected_pool()
     for number in (1, 2, 3):
-        pool.request_slot(wish(number), "t", 0.0)
+        pool.request_slot(request(number), "t", 0.0)
     offer(pool, 1, 0)
-    pool.release_slot(wish(1), 1.0)
-    assert [type(item) for item in pool.cancel_request(wish(2), 1.0)] == [WithdrawSlotRequest, SlotReady]
-    assert pool.release_slot(wish(2), 1.0) == pool.release_slot(wish(1), 1.0) == []
+    pool.release_slot(request(1), 1.0)
+    assert [type(item) for item in pool.cancel_request(request(2), 1.0)] == [WithdrawSlotRequest, SlotReady]
+    assert pool.release_slot(request(2), 1.0) == pool.release_slot(request(1), 1.0) == []
     assert len(pool.allocated_slots) == 1
 
 
 def test_a_slot_offered_for_a_request_that_is_gone_serves_another() -> None:
     pool = connected_pool()
-    pool.request_slot(wish(1), "t", 0.0)
-    pool.request_slot(wish(2), "t", 0.0)
-    assert pool.cancel_request(wish(1), 0.0) == [WithdrawSlotRequest(allocation(1))]
+    pool.request_slot(request(1), "t", 0.0)
+    pool.request_slot(request(2), "t", 0.0)
+    assert pool.cancel_request(request(1), 0.0) == [WithdrawSlotRequest(allocation(1))]
     accepted, instructions = offer(pool, 1, 0)
     assert accepted
     assert instructions[0] == WithdrawSlotRequest(allocation(2))
@@ -146,14 +146,14 @@ def test_a_slot_offered_for_a_request_that_is_gone_serves_another() -> None:
 
 def test_a_free_slot_is_held_for_a_while_then_returned() -> None:
     pool = connected_pool()
-    pool.request_slot(wish(1), "t", 0.0)
+    pool.request_slot(request(1), "t", 0.0)
     offer(pool, 1, 0)
-    assert pool.release_slot(wish(1), 2.0) == []
-    assert pool.release_slot(wish(1), 3.0) == []
+    assert pool.release_slot(request(1), 2.0) == []
+    assert pool.release_slot(request(1), 3.0) == []
     assert (len(pool.free_slots), pool.next_deadline()) == (1, 7.0)
-    (ready,) = pool.request_slot(wish(2), "t", 4.0)
+    (ready,) = pool.request_slot(request(2), "t", 4.0)
     assert isinstance(ready, SlotReady)
-    assert pool.cancel_request(wish(2), 5.0) == []
+    assert pool.cancel_request(request(2), 5.0) == []
     assert pool.expired(9.9) == []
     (returned,) = pool.expired(10.0)
     assert isinstance(returned, ReturnSlot)
@@ -163,33 +163,33 @@ def test_a_free_slot_is_held_for_a_while_then_returned() -> None:
 
 def test_a_refused_request_fails_without_slots_and_is_renewed_with_them() -> None:
     pool = connected_pool()
-    pool.request_slot(wish(1), "t", 0.0)
-    assert pool.fail_allocation(allocation(1), "none left", 1.0) == [SlotRequestFailed(wish(1), "none left")]
+    pool.request_slot(request(1), "t", 0.0)
+    assert pool.fail_allocation(allocation(1), "none left", 1.0) == [SlotRequestFailed(request(1), "none left")]
     assert pool.fail_allocation(allocation(1), "none left", 1.0) == []
-    pool.request_slot(wish(2), "t", 2.0)
+    pool.request_slot(request(2), "t", 2.0)
     offer(pool, 2, 0)
-    pool.request_slot(wish(3), "t", 3.0)
+    pool.request_slot(request(3), "t", 3.0)
     assert pool.fail_allocation(allocation(3), "none left", 4.0) == [AskForSlot(allocation(4), "t")]
-    assert pool.pending == (wish(3),)
+    assert pool.pending == (request(3),)
 
 
 def test_a_request_times_out_only_while_the_job_has_no_slot() -> None:
     pool = connected_pool()
-    pool.request_slot(wish(1), "first", 0.0)
+    pool.request_slot(request(1), "first", 0.0)
     offer(pool, 1, 0)
-    pool.request_slot(wish(2), "second", 0.0)
+    pool.request_slot(request(2), "second", 0.0)
     assert pool.expired(10.0) == []
     assert pool.next_deadline() == 20.0
     pool.release_task_executor(ResourceID("tm-1"), 15.0)
     assert pool.expired(20.0) == []
     withdrawn, failed = pool.expired(25.0)
     assert withdrawn == WithdrawSlotRequest(allocation(2))
-    assert failed == SlotRequestFailed(wish(2), "no slot for task 'second' within 10 s")
+    assert failed == SlotRequestFailed(request(2), "no slot for task 'second' within 10 s")
 
 
 def test_a_timeout_without_a_resource_manager_says_so() -> None:
     pool = SlotPool(10.0, 5.0, Ids())
-    pool.request_slot(wish(1), "first", 0.0)
+    pool.request_slot(request(1), "first", 0.0)
     (failed,) = pool.expired(10.0)
     assert isinstance(failed, SlotRequestFailed)
     assert "no ResourceManager" in failed.reason
@@ -198,9 +198,9 @@ def test_a_timeout_without_a_resource_manager_says_so() -> None:
 def test_a_lost_slot_is_told_if_it_was_in_use() -> None:
     pool = connected_pool()
     for number in (1, 2):
-        pool.request_slot(wish(number), "t", 0.0)
+        pool.request_slot(request(number), "t", 0.0)
         offer(pool, number, number)
-    pool.release_slot(wish(2), 0.0)
+    pool.release_slot(request(2), 0.0)
     assert pool.fail_allocation(allocation(1), "freed", 1.0) == [SlotLost(allocation(1), "freed")]
     pool.release_task_executor(ResourceID("tm-1"), 1.0)
     assert pool.free_slots == pool.allocated_slots == ()
@@ -208,14 +208,14 @@ def test_a_lost_slot_is_told_if_it_was_in_use() -> None:
 
 def test_closing_gives_everything_back_and_takes_no_more() -> None:
     pool = connected_pool()
-    pool.request_slot(wish(1), "t", 0.0)
+    pool.request_slot(request(1), "t", 0.0)
     offer(pool, 1, 0)
-    pool.request_slot(wish(2), "t", 0.0)
+    pool.request_slot(request(2), "t", 0.0)
     kinds = [type(item) for item in pool.close()]
     assert kinds == [WithdrawSlotRequest, SlotRequestFailed, ReturnSlot]
     assert pool.close() == []
     assert offer(pool, 2, 1) == (False, [])
-    assert pool.request_slot(wish(3), "t", 0.0) == [SlotRequestFailed(wish(3), "the job is ending")]
+    assert pool.request_slot(request(3), "t", 0.0) == [SlotRequestFailed(request(3), "the job is ending")]
 
 
 class SlotPoolMachine(RuleBasedStateMachine):
@@ -259,7 +259,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
 
     @rule()
     def request(self) -> None:
-        request_id = wish(self.fresh())
+        request_id = request(self.fresh())
         self.waiting.add(request_id)
         self.do(self.pool.request_slot(request_id, "t", self.now))
 

@@ -20,7 +20,7 @@ from runtime.protocol.checkpoints import (
     TriggerCheckpoint,
 )
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
-from runtime.spark import SparkVehicleError
+from runtime.spark import SparkError
 from runtime.taskexecutor.task_checkpoints import (
     DrainFailedError,
     NotStoppedError,
@@ -92,8 +92,8 @@ def made(
 
 
 def trigger(directory: Path, number: int = 1, kind: SnapshotType = SnapshotType.CHECKPOINT) -> TriggerCheckpoint:
-    wish = CheckpointTrigger(TriggerID.random(), kind)
-    return TriggerCheckpoint(ATTEMPT, number, wish, str(directory / f"chk-{number}"), 60.0)
+    request = CheckpointTrigger(TriggerID.random(), kind)
+    return TriggerCheckpoint(ATTEMPT, number, request, str(directory / f"chk-{number}"), 60.0)
 
 
 async def test_each_query_is_snapshotted_below_its_task(files: StreamingFiles, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_queries_whose_state_cannot_be_kept_are_not_stopped(tmp_path: Path
 
 
 async def test_queries_that_cannot_be_stopped_fail_the_stop(files: StreamingFiles, tmp_path: Path) -> None:
-    checkpoints, responder, _ = made(error=SparkVehicleError("the driver is gone"))
+    checkpoints, responder, _ = made(error=SparkError("the driver is gone"))
     checkpoints.query_started(files.query)
     checkpoints.trigger(trigger(tmp_path, kind=SnapshotType.SAVEPOINT_SUSPEND))
     assert (await responder.next()).reason == "the driver is gone"
@@ -213,7 +213,7 @@ async def test_queries_that_cannot_be_stopped_fail_the_stop(files: StreamingFile
     [
         (NotStoppedError("it has failed by itself"), StopOutcome.NOT_ASKED),
         (DrainFailedError("streaming query counts has failed: ValueError"), StopOutcome.DRAIN_FAILED),
-        (SparkVehicleError("the driver is gone"), StopOutcome.FAILED),
+        (SparkError("the driver is gone"), StopOutcome.FAILED),
     ],
 )
 async def test_a_stop_that_failed_makes_no_savepoint_and_says_why(

@@ -73,10 +73,10 @@ def test_a_rollback_is_put_back_once_for_each_wish(files: StreamingFiles, tmp_pa
     first = snapshot(files)
     begun_from = JobManagerTaskRestore(0, (first,), "/savepoints/one")
     TaskRestore(tmp_path / "task", begun_from).prepare(files.query)
-    for wish in ("a" * 32, "b" * 32):
+    for request in ("a" * 32, "b" * 32):
         files.next_batch = start(files.location, files.sink) + 1
         files.run(2)
-        back = replace(begun_from, rollback=wish)
+        back = replace(begun_from, rollback=request)
         assert "begins from batch 2" in TaskRestore(tmp_path / "task", back).prepare(files.query)
         assert start(files.location, files.sink) == 2
         files.next_batch = 3

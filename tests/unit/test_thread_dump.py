@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.spark import SparkVehicleError, TaskProcess, ZygoteError
+from runtime.spark import SparkError, TaskProcess, ZygoteError
 from runtime.spark.control import Cancellation, TaskControl
 from runtime.spark.wire import BlockingChannel, encode
 from runtime.taskexecutor import metrics
@@ -158,7 +158,7 @@ async def test_the_jvms_figures_are_what_the_driver_says_of_it(monkeypatch: pyte
     assert {name: found[name] for name in told} == told
     assert 0 < found["FileDescriptor.Open"] <= found["FileDescriptor.Max"]
     assert found["GarbageCollector.All.TimeMsPerSecond"] == 0
-    await sampler.ask_jvm(cast(Any, Driver(told, SparkVehicleError("it does not answer"))))
+    await sampler.ask_jvm(cast(Any, Driver(told, SparkError("it does not answer"))))
     assert sampler.sample(0).jvm == {}, "what is not known any more is not told"
     await sampler.ask_jvm(cast(Any, Driver(None, told)))
     assert sampler.sample(0).jvm == {}, "somebody else's JVM is not asked again"

@@ -1,4 +1,4 @@
-"""Checkpoints and savepoints of a job in Flink's form: figures, configuration, and what became of wishes. Pure."""
+"""Checkpoints and savepoints of a job in Flink's form: figures, configuration, and what became of requests. Pure."""
 
 from __future__ import annotations
 

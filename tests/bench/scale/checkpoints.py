@@ -58,7 +58,7 @@ class StreamingQueryJob:
         return cls(ha, job_id, LeaderTerm(component, reply.epoch, "bench"))
 
     async def checkpoint(self) -> None:
-        """One checkpoint, from the wish to the second phase."""
+        """One checkpoint, from the request to the second phase."""
         trigger = CheckpointTrigger(TriggerID.random(), SnapshotType.CHECKPOINT)
         self._coordinator.trigger(trigger, _now())
         work = list(self._coordinator.advance(self._running, _now()))

@@ -97,7 +97,7 @@ class NoOpJobMaster(LeaderEndpoint, JobMasterGateway):
     async def serve(self) -> None:
         self.spawn(self._end(self.term), "ending the job")
 
-    async def step_back(self) -> None:
+    async def on_revoked(self) -> None:
         await self._dispatcher.stop()
 
     async def _end(self, term: LeaderTerm) -> None:

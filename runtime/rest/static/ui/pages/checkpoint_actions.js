@@ -71,7 +71,7 @@ export function rollBack(job, checkpoint, shell) {
   });
 }
 
-/** The buttons of a running streaming job, and what became of the last one's wish. */
+/** The buttons of a running streaming job, and what became of the last request. */
 export function actions(job, shell) {
   const mine = asked.get(job.jid);
   const said = mine && h("p", { class: mine.bad ? "problem wrap" : "wrap", role: "status" }, mine.words);
@@ -85,7 +85,7 @@ export function actions(job, shell) {
       verb: "Stop with a savepoint",
       act: () => trigger(job, "stop", "savepoints", "The savepoint of the stop", shell),
     });
-  const plainly = (...wish) => () => trigger(job, ...wish, shell).catch(() => {}); // what went wrong is said below
+  const plainly = (...request) => () => trigger(job, ...request, shell).catch(() => {}); // what went wrong is said below
   return [
     h(
       "div",

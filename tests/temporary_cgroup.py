@@ -15,7 +15,7 @@ MOUNT = Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
-def given_group() -> Iterator[tuple[str, list[Path]]]:
+def temporary_cgroup() -> Iterator[tuple[str, list[Path]]]:
     """Its name and its directories; skips the test where none can be made. It has to be empty at the end."""
     name = f"understudy-test-{uuid.uuid4().hex[:8]}"
     is_v2 = (MOUNT / "cgroup.controllers").exists()

@@ -3,7 +3,7 @@
 Connect hands its workers files (`addArtifacts`), but no directories, and a zipped one cannot hold native extensions. So
 the directories travel in front of each function: unpickling it in a worker first puts them onto the worker's path. The
 workers of a session with files of its own serve that session alone, so nobody else sees them. A relative directory is
-one of the worker's own files: see `shipped_path`.
+one of the worker's own files: see `executor_archive`.
 """
 
 from __future__ import annotations

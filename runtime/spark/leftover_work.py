@@ -21,7 +21,7 @@ _NEWEST = 100
 """Jobs of the JVM among which those that were cancelled are looked for: their tasks end in seconds, or never."""
 
 
-class TaskRemains:
+class LeftoverSparkWork:
     """The remains of one task; `look` until it returns nothing. Blocking, and not thread-safe.
 
     Args:

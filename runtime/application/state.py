@@ -75,7 +75,7 @@ class Wait:
 Instruction = RunMain | StopMain | CancelJobs | Wait | ApplicationResult
 
 
-class ApplicationBook:
+class ApplicationState:
     """What is known of main(); of the jobs, the cluster knows.
 
     Where the process that has the book is lost, a new book begins with running main() again: its executes find the jobs
