@@ -181,13 +181,17 @@ class TaskTable:
             del self._reports[attempt_id]
 
     async def _report(self, job_id: JobID, state: TaskExecutionState) -> None:
+        """Tell a JobMaster of a state until it answers or is given up; log each reason for a failure once."""
+        logged = ""
         while (connection := self._connections.find(job_id)) is not None:
             try:
                 await connection.gateway.update_task_execution_state(state)
             except (ActorError, GatewayError) as error:
-                self._endpoint.log.info(
-                    "the JobMaster of job %s was not told of %s: %s", job_id, state.state.value, error
-                )
+                if str(error) != logged:
+                    logged = str(error)
+                    self._endpoint.log.info(
+                        "the JobMaster of job %s was not told of %s, trying again: %s", job_id, state.state.value, logged
+                    )
                 await asyncio.sleep(RETRY_S)
             else:
                 break

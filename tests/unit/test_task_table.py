@@ -89,10 +89,11 @@ async def test_an_end_is_told_at_once(job_master: FakeJobMaster) -> None:
 
 
 async def test_an_end_is_told_until_the_job_master_knows_it(
-    job_master: FakeJobMaster, monkeypatch: pytest.MonkeyPatch
+    job_master: FakeJobMaster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Each reason why it does not know is logged once: a JobMaster that is gone is tried for minutes."""
     monkeypatch.setattr(task_table, "RETRY_S", 0.0)
-    answers = [RecipientUnreachable("it is being replaced"), RecipientUnreachable("it still is"), None]
+    answers = [*[RecipientUnreachable("it is being replaced")] * 3, RecipientUnreachable("it still is"), None]
 
     async def update(state: TaskExecutionState) -> None:
         if (error := answers.pop(0)) is not None:
@@ -101,10 +102,13 @@ async def test_an_end_is_told_until_the_job_master_knows_it(
     monkeypatch.setattr(job_master, "update_task_execution_state", update)
     table = table_with_a_task(job_master)
     FakeTask.lost.set()
-    await table.job_ended(JOB)
-    while table._reports:
-        await asyncio.wait(table._reports.values())
+    with caplog.at_level(logging.INFO):
+        await table.job_ended(JOB)
+        while table._reports:
+            await asyncio.wait(table._reports.values())
     assert answers == []
+    failures = [line.rpartition(": ")[2] for line in caplog.messages if "was not told of FAILED" in line]
+    assert failures == ["it is being replaced", "it still is"]
 
 
 async def test_the_ends_that_a_task_executor_takes_along_are_told_with_its_own(job_master: FakeJobMaster) -> None:
