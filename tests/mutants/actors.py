@@ -25,7 +25,12 @@ MUTANTS = (
         _SECURITY,
         'if not hmac.compare_digest(data[GREETING_SIZE:], self._mac(b"server")):',
         "if False:",
-        ("unit/test_actors_security.py::test_the_client_finds_out_a_server_without_the_secret",),
+        (
+            "unit/test_actors_security.py::test_the_client_finds_out_a_server_without_the_secret",
+            "contract/test_rpc_hostile.py::test_a_client_with_another_secret_is_refused_on_both_sides",
+            "contract/test_blob_server.py::test_a_wrong_secret_is_refused_by_both_sides",
+            "contract/test_rpc_tls.py::test_the_secret_is_asked_for_inside_tls",
+        ),
     ),
     Mutant(
         "handshake-answer-compared-byte-by-byte",
@@ -63,6 +68,7 @@ MUTANTS = (
         (
             "unit/test_actors_security.py::"
             "test_a_handshake_that_is_passed_on_with_the_port_changed_is_believed_by_neither_side",
+            "contract/test_relay.py::test_an_impostor_cannot_answer_for_another_port_than_his",
         ),
     ),
     Mutant(
@@ -222,9 +228,17 @@ MUTANTS = (
         "record-tag-without-place",
         "A record that is repeated, left out or moved has a wrong tag.",
         _RECORDS,
-        "state = self._state\n        state.update(data)\n        return compare",
-        "state = self._state.copy()\n        state.update(data)\n        return compare",
-        ("unit/test_actors_records.py::test_what_is_sealed_is_read_again",),
+        "        self._state.update(data)\n        return self._state.digest()\n\n"
+        "    def fits(self, data: bytes, tag: bytes) -> bool:\n"
+        '        """Whether *tag* is the `next` of *data*. After a false one no other can be trusted."""\n'
+        "        state = self._state\n",
+        "        state = self._state.copy()\n        state.update(data)\n        return state.digest()\n\n"
+        "    def fits(self, data: bytes, tag: bytes) -> bool:\n"
+        "        state = self._state.copy()\n",
+        (
+            "unit/test_actors_records.py::test_what_was_tampered_with_is_refused_and_nothing_of_it_is_given_out",
+            "contract/test_relay.py::test_what_is_done_to_records_ends_the_connection",
+        ),
     ),
     Mutant(
         "record-length-unbounded",
@@ -248,7 +262,10 @@ MUTANTS = (
         "actors/rpc/wire.py",
         "                if size > self._maximum:",
         "                if False:",
-        ("unit/test_actors_wire.py::test_an_oversized_frame_is_refused_on_its_header_alone",),
+        (
+            "unit/test_actors_wire.py::test_an_oversized_frame_is_refused_on_its_header_alone",
+            "contract/test_rpc_bounds.py::test_a_clients_error_names_the_remedy_when_its_frame_is_too_large",
+        ),
     ),
     Mutant(
         "frame-length-unbounded-for-threads",
@@ -270,6 +287,7 @@ MUTANTS = (
         (
             "unit/test_actors_tls.py::test_a_client_without_a_certificate_is_refused",
             "unit/test_actors_tls.py::test_a_certificate_of_another_authority_is_refused",
+            "contract/test_blob_tls.py::test_a_client_without_a_certificate",
         ),
     ),
     Mutant(
@@ -568,5 +586,39 @@ MUTANTS = (
         "        if len(body) > _LARGE:\n            _walk_through(body)\n",
         "",
         ("unit/test_actors_wire.py::test_announced_lengths_take_no_memory",),
+    ),
+    # ------------------------------------------------------------------ ports
+    Mutant(
+        "tcp-where-a-socket-is-missing",
+        "A process that shares this one's directory of sockets is never reached by TCP.",
+        "actors/rpc/config.py",
+        "        is_elsewhere = self.shares_host or system not in (None, self.system)\n",
+        "        is_elsewhere = True\n",
+        ("contract/test_rpc_hostile.py::test_who_shares_a_socket_directory_is_never_reached_by_tcp",),
+    ),
+    Mutant(
+        "listens-on-every-address",
+        "A process listens on loopback, until an address is set.",
+        "actors/rpc/config.py",
+        '    bind_host: str = "127.0.0.1"\n',
+        '    bind_host: str = "0.0.0.0"\n',
+        ("contract/test_rpc_close.py::test_what_listens_is_loopback_and_0600",),
+    ),
+    # ------------------------------------------------------------------ a peer that holds the secret
+    Mutant(
+        "protocol-broken-and-spoken-on",
+        "A peer that breaks the protocol loses its connection.",
+        "actors/rpc/connection.py",
+        "        self._deadline = self.loop.call_later(DISMISS_S, self.drop)\n        self.dismiss()\n",
+        "",
+        ("contract/test_rpc_hostile.py::test_an_authenticated_peer_that_breaks_the_protocol_is_cut_off",),
+    ),
+    Mutant(
+        "wrong-type-taken",
+        "A value of a wrong type on the wire is refused.",
+        "actors/rpc/codec.py",
+        "    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):\n",
+        "    if not isinstance(value, kind):\n",
+        ("unit/test_actors_codec.py::test_a_wrong_type_on_the_wire_is_refused_in_arguments_and_results",),
     ),
 )

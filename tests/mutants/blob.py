@@ -322,4 +322,12 @@ MUTANTS = (
         "if False:",
         ("unit/test_blob_key.py::test_a_job_id_is_thirty_two_hex_digits",),
     ),
+    Mutant(
+        "full-disk-told-as-anything",
+        "A disk that is full is called so.",
+        "blob/refusals.py",
+        "    if error.errno in (errno.ENOSPC, errno.EDQUOT):\n",
+        "    if False:\n",
+        ("contract/test_blob_server.py::test_a_disk_that_fills_up_midway",),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.model import Mutant
 
+_NO_PORT = "integration/test_security.py::test_no_port_serves_who_has_shown_nothing"
 _STOOD_STILL = "faults/test_masters.py::test_a_master_that_stood_still_beyond_its_lease_is_refused_and_steps_down"
 
 MUTANTS = (
@@ -42,6 +43,69 @@ MUTANTS = (
         "                await driver.unlock_files(self.descriptor.attempt_id)\n",
         "",
         ("integration/test_streaming_queries.py::test_a_location_has_one_writer",),
+        long=True,
+    ),
+    Mutant(
+        "callbacks-of-strangers",
+        "What the JVM may call in a task asks for the task's secret.",
+        "runtime/spark/classic.py",
+        "    gateway.callback_server_parameters.auth_token = secret\n    module: Any",
+        "    module: Any",
+        (_NO_PORT,),
+        long=True,
+    ),
+    Mutant(
+        "gateway-of-a-task-without-its-secret",
+        "The Py4J gateway of a task asks for a secret of its own.",
+        "runtime/spark/gateway.py",
+        "        builder.authToken(endpoint_secret).javaPort(0).javaAddress(loopback)\n",
+        "        builder.javaPort(0).javaAddress(loopback)\n",
+        (_NO_PORT,),
+        long=True,
+    ),
+    Mutant(
+        "connect-without-token",
+        "Spark Connect asks for its token.",
+        "runtime/spark/launch.py",
+        '            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,\n',
+        "",
+        (_NO_PORT,),
+        long=True,
+    ),
+    Mutant(
+        "master-ends-the-cluster-of-one-that-joins",
+        "A master that is told to end leaves the cluster to one that is only joining.",
+        "runtime/cluster/master.py",
+        "            is_last = self._lock.leave() and may_end\n",
+        "            self._lock.leave()\n            is_last = may_end\n",
+        ("faults/test_start_stop.py::test_a_master_that_is_told_to_end_while_another_joins_leaves_it_the_jobs",),
+        long=True,
+    ),
+    Mutant(
+        "start-that-fails-forgets-the-jobs",
+        "A start that fails keeps the jobs that a killed cluster left.",
+        "runtime/cluster/session.py",
+        "            if self.found is None:\n                self.directory.clean()\n",
+        "            if True:\n                self.directory.clean()\n",
+        ("faults/test_start_stop.py::test_a_start_that_fails_keeps_the_jobs_of_a_killed_cluster",),
+        long=True,
+    ),
+    Mutant(
+        "tasks-without-a-job-master-cancelled-at-once",
+        "Tasks whose JobMaster is away go on for taskmanager.job-master.timeout.",
+        "runtime/taskexecutor/endpoint.py",
+        "        patience_s = self._configuration.get(TaskManagerOptions.JOB_MASTER_TIMEOUT)\n",
+        "        patience_s = 0.0\n",
+        ("faults/test_masters.py::test_a_standby_takes_over_from_a_killed_master_and_no_job_notices",),
+        long=True,
+    ),
+    Mutant(
+        "successor-begins-the-job-anew",
+        "The successor of a JobMaster knows what its predecessor had written down.",
+        "runtime/jobmaster/endpoint.py",
+        "            data = await self._ha.execution_store().find(self._job_id)\n",
+        "            data = None\n",
+        ("faults/test_kills.py::test_what_ends_while_the_job_master_is_away_is_not_run_again",),
         long=True,
     ),
 )

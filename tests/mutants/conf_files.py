@@ -15,7 +15,10 @@ MUTANTS = (
         _FILES,
         "os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)",
         "os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)",
-        ("unit/test_conf_files.py::test_the_file_and_its_name_are_synced_in_that_order",),
+        (
+            "unit/test_conf_files.py::test_the_file_and_its_name_are_synced_in_that_order",
+            "unit/test_spark_launch.py::test_driver_file_is_private_and_comes_back",
+        ),
     ),
     Mutant(
         "private-file-not-synced",
@@ -242,5 +245,31 @@ MUTANTS = (
         "            for name in sorted(known - held)\n",
         "            for name in sorted(known)\n",
         ("unit/test_library_cache.py::test_unused_environments_go_after_the_retention_and_leased_ones_stay",),
+    ),
+    Mutant(
+        "every-master-the-last",
+        "A master that leaves while others have the lock is not the last.",
+        _DIRECTORY,
+        "                _lock(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _MEMBERS)\n"
+        "                return False\n",
+        "                _lock(self._descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _MEMBERS)\n"
+        "                return True\n",
+        ("unit/test_environment_claims.py::test_of_many_that_leave_at_any_moment_exactly_one_is_the_last",),
+    ),
+    Mutant(
+        "lock-file-for-everybody",
+        "What the runtime makes in its directory has mode 0600.",
+        _DIRECTORY,
+        "descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)",
+        "descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)",
+        ("unit/test_environment_directory.py::test_everything_is_private_whatever_the_umask",),
+    ),
+    Mutant(
+        "one-secret-for-components-and-rest",
+        "The token of the REST API is another secret than the cluster's.",
+        "conf/options/rest.py",
+        '    return configuration.get(ClusterOptions.RUNTIME_DIR) / "rest-token"\n',
+        '    return configuration.get(ClusterOptions.RUNTIME_DIR) / "secret"\n',
+        ("unit/test_conf_configuration.py::test_the_token_of_the_rest_api_is_not_the_clusters_secret",),
     ),
 )

@@ -570,4 +570,49 @@ MUTANTS = (
         "        self._is_recovered = True\n",
         ("unit/test_worker_allocator.py::test_workers_of_an_earlier_leader_are_waited_for_and_not_doubled",),
     ),
+    # ------------------------------------------------------------------ what masters keep running
+    Mutant(
+        "all-jobs-recovered-at-once",
+        "A few JobMasters are started at a time, and recovered jobs leave one start to new ones.",
+        "runtime/dispatcher/job_master_starts.py",
+        "            if not new and (not self._lines[False] or recovering >= self._recovered_at_once):\n",
+        "            if not new and not self._lines[False]:\n",
+        ("unit/test_dispatcher_starts.py::test_recovered_jobs_leave_one_start_to_new_ones",),
+    ),
+    Mutant(
+        "standbys-without-redis",
+        "A cluster without Redis takes no further masters.",
+        "runtime/cluster/session.py",
+        '    if not has_redis(configuration):\n        raise ClusterError(\n            f"{refusal}',
+        '    if False:\n        raise ClusterError(\n            f"{refusal}',
+        (
+            "unit/test_ha_modes.py::test_standbys_without_redis_are_refused_with_the_remedy",
+            "unit/test_ha_modes.py::test_a_further_master_is_refused_by_what_the_cluster_was_started_with",
+        ),
+    ),
+    Mutant(
+        "component-that-ended-not-started-again",
+        "A component that has ended is started again.",
+        "runtime/cluster/supervisor.py",
+        "decider={Exception: Directive.RESTART}",
+        "decider={Exception: Directive.STOP}",
+        ("unit/test_supervisor.py::test_a_process_that_ends_is_started_again_and_again_where_that_fails",),
+    ),
+    Mutant(
+        "component-that-cannot-be-started-given-up",
+        "A start of a component that fails is tried again.",
+        "runtime/cluster/supervisor.py",
+        '            self.self_ref.tell(Ended(f"could not be started again: {error}"))\n',
+        '            logger.error("could not be started again: %s", error)\n',
+        ("unit/test_supervisor.py::test_a_process_that_ends_is_started_again_and_again_where_that_fails",),
+    ),
+    Mutant(
+        "submission-repeated-is-another-job",
+        "A submission that is repeated is the same job, before and after failovers.",
+        _DISPATCHER,
+        "        if job_id in self._jobs or self._archive.find(job_id) is not None:\n"
+        "            return job_id\n        done",
+        "        done",
+        ("contract/test_dispatcher_revoked.py::test_a_submission_that_is_repeated_over_failovers_is_one_job",),
+    ),
 )

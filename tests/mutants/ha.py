@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.model import Mutant
 
+_CONNECTION = "runtime/ha/connection.py"
 _LATCH = "runtime/ha/latch.py"
 _SCRIPTS = "runtime/ha/scripts.py"
 _FILES = "runtime/ha/state_files.py"
@@ -507,5 +508,86 @@ MUTANTS = (
         '"appendfsync": "always",',
         '"appendfsync": "everysec",',
         ("contract/test_ha_redis_process.py::test_it_is_private_and_fit",),
+    ),
+    # ------------------------------------------------------------------ Redis away
+    Mutant(
+        "term-ended-by-one-lost-renewal",
+        "A renewal that is not answered ends no term before the lease does.",
+        _LATCH,
+        "        self._next_attempt = self._not_before = now + self._timing.retry_every\n\n    def observed",
+        "        self._next_attempt = self._not_before = now + self._timing.retry_every\n"
+        '        self.abandon("Redis does not answer")\n\n    def observed',
+        ("contract/test_ha_election.py::test_a_short_absence_of_redis_changes_nothing",),
+    ),
+    Mutant(
+        "steps-down-a-lease-late",
+        "A leader that Redis does not answer steps down before its lease ends.",
+        _LATCH,
+        "        if now >= self._deadline:\n            return StepDown",
+        "        if now >= self._deadline + self._timing.lease:\n            return StepDown",
+        (
+            "contract/test_ha_election.py::test_a_leader_steps_down_before_its_lease_ends_and_leads_again_later",
+            "contract/test_ha_election.py::test_never_two_leaders_while_redis_comes_and_goes",
+        ),
+    ),
+    # ------------------------------------------------------------------ a Redis of the user's
+    Mutant(
+        "evicting-redis-taken",
+        "A Redis that may evict latches is refused.",
+        _CONNECTION,
+        '    if policy != "noeviction":\n',
+        "    if False:\n",
+        ("unit/test_ha_connection.py::test_an_unfit_server_is_refused_with_the_remedy",),
+    ),
+    Mutant(
+        "replica-taken-for-a-master",
+        "A Redis that is a read-only replica is refused.",
+        _CONNECTION,
+        '    if info.get("role", "master") != "master":\n',
+        "    if False:\n",
+        ("unit/test_ha_connection.py::test_an_unfit_server_is_refused_with_the_remedy",),
+    ),
+    Mutant(
+        "forgetful-redis-unwarned",
+        "A Redis without an append-only file is warned of.",
+        _CONNECTION,
+        "    if not persistent:\n",
+        "    if False:\n",
+        ("unit/test_ha_connection.py::test_a_server_that_forgets_is_warned_of",),
+    ),
+    Mutant(
+        "master-without-replicas-unwarned",
+        "With Sentinel, a master that takes writes alone is warned of.",
+        _CONNECTION,
+        '    if has_sentinels and "min_slaves_good_slaves" not in info:\n',
+        "    if False:\n",
+        ("unit/test_ha_connection.py::test_with_sentinel_a_master_that_takes_writes_alone_is_warned_of",),
+    ),
+    Mutant(
+        "password-of-redis-shown",
+        "The URL of a Redis is shown without its password.",
+        _CONNECTION,
+        "        self.where = describe_url(url)\n",
+        "        describe_url(url)\n        self.where = url\n",
+        (
+            "unit/test_ha_connection.py::test_a_url_is_shown_without_credentials",
+            "unit/test_ha_connection.py::test_an_unreachable_server_is_named_with_the_remedy_and_without_the_password",
+        ),
+    ),
+    Mutant(
+        "keys-in-several-slots",
+        "All keys of a cluster have one hash tag.",
+        "runtime/ha/keys.py",
+        'return f"{{understudy:{self.cluster_id}}}:"',
+        'return f"understudy:{self.cluster_id}:"',
+        ("unit/test_ha_connection.py::test_all_keys_share_one_hash_tag",),
+    ),
+    Mutant(
+        "large-state-in-its-handle",
+        "A state over the threshold is a file, with its handle in Redis.",
+        _HANDLES,
+        "        if len(data) <= self._memory_threshold:\n            return",
+        "        if True:\n            return",
+        ("contract/test_ha_small_states.py::test_a_small_state_is_in_its_handle",),
     ),
 )

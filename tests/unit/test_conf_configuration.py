@@ -28,6 +28,7 @@ from conf.options import (
     JobManagerOptions,
     RestartStrategyOptions,
     RestartStrategyType,
+    RestOptions,
     RpcOptions,
     SecurityOptions,
     SparkOptions,
@@ -235,6 +236,11 @@ def test_secrets_are_not_shown() -> None:
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def test_the_token_of_the_rest_api_is_not_the_clusters_secret() -> None:
+    configuration = Configuration.from_dict({"cluster.runtime-dir": "/srv/u"})
+    assert configuration.get(RestOptions.TOKEN_FILE) != configuration.get(SecurityOptions.SECRET_FILE)
 
 
 @pytest.mark.parametrize(

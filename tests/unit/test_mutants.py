@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.scenarios import SCENARIOS
 from tests.mutants.__main__ import main
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.model import Mutant, NotApplicable
 from tests.mutants.trial import CAUGHT, SURVIVED, VOID, verdict_of, words_of
-from tests.named_tests import is_test
+from tests.named_tests import NAMED, is_test
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +36,27 @@ def test_every_fault_applies_and_its_tests_are_there(mutant: Mutant) -> None:
 def test_there_are_faults_in_every_package() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 80
     assert {"actors", "blob", "conf", "runtime/ha", "runtime/rest", "runtime/checkpoint"} <= {m.area for m in MUTANTS}
+
+
+PAGES = ("security.md", "high-availability.md")
+NOBODYS = ("| read `/proc/PID/environ`, `fd` or `mem` of a process | the kernel refuses |",)
+"""Promises that no code of ours keeps, by what their rows begin with."""
+
+
+def promises() -> dict[str, set[str]]:
+    """The tests of each row of a table that names any, and of each scenario."""
+    lines = [line for page in PAGES for line in (ROOT / "docs" / page).read_text().splitlines()]
+    found = {line: set(NAMED.findall(line)) for line in lines if line.startswith("|")}
+    return {line: tests for line, tests in found.items() if tests} | {each.name: {*each.tests} for each in SCENARIOS}
+
+
+def test_behind_every_promise_of_the_documents_is_a_fault_that_its_tests_notice() -> None:
+    noticing = {test for mutant in MUTANTS for test in mutant.tests}
+    assert len(promises()) > 65
+    assert [what for what, tests in promises().items() if not tests & noticing and not what.startswith(NOBODYS)] == []
+    assert all(any(what.startswith(each) for what in promises()) for each in NOBODYS)
+    named = {test for tests in promises().values() for test in tests}
+    assert [test for test in sorted(named) if not is_test(test)] == []
 
 
 def test_those_of_an_area_or_of_a_name_are_chosen() -> None:

@@ -49,6 +49,24 @@ async def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
     return made
 
 
+async def test_a_process_that_ends_is_started_again_and_again_where_that_fails(starts: Starts) -> None:
+    starts.let.set()
+    await starts.supervisor.add(starts.child)
+    await starts.under_way.acquire()
+    starts.let.clear()
+    starts.ends[1].set()
+    async with asyncio.timeout(30):
+        await starts.under_way.acquire()
+        starts.fails = True
+        starts.let.set()  # for the second one, which fails
+        starts.let.clear()
+        await starts.under_way.acquire()
+    starts.fails = False
+    starts.let.set()
+    await starts.supervisor.remove("one")
+    assert (starts.begun, starts.stopped, starts.child.restarts) == (3, [3], 2)
+
+
 async def test_a_restart_that_is_under_way_when_the_child_is_removed_leaves_no_process(starts: Starts) -> None:
     starts.let.set()
     await starts.supervisor.add(starts.child)
