@@ -4,29 +4,36 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conf.configuration import Configuration
 from runtime.environment.context import open_redis_services
-from runtime.environment.directory import ClusterDirectory
+from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
 from runtime.ha.latch import RedisLeaderLatch
 from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.services import RedisHaServices
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
-from tests.cluster_harness import Cluster
+from tests.cluster_harness import Cluster, await_value
 from tests.fakes.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.faults.customers import JOB as JOB_CODE
+from tests.faults.customers import executions
 from tests.faults.deeds import missing_files, working_jobs
-from tests.faults.nemesis import leftovers_now
+from tests.faults.nemesis import leftovers_now, remains
 from tests.faults.redis_front import RedisFront
+from tests.faults.sampling import take_sample
 
 JOB, OTHER = "a" * 32, "b" * 32
 LEASE_S = 600.0
@@ -105,6 +112,84 @@ def test_a_job_works_as_long_as_a_process_is_in_its_tasks_directory(tmp_path: Pa
         finally:
             process.kill()
     assert working_jobs(tmp_path / "c") == frozenset()
+
+
+def test_what_a_stopped_cluster_has_left_is_found(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "c")
+    for name in ("log", "archive"):
+        (cluster.directory / name).mkdir(parents=True)
+    assert remains(cluster) == [], "logs and ended jobs stay"
+    (cluster.directory / "run").mkdir()
+    (cluster.directory / "cluster.json").touch()
+    environment = {**os.environ, CLUSTER_DIR_VARIABLE: str(cluster.directory)}
+    with ExitStack() as stack:
+        places: list[dict[str, Any]] = [{"env": environment}, {"cwd": cluster.directory / "log"}, {"cwd": tmp_path}]
+        started = [stack.enter_context(waiting(**place)) for place in places]
+        found = remains(cluster)
+        assert [line for line in found if line.startswith("left behind: ")] == [
+            f"left behind: {cluster.directory / name}" for name in ("run", "cluster.json")
+        ]
+        left = {line.rpartition(" ")[2] for line in found if line.startswith("left running: ")}
+        assert left == {f"({process.pid})" for process in started[:2]}
+
+
+@contextmanager
+def waiting(code: str = "", **place: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs some code, and waits."""
+    command = [sys.executable, "-c", f"{code}\nprint('here', flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **place) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_job_notes_when_its_code_ran_and_whether_it_came_to_its_end(tmp_path: Path, is_killed: bool) -> None:
+    (tmp_path / "job.py").write_text(JOB_CODE)
+    notes, before = tmp_path / f"{JOB}.run", time.monotonic()
+    seconds = 600 if is_killed else 0.2
+    with subprocess.Popen([sys.executable, str(tmp_path / "job.py"), str(notes), str(seconds)]) as process:
+        await_value(lambda: notes.exists() and "alive" in notes.read_text())
+        if is_killed:
+            process.kill()
+    (execution,) = executions(tmp_path)
+    assert (execution.job_id, execution.ended, execution.zygote) == (JOB, not is_killed, os.getpid())
+    assert before < execution.began < execution.last_seen < time.monotonic()
+    with notes.open("a") as file:
+        file.write(f"began 7 {execution.last_seen + 1} 8\nalive 7 {execution.last_seen + 2} 8\n")
+    assert [(each.zygote, each.ended) for each in executions(tmp_path)] == [(os.getpid(), not is_killed), (8, False)]
+
+
+HUNGRY = """\
+import threading
+held = bytearray(b"x") * (64 << 20)
+files = [open("/dev/null") for _ in range(50)]
+for _ in range(20):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+async def test_a_sample_shows_what_a_cluster_holds(stored: Stored) -> None:
+    directory = stored.cluster.directory
+    environment = {**os.environ, CLUSTER_DIR_VARIABLE: str(directory)}
+    before = await asyncio.to_thread(take_sample, stored.cluster, 7.0)
+    assert (before.at, before.processes) == (7.0, ())
+    (directory / "log").mkdir()
+    (directory / "log" / "x.log").write_bytes(bytes(3 << 20))
+    await stored.services.job_graph_store().put(JOB, b"graph", stored.term)
+    with waiting(HUNGRY, env=environment) as process:
+        after = await asyncio.to_thread(take_sample, stored.cluster, 8.0)
+    (seen,) = after.processes
+    assert seen.pid == process.pid
+    assert seen.role.startswith("python")
+    assert seen.rss > seen.uss > 64 << 20
+    assert seen.descriptors >= 50
+    assert seen.threads >= 21
+    assert after.redis["keys"] == before.redis["keys"] + 1
+    assert after.redis["redis memory"] > 0
+    assert after.files["log"] == (1, 3 << 20)
+    assert after.files["ha"][0] == 1
 
 
 @pytest.fixture

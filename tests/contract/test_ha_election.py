@@ -192,6 +192,7 @@ async def test_a_short_absence_of_redis_changes_nothing(redis_server: RedisServe
     leader = await contend(open_ha())
     await until(lambda: leader.term)
     redis_server.kill()
+    await until(lambda: leader.election._driver._outage)  # a renewal was not answered
     await asyncio.to_thread(redis_server.start)
     term = leader.terms[0]
     restarted = boottime()

@@ -26,9 +26,10 @@ from actors.errors import ActorError
 from runtime.ids import JobID
 from tests.cluster_harness import Cluster, await_value
 from tests.faults.processes import kill
+from tests.faults.streaming import wrong_rows
 from tests.job_files import write_job
 from tests.processes import lives
-from tests.streaming_rows import Source, lost_and_doubled, rows_of, rows_so_far
+from tests.streaming_rows import Source, T, lost_and_doubled, rows_of, rows_so_far
 
 SHORT = 5
 LONG = 50
@@ -79,6 +80,20 @@ class Result:
     lost: int = 0
     doubled: int = 0
     problems: list[str] = field(default_factory=list)
+
+    def compare(self, expected: Counter[T], found: Counter[T], undisturbed: Counter[T]) -> None:
+        """Note what is wrong with the rows, and how many there are.
+
+        Args:
+            expected: what was written to the source, as windows.
+            found: in the sink of the query that was killed.
+            undisturbed: in the sink of one that was not.
+        """
+        lost, doubled = lost_and_doubled(expected, found)
+        self.rows, self.lost, self.doubled = expected.total(), lost.total(), doubled.total()
+        self.problems += wrong_rows(expected, found)
+        if undisturbed != expected:
+            self.problems.append("an undisturbed run has another result than what was written says")
 
     def summary(self) -> dict[str, object]:
         """In numbers."""
@@ -149,17 +164,10 @@ class _Run:
         return result
 
     def _compare(self) -> None:
-        result, expected, found = self._result, self._source.expected, rows_of(self._sink)
-        result.rows = expected.total()
-        lost, doubled = lost_and_doubled(expected, found)
-        result.lost, result.doubled = lost.total(), doubled.total()
-        if lost or doubled:
-            result.problems.append(f"lost: {dict(lost)}, doubled: {dict(doubled)}")
         sink, location = self._directory / "undisturbed", self._directory / "undisturbed-live"
         arguments = str(self._source.directory), str(sink), str(location), "100000"
         self._cluster.run("job", "run", str(self._script), "--", *arguments)
-        if rows_of(sink) != expected:
-            result.problems.append("an undisturbed run has another result than what was written says")
+        self._result.compare(self._source.expected, rows_of(self._sink), rows_of(sink))
 
     def _await_progress(self) -> None:
         """Wait until a batch is committed that was not at the last kill."""

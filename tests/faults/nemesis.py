@@ -209,9 +209,7 @@ def _run(
         cluster.run("stop", check=False, timeout=START_S)
         if front.is_alive():
             front.end()
-    problems += companion.problems + check(history)
-    problems += [f"left running: {name} ({pid})" for pid, name in cluster.processes().items()]
-    problems += [f"left behind: {path}" for path in map(cluster.directory.joinpath, GONE) if path.exists()]
+    problems += companion.problems + check(history) + remains(cluster)
     left_out = {f"{name} disk full": disk.why_not for name, disk in disks.items() if name not in usable}
     left_out |= {"cut ": no_cuts, "disconnect ": no_cuts} if no_cuts else {}
     missing = sorted(nemesis.turns.missing)
@@ -264,6 +262,12 @@ async def leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     problems += [f"the file {file} remains" for file in cluster.directory.glob(STATES)]
     blobs = cluster.directory.glob(BLOBS)  # what a single BlobServer has beside them is a cache
     return problems + [f"the blob {path} remains" for path in blobs if path.parent.name.removeprefix("job_") in jobs]
+
+
+def remains(cluster: Cluster) -> list[str]:
+    """What runs and lies about of a cluster that was stopped, in words."""
+    problems = [f"left running: {name} ({pid})" for pid, name in cluster.processes().items()]
+    return problems + [f"left behind: {path}" for path in map(cluster.directory.joinpath, GONE) if path.exists()]
 
 
 _LEADS = re.compile(

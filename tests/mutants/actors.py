@@ -606,14 +606,6 @@ MUTANTS = (
     ),
     # ------------------------------------------------------------------ a peer that holds the secret
     Mutant(
-        "protocol-broken-and-spoken-on",
-        "A peer that breaks the protocol loses its connection.",
-        "actors/rpc/connection.py",
-        "        self._deadline = self.loop.call_later(DISMISS_S, self.drop)\n        self.dismiss()\n",
-        "",
-        ("contract/test_rpc_hostile.py::test_an_authenticated_peer_that_breaks_the_protocol_is_cut_off",),
-    ),
-    Mutant(
         "wrong-type-taken",
         "A value of a wrong type on the wire is refused.",
         "actors/rpc/codec.py",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faults.growth import BOUNDS, MB, ProcessSample, Sample, Verdict, judge, slope
+from tests.faults.growth import BOUNDS, LIFE_BOUNDS, MB, ProcessSample, Sample, Verdict, judge, slope
 from tests.faults.sampling import role_of
 
 
@@ -72,6 +73,51 @@ def test_a_leak_is_named_by_role_and_kind() -> None:
         "files archive",
         "bytes log",
     }
+
+
+def grows(kind: str, by: float, number: int) -> Sample:
+    """A sample whose figure of one kind gains *by* with each sample before it."""
+    value = round(by * number)
+    if kind == "processes":
+        return Sample(5.0 * number, tuple(process("rest", pid) for pid in range(10 + value)))
+    if kind in ("keys", "redis memory"):
+        return Sample(5.0 * number, redis={kind: 100 + value})
+    if kind in ("files", "bytes"):
+        return Sample(5.0 * number, files={"log": (value, MB) if kind == "files" else (5, value)})
+    return Sample(5.0 * number, (process("rest", number, **{kind: 10 + value}),))
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_each_figure_is_named_that_gains_more_than_it_may_and_no_other(kind: str) -> None:
+    """Also where no process lives long enough to be judged alone."""
+    least, judged = BOUNDS[kind].least, 100
+    leaks = wrong([grows(kind, 1.5 * least / judged, number) for number in range(2 * judged + 1)])
+    assert leaks
+    assert {what.split(" rest")[0].split(" of")[0].split(" log")[0] for what in leaks} == {kind}
+    assert wrong([grows(kind, 0.5 * least / judged, number) for number in range(2 * judged + 1)]) == set()
+
+
+@pytest.mark.parametrize("kind", LIFE_BOUNDS)
+def test_what_one_process_gains_while_it_lives_is_named(kind: str) -> None:
+    """Beside another process of its role that has more and gains nothing."""
+    least, judged = LIFE_BOUNDS[kind].least, 100
+
+    def leaks(by: float) -> set[str]:
+        return wrong(
+            [
+                Sample(
+                    5.0 * number,
+                    (
+                        process("rest", 1, **{kind: round(by * number)}),
+                        process("rest", 2, **{kind: round(10 * least)}),
+                    ),
+                )
+                for number in range(2 * judged + 1)
+            ]
+        )
+
+    assert leaks(1.5 * least / judged) == {f"{kind} rest, while it lives"}
+    assert leaks(0.5 * least / judged) == set()
 
 
 def test_a_leak_of_processes_that_are_killed_all_the_time_is_seen_in_their_lives() -> None:

@@ -13,11 +13,17 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from actors.errors import AskTimeout
 from actors.process.log_context import log_context
 from actors.process.logs import TextFormatter
+from blob.errors import BlobError
 from runtime.ha.election import DefaultLeaderElectionService, LeaderContender, LeaderElectionDriver
+from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError
 from runtime.protocol.leader import LeaderTerm, job_master
-from tests.faults.deeds import Turns
+from tests.cluster_harness import Cluster
+from tests.faults import deeds
+from tests.faults.customers import Recorder
+from tests.faults.deeds import Nemesis, Turns
 from tests.faults.history import (
     Absence,
     Call,
@@ -34,6 +40,7 @@ from tests.faults.history import (
     check,
 )
 from tests.faults.nemesis import CLOCKS_S, certain, leaderships
+from tests.faults.redis_front import RedisFront
 
 
 def look(at: float, listed: dict[str, Listed], before: set[str], after: set[str]) -> Look:
@@ -174,6 +181,56 @@ def test_each_deed_has_its_turn_and_one_that_met_nobody_another() -> None:
     assert [Turns(names, random.Random(1)).take()] == taken[:1], "a seed is an order"
     orders = {Turns(names, random.Random(seed)).take() for seed in range(50)}
     assert len(orders) > 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [
+        (None, Outcome.OK),
+        (JobNotFoundError("j"), Outcome.REFUSED),
+        (JobAlreadyTerminatedError("j"), Outcome.REFUSED),
+        (AskTimeout("no answer"), Outcome.UNKNOWN),
+        (BlobError("broken"), Outcome.UNKNOWN),
+        (ConnectionResetError(), Outcome.UNKNOWN),
+    ],
+)
+def test_what_came_of_a_clients_call_is_noted_with_its_time(raised: Exception | None, outcome: Outcome) -> None:
+    recorder = Recorder()
+
+    def call() -> str:
+        if raised is not None:
+            raise raised
+        return "RUNNING"
+
+    before = time.monotonic()
+    recorder.call(Call.STATUS, "a", call)
+    (noted,) = recorder.operations
+    assert (noted.call, noted.job_id, noted.outcome) == (Call.STATUS, "a", outcome)
+    assert before <= noted.asked <= noted.answered <= time.monotonic()
+    assert (noted.value == "RUNNING") == (raised is None)
+
+
+def test_a_defect_of_a_client_is_no_outcome() -> None:
+    def call() -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Recorder().call(Call.STATUS, "a", call)
+
+
+def test_a_cluster_that_answers_nobody_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deeds, "AGREEMENT_S", 0.05)
+    cluster = create_autospec(Cluster, instance=True, directory=Path("/nowhere"))
+    client = cluster.client.return_value.__enter__.return_value
+    client.list_jobs.side_effect = AskTimeout("no answer")
+    nemesis = Nemesis(cluster, 1, 2.0, create_autospec(RedisFront, instance=True), {}, can_cut=False)
+    assert list(nemesis._look_until_agreed()) == []
+    (problem,) = nemesis.problems
+    assert problem.startswith("`job list` was not answered for 0.05 s: ")
+    client.list_jobs.side_effect = None
+    client.list_jobs.return_value = []
+    assert len(list(nemesis._look_until_agreed())) == 1
+    assert len(nemesis.problems) == 1
 
 
 def test_who_leads_is_read_from_the_log_that_an_election_writes(

@@ -23,6 +23,16 @@ def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     assert table(["--wrong"]) == 2
 
 
+def test_a_page_that_is_not_true_is_found_and_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "reliability.md"
+    monkeypatch.setattr("tests.faults.table.FILE", page)
+    assert table(["--check"]) == 1, "there is none"
+    assert table(["--write"]) == 0
+    assert table(["--check"]) == 0
+    page.write_text(page.read_text().replace("redis-blip", "redis-blop", 1))
+    assert table(["--check"]) == 1
+
+
 def test_there_are_the_sixteen_and_the_tests_of_each_exist() -> None:
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS) == 16
     assert [test for scenario in SCENARIOS for test in scenario.tests if not is_test(test)] == []

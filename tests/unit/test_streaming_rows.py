@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from tests.faults.exactly_once import Result
 from tests.faults.streaming import wrong_rows
 from tests.streaming_rows import files_of, lost_and_doubled, rows_of
 
@@ -39,6 +40,30 @@ def test_what_is_wrong_is_named() -> None:
         f"of the stream's 3 rows 1 are lost, as of {[(A, 1)]}",
         f"of the stream's 3 rows 2 are doubled, as of {[(B, 2)]}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("found", "undisturbed", "lost", "doubled", "problems"),
+    [
+        ({A: 2, B: 1}, {A: 2, B: 1}, 0, 0, []),
+        ({A: 1, B: 1}, {A: 2, B: 1}, 1, 0, ["lost"]),
+        ({A: 2, B: 3}, {A: 2, B: 1}, 0, 2, ["doubled"]),
+        ({A: 2, B: 1}, {A: 2, B: 1, C: 1}, 0, 0, ["undisturbed"]),  # what was written is wrong, or the query is
+        ({A: 1, C: 1}, {A: 1, C: 1}, 2, 1, ["lost", "doubled", "undisturbed"]),
+    ],
+)
+def test_a_run_with_kills_is_compared_with_what_was_written_and_with_one_without(
+    found: dict[tuple[str, str], int],
+    undisturbed: dict[tuple[str, str], int],
+    lost: int,
+    doubled: int,
+    problems: list[str],
+) -> None:
+    result = Result(1, "rocksdb")
+    result.compare(Counter({A: 2, B: 1}), Counter(found), Counter(undisturbed))
+    assert (result.rows, result.lost, result.doubled) == (3, lost, doubled)
+    assert len(result.problems) == len(problems)
+    assert all(word in said for word, said in zip(problems, result.problems, strict=True)), result.problems
 
 
 def add(sink: Path, number: int, name: str, *, compact: tuple[str, ...] | None = None) -> None:
