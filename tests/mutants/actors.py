@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.model import Mutant
 
+_CELL = "actors/core/cell.py"
 _SECURITY = "actors/rpc/security.py"
 _RECORDS = "actors/rpc/records.py"
 _FENCING = "actors/rpc/fencing.py"
@@ -612,5 +613,130 @@ MUTANTS = (
         "    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):\n",
         "    if not isinstance(value, kind):\n",
         ("unit/test_actors_codec.py::test_a_wrong_type_on_the_wire_is_refused_in_arguments_and_results",),
+    ),
+    # ------------------------------------------------------------------ what Akka's specs say
+    Mutant(
+        "rules-miss-errors-of-other-processes",
+        "A rule of a supervisor matches an error that arrives from another process.",
+        "actors/supervision.py",
+        "            return next((by_name[kind] for kind in _kinds(error) if kind in by_name), Directive.ESCALATE)\n",
+        "            return Directive.ESCALATE\n",
+        ("contract/test_actor_supervision.py::test_rules_across_processes",),
+    ),
+    Mutant(
+        "error-without-its-kinds",
+        "An error that cannot be rebuilt keeps the names of its bases.",
+        "actors/serialization.py",
+        "    kinds = [name_of(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)]\n",
+        "    kinds = [name_of(type(error))]\n",
+        ("unit/test_actor_serialization.py::test_an_error_that_cannot_be_rebuilt_keeps_its_kinds",),
+    ),
+    Mutant(
+        "stashed-terminated-lost",
+        "A stashed `Terminated` is received again.",
+        _CELL,
+        "        if isinstance(envelope.message, Terminated):\n"
+        "            self.expect_terminated(envelope.message.actor)\n",
+        "",
+        ("contract/test_actor_become_stash.py::test_terminated_and_ticks_are_stashed",),
+    ),
+    Mutant(
+        "stashed-tick-lost",
+        "A stashed message of a timer is received again.",
+        _CELL,
+        "            envelope = Envelope(*envelope)  # from now on a message like any other, which may be stashed\n",
+        "",
+        ("contract/test_actor_become_stash.py::test_terminated_and_ticks_are_stashed",),
+    ),
+    Mutant(
+        "end-of-an-ask-not-told",
+        "Who watches an asker is told when its ask is over.",
+        "actors/core/promise.py",
+        "        promise.tell_watchers()\n        return True\n",
+        "        return True\n",
+        ("contract/test_actor_death_watch.py::test_asker_that_has_no_time_left",),
+    ),
+    Mutant(
+        "ended-ask-watched-for-ever",
+        "Who watches an asker whose ask is over is told at once.",
+        "actors/core/promise.py",
+        "                if self._node.promises.get(self.ref.path) is not self:\n"
+        "                    self.tell_watchers()\n",
+        "",
+        ("contract/test_actor_death_watch.py::test_asker_that_is_gone",),
+    ),
+    Mutant(
+        "identify-puts-off-the-receive-timeout",
+        "`Identify` does not put off the receive timeout.",
+        "actors/messages.py",
+        "class Identify(NotInfluenceReceiveTimeout):\n",
+        "class Identify:\n",
+        ("contract/test_actor_timers.py::test_receive_timeout_and_identify",),
+    ),
+    Mutant(
+        "subscriber-that-is-no-ref",
+        "Subscribers to the event stream are refs.",
+        "actors/event_stream.py",
+        "        self._run(self._subscribe, _expect_ref(ref), _expect_class(kind))\n",
+        "        self._run(self._subscribe, ref, _expect_class(kind))\n",
+        ("unit/test_actor_event_stream.py::test_subscribers_are_refs",),
+    ),
+    Mutant(
+        "class-not-cut-out-of-its-base",
+        "Who unsubscribes from a class gets no events of it by way of a base.",
+        "actors/event_stream.py",
+        "        if any(entry.wanted for entry in left):  # its class may have a part in common with any of them\n",
+        "        if False:\n",
+        ("unit/test_actor_event_stream.py::test_a_class_is_cut_out_of_its_base",),
+    ),
+    Mutant(
+        "timers-in-post-stop",
+        "No timer of an actor is active in its post_stop.",
+        _CELL,
+        "        self._ended = True\n        self.cancel_timers()\n        try:\n"
+        "            result = actor.post_stop()\n",
+        "        self._ended = True\n        try:\n            result = actor.post_stop()\n",
+        ("contract/test_actor_timers.py::test_timers_in_the_last_hooks",),
+    ),
+    Mutant(
+        "timers-in-pre-restart",
+        "No timer of an actor is active in its pre_restart.",
+        _CELL,
+        "            self.cancel_timers()\n            message = None if",
+        "            message = None if",
+        ("contract/test_actor_timers.py::test_timers_in_the_last_hooks",),
+    ),
+    Mutant(
+        "arguments-that-fit-nothing",
+        "Props whose arguments do not fit the constructor are refused at once.",
+        "actors/props.py",
+        "            _expect_arguments(_expect_actor(actor_class), args, kwargs)\n",
+        "            _expect_actor(actor_class)\n",
+        ("unit/test_actor_props.py::test_arguments_that_do_not_fit_the_constructor_are_refused_at_once",),
+    ),
+    Mutant(
+        "generator-runs-nothing",
+        "A behaviour that is a generator fails instead of running nothing.",
+        _CELL,
+        "                error = unrun(result)\n                if error is not None:\n"
+        "                    raise error\n        except KeyboardInterrupt",
+        "                pass\n        except KeyboardInterrupt",
+        ("unit/test_actor_turns.py::test_a_behaviour_that_is_a_generator_fails",),
+    ),
+    Mutant(
+        "timeout-of-nobody",
+        "The error of an ask that had no answer names who asked.",
+        "actors/core/promise.py",
+        '        sent = "" if self._asker is None else f"; {self._asker.path} has sent it"\n',
+        '        sent = ""\n',
+        ("unit/test_actor_turns.py::test_a_timeout_names_who_has_asked",),
+    ),
+    Mutant(
+        "sigterm-ends-without-post-stop",
+        "SIGTERM stops the actors before the process ends.",
+        "actors/actor_system.py",
+        "            signal.signal(signal.SIGTERM, _sigterm)\n",
+        "            pass\n",
+        ("integration/test_actors_processes.py::test_sigterm_stops_the_actors_before_the_process_ends",),
     ),
 )
