@@ -229,6 +229,14 @@ def test_the_job_of_a_job_master_is_a_link(visitor: Visitor) -> None:
         expect(visitor.page.locator("h1")).to_have_text("count-flights")
 
 
+def test_the_id_of_a_job_is_its_address_from_each_of_its_parts(visitor: Visitor) -> None:
+    visitor.go(f"#/jobs/{STREAMING}/checkpoints")
+    own = visitor.page.locator("main").get_by_role("link", name=STREAMING, exact=True)
+    expect(own).to_have_attribute("href", f"#/jobs/{STREAMING}")
+    own.click()
+    expect(visitor.page.get_by_role("link", name="Graph", exact=True)).to_have_attribute("aria-current", "page")
+
+
 def test_it_is_said_why_a_checkpoint_cannot_be_rolled_back_to(visitor: Visitor) -> None:
     visitor.go(f"#/jobs/{STREAMING}/checkpoints")
     expect(visitor.page.locator("tbody tr").last).to_contain_text("Discarded")

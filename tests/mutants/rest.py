@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.model import Mutant
 
 _ACCESS = "runtime/rest/access.py"
+_ANSWERS = "unit/test_flink_answers.py"
 _LOGS = "runtime/rest/log_files.py"
 _PATHS = "runtime/rest/savepoint_paths.py"
 _HTTP = "runtime/rest/http_protocol.py"
@@ -256,5 +257,73 @@ MUTANTS = (
         "            if self._asking.get(key) is own:  # otherwise something has changed since it was asked\n",
         "            if True:\n",
         ("unit/test_rest_access.py::test_after_a_change_nothing_older_is_told",),
+    ),
+    # ------------------------------------------------------------------ answers as Flink gives them
+    Mutant(
+        "field-of-flinks-missing",
+        "Every answer has the fields that Flink's has.",
+        "runtime/rest/messages/jobs.py",
+        '        "jobType": job_type(job),\n',
+        "",
+        (f"{_ANSWERS}::test_an_answer_has_what_flinks_has", f"{_ANSWERS}::test_lists_say_which_jobs_stream"),
+    ),
+    Mutant(
+        "savepoint-told-by-its-path",
+        "A savepoint is told by its URI.",
+        "runtime/rest/messages/checkpoints.py",
+        '    return f"file:{quote(path)}" if path.startswith("/") else path\n',
+        "    return path\n",
+        (f"{_ANSWERS}::test_a_savepoint_is_told_by_its_uri",),
+    ),
+    Mutant(
+        "log-of-no-time",
+        "A log says when it was written to.",
+        "runtime/rest/messages/cluster.py",
+        '"mtime": mtime}',
+        '"mtime": -1}',
+        (f"{_ANSWERS}::test_logs_say_when_they_were_written_to",),
+    ),
+    Mutant(
+        "flame-graph-of-any-type",
+        "A type of flame graphs that there is not is refused.",
+        "runtime/rest/handlers/vertices.py",
+        "    if kind.lower() not in FLAME_GRAPHS:\n",
+        "    if False:\n",
+        (f"{_ANSWERS}::test_what_flink_refuses_is_refused_with_its_status_and_words",),
+    ),
+    Mutant(
+        "end-of-a-job-told-in-other-words",
+        "What Flink refuses is refused with its words.",
+        "runtime/rest/handlers/jobs.py",
+        'reason = f"the job has already reached another terminal state ({status.value})"',
+        'reason = f"the job is {status.value}"',
+        (f"{_ANSWERS}::test_what_flink_refuses_is_refused_with_its_status_and_words",),
+    ),
+    Mutant(
+        "canceled-job-cancelled-once-only",
+        "A job that is CANCELED already may be cancelled again.",
+        "runtime/rest/handlers/jobs.py",
+        "        if status is not JobStatus.CANCELED:\n",
+        "        if True:\n",
+        (f"{_ANSWERS}::test_a_job_that_is_canceled_already_may_be_cancelled_again",),
+    ),
+    Mutant(
+        "cancel-with-a-savepoint-ends-finished",
+        "A job that is cancelled with a savepoint is CANCELED.",
+        "runtime/jobmaster/checkpointing.py",
+        "                if instruction.trigger.type is SnapshotType.SAVEPOINT_CANCEL:\n"
+        "                    self._cancel_job()\n",
+        "                pass\n",
+        (
+            "unit/test_job_checkpoints.py::test_a_job_is_cancelled_with_its_savepoint_before_a_task_hears_that_it_may_end",
+        ),
+    ),
+    Mutant(
+        "kind-of-savepoint-ignored",
+        "A savepoint that cancels its job is asked for as such.",
+        "runtime/rest/handlers/savepoints.py",
+        '    kind = SnapshotType.SAVEPOINT_CANCEL if given.get("cancel-job") else SnapshotType.SAVEPOINT\n',
+        "    kind = SnapshotType.SAVEPOINT\n",
+        ("unit/test_rest_savepoints.py::test_what_is_asked_for_twice_is_asked_for_once",),
     ),
 )

@@ -64,7 +64,7 @@ export function view({ job, part }, parameters, shell) {
     trail(["Jobs", "#/jobs"], [job.name || job.jid]),
     heading(job.name || job.jid, badge(job.state), !isOver(job.state) && cancelButton(job, shell)),
     facts([
-      ["Id", h("code", {}, job.jid)],
+      ["Id", h("a", { href: jobHref(job.jid) }, h("code", {}, job.jid))],
       ["Type", (job["job-type"] ?? "").toLowerCase() || "–"],
       ["Started", moment(job["start-time"])],
       ended && ["Ended", moment(job["end-time"])],
