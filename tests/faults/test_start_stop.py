@@ -132,12 +132,15 @@ def with_driver(cluster: Cluster, directory: Path, command: str) -> Cluster:
 def test_a_start_that_fails_keeps_the_jobs_of_a_killed_cluster(cluster: Cluster, tmp_path: Path) -> None:
     cluster.run("start")
     job_id = submit(cluster, tmp_path)
-    (master,) = ClusterDirectory(cluster.directory).heads()
+    directory = ClusterDirectory(cluster.directory)
+    found = directory.configuration_file.read_bytes()
+    (master,) = directory.heads()
     os.kill(master, signal.SIGKILL)
     failed = with_driver(cluster, tmp_path, "exit 1").run("start", check=False)
     assert failed.returncode == 1
     assert "taskmanager-0 does not start" in clear_line(failed.stderr)
     assert cluster.processes() == {}
+    assert directory.configuration_file.read_bytes() == found
     cluster.run("start")
     assert is_known(cluster, job_id)
 

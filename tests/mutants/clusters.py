@@ -77,6 +77,16 @@ MUTANTS = (
         "A start that fails keeps the jobs that a killed cluster left.",
         "runtime/cluster/session.py",
         "            if self.found is None:\n                self.directory.clean()\n",
+        "            self.directory.discard()\n            if self.found is None:\n"
+        "                self.directory.clean()\n",
+        ("faults/test_start_stop.py::test_a_start_that_fails_keeps_the_jobs_of_a_killed_cluster",),
+        long=True,
+    ),
+    Mutant(
+        "start-that-fails-takes-the-configuration-along",
+        "A start that fails restores the configuration that a killed cluster left.",
+        "runtime/cluster/session.py",
+        "            if self.found is None:\n                self.directory.clean()\n",
         "            if True:\n                self.directory.clean()\n",
         ("faults/test_start_stop.py::test_a_start_that_fails_keeps_the_jobs_of_a_killed_cluster",),
         long=True,
@@ -87,7 +97,7 @@ MUTANTS = (
         "runtime/taskexecutor/endpoint.py",
         "        patience_s = self._configuration.get(TaskManagerOptions.JOB_MASTER_TIMEOUT)\n",
         "        patience_s = 0.0\n",
-        ("faults/test_masters.py::test_a_standby_takes_over_from_a_killed_master_and_no_job_notices",),
+        ("faults/test_masters.py::test_tasks_without_a_job_master_are_cancelled_in_the_end",),
         long=True,
     ),
     Mutant(
@@ -96,7 +106,10 @@ MUTANTS = (
         "runtime/jobmaster/endpoint.py",
         "            data = await self._ha.execution_store().find(self._job_id)\n",
         "            data = None\n",
-        ("faults/test_kills.py::test_what_ends_while_the_job_master_is_away_is_not_run_again",),
+        (
+            "faults/test_kills.py::test_what_ends_while_the_job_master_is_away_is_not_run_again",
+            "faults/test_masters.py::test_a_standby_takes_over_from_a_killed_master_and_no_job_notices",
+        ),
         long=True,
     ),
 )
