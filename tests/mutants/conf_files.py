@@ -151,6 +151,30 @@ MUTANTS = (
     ),
     # ------------------------------------------------------------------ the runtime directory
     Mutant(
+        "printed-without-bound",
+        "What processes print does not fill the disk.",
+        "runtime/environment/context.py",
+        "                if size > largest:\n",
+        "                if False:\n",
+        ("unit/test_outputs.py::test_what_is_printed_is_bounded_while_a_process_writes_on",),
+    ),
+    Mutant(
+        "printed-put-aside-by-two",
+        "Two processes of a machine do not put the same output aside at the same time.",
+        "runtime/environment/context.py",
+        "                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n                size",
+        "                size",
+        ("unit/test_outputs.py::test_files_of_others_and_one_that_is_being_cut_stay",),
+    ),
+    Mutant(
+        "environment-of-another-boot-used",
+        "An environment that a loss of power may have damaged is not used.",
+        "runtime/librarycache/manager.py",
+        "        if not _is_of_this_boot(boot):\n",
+        "        if False:\n",
+        ("unit/test_library_cache.py::test_an_environment_of_before_a_loss_of_power_is_built_anew",),
+    ),
+    Mutant(
         "runtime-directory-open",
         "A runtime directory that was open to others is tightened.",
         _DIRECTORY,
