@@ -8,7 +8,6 @@ the bytes coming into the process.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from blob.errors import BlobStoreError
 from blob.key import BlobKey
 from blob.storage import blob_file_name, job_directory_name, job_of_directory
 from blob.store import BlobStore
-from conf.files import sync_directory, write_private
+from conf.files import make_private, private_file, write_private
 
 MARK = "fence"
 _SENDFILE_CHUNK = 4 * 1024 * 1024
@@ -33,20 +32,13 @@ class FileSystemBlobStore(BlobStore):
         self._root = root
 
     def put(self, local: Path, job_id: str, key: BlobKey) -> bool:
-        """Copy a file in: to a temporary name, synced, then renamed."""
+        """Copy a file in, durably."""
         target = self._path(job_id, key)
-        # The name begins with no "blob_": a half-written copy is never taken for a blob.
-        temporary = target.with_name(f"temp-{secrets.token_hex(8)}")
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                with local.open("rb") as reader:
-                    _copy(reader.fileno(), temporary, durable=True)
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
-            sync_directory(target.parent)
+            make_private(target.parent, durable=True)
+            # Its temporary name begins with no "blob_": a half-written copy is never taken for a blob.
+            with local.open("rb") as reader, private_file(target) as file:
+                _copy(reader.fileno(), file.fileno())
         except OSError as error:
             raise self._failure("write", target, error) from error
         return True
@@ -62,7 +54,9 @@ class FileSystemBlobStore(BlobStore):
             raise self._failure("read", source, error) from error
         with reader:
             try:
-                _copy(reader.fileno(), local, durable=False)
+                descriptor = os.open(local, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    _copy(reader.fileno(), file.fileno())
             except OSError as error:
                 raise self._failure("read", source, error) from error
         return True
@@ -112,7 +106,7 @@ class FileSystemBlobStore(BlobStore):
         """Write the mark, durably."""
         path = self._root / MARK
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._root, durable=True)
             write_private(path, data)
         except OSError as error:
             raise self._failure("write", path, error) from error
@@ -128,13 +122,7 @@ class FileSystemBlobStore(BlobStore):
         )
 
 
-def _copy(source: int, target: Path, *, durable: bool) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        offset = 0
-        while copied := os.sendfile(descriptor, source, offset, _SENDFILE_CHUNK):
-            offset += copied
-        if durable:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _copy(source: int, target: int) -> None:
+    offset = 0
+    while copied := os.sendfile(target, source, offset, _SENDFILE_CHUNK):
+        offset += copied

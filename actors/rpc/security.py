@@ -31,6 +31,7 @@ from pathlib import Path
 
 from actors.errors import AuthenticationError, ProtocolVersionMismatch, WireError
 from actors.rpc.records import Tags
+from conf.files import write_private
 
 MAGIC = b"UNDR"
 VERSION = 2
@@ -104,19 +105,10 @@ def _check_secret_file(path: Path, status: os.stat_result) -> None:
 
 
 def _create_secret(path: Path) -> None:
-    """Make the file under another name and link it to its own: nobody ever reads it empty, and the first one wins."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    """Make the file; the first process that does wins, and nobody ever reads half of it."""
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_hex(32) + "\n")
-                file.flush()
-                os.fsync(descriptor)
-            with contextlib.suppress(FileExistsError):  # another process was faster: its secret is the cluster's
-                path.hardlink_to(draft)
-        finally:
-            draft.unlink()
+        with contextlib.suppress(FileExistsError):  # another process was faster: its secret is the cluster's
+            write_private(path, secrets.token_hex(32).encode() + b"\n", replace=False)
     except OSError as error:
         raise AuthenticationError(
             f"the secret file {path} cannot be made: {error.strerror}; make it yourself (16 characters or more, mode "

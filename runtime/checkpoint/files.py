@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from conf.files import sync_directory
+from conf.files import make_private
 from runtime.checkpoint.integrity import ContentCheck, FileRecord, checksum_file
 from runtime.checkpoint.metadata_log import IncompleteError
 
@@ -49,7 +49,7 @@ def list_sizes(directory: Path) -> dict[str, int]:
 
 
 def record_files(
-    directory: Path, names: Iterable[str], known: Mapping[str, FileRecord] | None = None
+    directory: Path, names: Iterable[str], known: Mapping[str, FileRecord] | None = None, *, durable: bool = False
 ) -> dict[str, FileRecord]:
     """Read files and return what they are; each is compared with Hadoop's checksums where these are there.
 
@@ -57,6 +57,7 @@ def record_files(
         directory: the directory that they are in.
         names: their paths below it.
         known: files that were read before. One whose size and time of change are the same is not read again.
+        durable: whether what is read is on the disk when this returns: Spark does not see to that.
 
     Raises:
         IncompleteError: a file is not what its checksums say.
@@ -74,6 +75,8 @@ def record_files(
                 continue
         with (directory / name).open("rb", buffering=0) as file:
             size, digest = _check(directory, name, iter(partial(file.read, _CHUNK), b""))
+            if durable:
+                os.fsync(file.fileno())
         found[name] = FileRecord(size, now.st_mtime_ns, digest)
     return found
 
@@ -118,41 +121,6 @@ def list_names(directory: Path) -> list[str]:
         return []
 
 
-def make_private(directory: Path) -> None:
-    """Make a directory, and those above it that are missing, for their owner only."""
-    if not directory.exists():
-        make_private(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, or a file; nothing there is fine."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def rename_durably(source: Path, target: Path) -> None:
-    """Give a directory its name, for good when this returns: a machine that loses its power finds it there.
-
-    Args:
-        source: whose files are on the disk; the names in it, at any depth, are from now on.
-        target: its name; the directory that this is in is there.
-
-    Raises:
-        OSError: it could not be; then it has its old name.
-    """
-    for directory, _, _ in os.walk(source):
-        sync_directory(Path(directory))
-    source.rename(target)
-    try:
-        sync_directory(target.parent)
-    except OSError:
-        target.rename(source)
-        raise
-
-
 def path_of(uri: str) -> Path:
     """The local path that Spark writes as a URI (``file:/a%20b``) or as a plain path."""
     return Path(unquote(urlsplit(uri).path)) if uri.startswith("file:") else Path(uri)
@@ -178,7 +146,8 @@ def take_files(
     """Put files of one directory, which nobody changes any more, into another one under the same names.
 
     Hard links, where they can be had. Where not (another device, a foreign owner), the file is linked from *previous*,
-    if that holds the same one (by size and time of change), so that only the first copy costs anything.
+    if that holds the same one (by size and time of change), so that only the first copy costs anything. What was copied
+    is on the disk when this returns; the names are when the caller has synced the directories.
 
     Args:
         source: the directory that they are in.
@@ -206,8 +175,7 @@ def take_files(
         if linking:
             linking = _link(file, new)
         if not linking and not (not copy and is_known and _link(older, new)):
-            shutil.copyfile(file, new)
-            shutil.copystat(file, new)
+            _copy(file, new)
         taken.files += 1
         taken.bytes += now.st_size
         taken.new_bytes += 0 if is_known else now.st_size
@@ -222,6 +190,14 @@ def _link(file: str, new: str) -> bool:
             raise
         return False
     return True
+
+
+def _copy(file: str, new: str) -> None:
+    with open(file, "rb") as reading, open(new, "xb") as writing:  # noqa: PTH123
+        shutil.copyfileobj(reading, writing, _CHUNK)
+        writing.flush()
+        os.fsync(writing.fileno())
+    shutil.copystat(file, new)
 
 
 def _is_same(now: os.stat_result, older: str) -> bool:

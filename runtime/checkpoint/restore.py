@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from conf.files import write_private
+from conf.files import make_private, remove_tree, rename_durably, sync_directories, write_private
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_names, make_private, path_of, remove_tree, take_files, uri_of
+from runtime.checkpoint.files import list_names, path_of, take_files, uri_of
 from runtime.checkpoint.layout import SINK_LOG, abandoned_sink_files, sink_files
 from runtime.checkpoint.stored_snapshot import CHECKPOINT, SINK, check_snapshot
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QuerySnapshot
@@ -138,14 +138,16 @@ def restore_snapshot(
         if sink is not None and snapshot.sink is not None:
             check_sink(snapshot, Path(snapshot.sink), sink)
         journal = _Journal(snapshot.batch_id, str(sink) if keeps_log else None)
-        make_private(workspace / "location")
+        make_private(workspace / "location", durable=True)
         _write(workspace, journal)
         take_files(Path(snapshot.path) / CHECKPOINT, files, workspace / "location", copy=copy)
         _adapt(workspace / "location", files, location, new_query_id=new_query_id)
         if sink is not None and keeps_log:
             remove_tree(sink / _SINK_WORKSPACE)  # of a location that somebody has removed in the middle of a restore
             _prepare_log(snapshot, sink / _SINK_WORKSPACE / "log", sink, copy=copy)
-        _write(workspace, replace(journal, phase=_EXCHANGING))
+            sync_directories(sink / _SINK_WORKSPACE)
+        sync_directories(workspace)
+        _write(workspace, replace(journal, phase=_EXCHANGING))  # all that it counts on is on the disk
     except OSError as error:
         raise SnapshotError(f"query {snapshot.name!r} cannot be restored to {location}: {error}") from error
     finish_restore(location)
@@ -244,7 +246,7 @@ def check_sink(snapshot: QuerySnapshot, old: Path, new: Path) -> None:
 def _prepare_log(snapshot: QuerySnapshot, stage: Path, sink: Path, *, copy: bool) -> None:
     source = Path(snapshot.path) / SINK
     sink.mkdir(parents=True, exist_ok=True)
-    make_private(stage)
+    make_private(stage, durable=True)
     names = _log_of(snapshot)
     take_files(source, names, stage, copy=copy)
     mode = sink.stat().st_mode & 0o777
@@ -292,8 +294,8 @@ def _replace(place: Path, prepared: Path) -> None:
     if place.exists():
         old = sum(name.startswith("old-") for name in list_names(prepared.parent))
         place.rename(prepared.with_name(f"old-{old}"))
-    make_private(place.parent)
-    prepared.rename(place)
+    make_private(place.parent, durable=True)
+    rename_durably(prepared, place)  # before the journal says so
 
 
 def _sweep(sink: Path, batch_id: int) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from actors.errors import WireError
 from actors.rpc.codec import from_plain, to_plain
-from conf.files import write_private
+from conf.files import make_private, write_private
 from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_names, make_private
+from runtime.checkpoint.files import list_names
 from runtime.checkpoint.manifest import Savepoint, digest_of
 from runtime.checkpoint.metadata_log import IncompleteError
 from runtime.checkpoint.savepoint import open_savepoint, read_savepoint, verify_savepoint
@@ -33,7 +33,7 @@ _ID = re.compile(r"([0-9a-f]{32})(?:/(chk-[0-9]+))?")
 def write_metadata(metadata: CheckpointMetadata) -> None:
     """Write a checkpoint's metadata into its directory; raises OSError."""
     path = Path(metadata.path)
-    make_private(path)
+    make_private(path, durable=True)
     plain = to_plain(metadata)
     write_private(path / METADATA, json.dumps({**plain, "digest": digest_of(plain)}, indent=1).encode())
 

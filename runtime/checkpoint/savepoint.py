@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import runtime
-from conf.files import write_private
+from conf.files import make_private, remove_tree, rename_durably, write_private
 from runtime.checkpoint.description import describe
 from runtime.checkpoint.errors import SavepointError, SnapshotError
-from runtime.checkpoint.files import list_files, list_names, make_private, remove_tree, rename_durably
+from runtime.checkpoint.files import list_files, list_names
 from runtime.checkpoint.manifest import (
     Savepoint,
     SavepointFile,
@@ -82,7 +82,7 @@ def write_savepoint(directory: Path, job: SavepointJob, snapshots: Sequence[Quer
     name = f"{PREFIX}{job.id[:6]}-{secrets.token_hex(6)}"
     part = directory / f".{name}.part"
     try:
-        make_private(part)
+        make_private(part, durable=True)
         files: dict[str, SavepointFile] = {}
         queries = tuple(_write_query(part, number, snapshot, files) for number, snapshot in enumerate(snapshots))
         savepoint = Savepoint(
@@ -202,7 +202,7 @@ def dispose_savepoint(path: Path) -> bool:
             if foreign or not (path.name.startswith(PREFIX) or (path / MANIFEST).is_file()):
                 raise SavepointError(f"{path} is no savepoint: it is left alone")
             remove_tree(part)
-            path.rename(part)  # so that half of it is never taken for a savepoint
+            rename_durably(path, part)  # so that half of it is never taken for a savepoint
             was_begun = True
         remove_tree(part)
     except OSError as error:

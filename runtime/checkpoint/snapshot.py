@@ -20,16 +20,14 @@ from functools import partial
 from pathlib import Path
 
 from actors.rpc.codec import to_plain
-from conf.files import write_private
+from conf.files import make_private, remove_tree, rename_durably, write_private
 from runtime.checkpoint.description import QueryDescription, describe
 from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import (
     list_names,
     list_sizes,
-    make_private,
     read_checked,
     record_files,
-    remove_tree,
     take_files,
 )
 from runtime.checkpoint.integrity import FileRecord, check_unchanged, encode_records
@@ -81,7 +79,8 @@ def take_snapshot(
 
     Args:
         query: the query, running or not.
-        target: directory that is made; if it holds a snapshot of the query already, that is returned.
+        target: directory that is made, and is on the disk with all its files when this returns; if it holds a
+            snapshot of the query already, that is returned.
         previous: an earlier snapshot of the query: where links to the query's files cannot be had, what is in both is
             linked from there, and what is in both must be the same. Files that it has are not read again unless their
             size or time of change is another one. It may be gone by now.
@@ -108,7 +107,7 @@ def take_snapshot(
                 if attempt == _ATTEMPTS:
                     raise SnapshotError(f"no snapshot of query {query.name!r} at {query.location}: {error}") from error
         write_private(part / DESCRIPTION, json.dumps(to_plain(snapshot), indent=1).encode())
-        part.rename(target)
+        rename_durably(part, target)
     except OSError as error:
         raise SnapshotError(f"no snapshot of query {query.name!r} at {query.location}: {error}") from error
     finally:
@@ -218,9 +217,9 @@ def _records_of(snapshot: QuerySnapshot | None, query: QueryLocation) -> dict[st
 
 
 def _recorded(place: str, part: Path, names: Iterable[str], known: Mapping[str, FileRecord]) -> dict[str, FileRecord]:
-    """Read what was taken, as far as it is new."""
+    """Read what was taken, as far as it is new, and see that it is on the disk."""
     before = {name: record for name in names if (record := known.get(f"{place}/{name}")) is not None}
-    found = record_files(part / place, names, before)
+    found = record_files(part / place, names, before, durable=True)
     return _compare(place, found, known)
 
 

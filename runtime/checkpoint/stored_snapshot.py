@@ -12,8 +12,9 @@ from pathlib import Path
 
 from actors.errors import WireError
 from actors.rpc.codec import from_plain
+from conf.files import remove_tree
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import list_names, list_sizes, read_checked, record_files, remove_tree
+from runtime.checkpoint.files import list_names, list_sizes, read_checked, record_files
 from runtime.checkpoint.integrity import FileRecord, check_sizes, decode_records
 from runtime.checkpoint.layout import BatchFiles, files_of_batch, sink_files
 from runtime.checkpoint.metadata_log import IncompleteError

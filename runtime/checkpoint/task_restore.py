@@ -12,9 +12,8 @@ import json
 import re
 from pathlib import Path
 
-from conf.files import write_private
+from conf.files import make_private, write_private
 from runtime.checkpoint.errors import SavepointError, SnapshotError, SnapshotLostError
-from runtime.checkpoint.files import make_private
 from runtime.checkpoint.lease import lease_file, may_be_written_to
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import committed_batch, finish_restore, inspect_location, restore_snapshot
@@ -95,7 +94,7 @@ class TaskRestore:
         mark = self._load_failures(query.name)
         known = _read_mark(mark)
         count = known["count"] + 1 if known.get("batch_id") == began_at else 1
-        make_private(mark.parent)
+        make_private(mark.parent, durable=True)
         write_private(mark, json.dumps({"batch_id": began_at, "count": count}).encode())
         if count < LOAD_FAILURES:
             return f"query {query.name} could not load its state as of batch {began_at}; it is tried once more"
@@ -170,7 +169,7 @@ class TaskRestore:
             elsewhere = lease_file(state.location) != lease_file(query.location)
             new_query_id = elsewhere and may_be_written_to(state.location)
         _put_back(query, state, copy=True, new_query_id=new_query_id)  # the savepoint is the user's
-        make_private(mark.parent)
+        make_private(mark.parent, durable=True)
         done = {
             "savepoint": savepoint,
             "batch_id": state.batch_id,

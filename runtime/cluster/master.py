@@ -38,7 +38,7 @@ from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
 from runtime.cluster.supervisor import COMPONENTS, Child, ChildRemoved, Running, Supervisor
 from runtime.cluster.workers import PREFIX, OnDemandWorkers, fixed_workers, worker_child
 from runtime.environment.claims import Claim
-from runtime.environment.context import ComponentContext, blob_store_url, log_config
+from runtime.environment.context import ComponentContext, blob_store_url, bound_outputs, log_config
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
 from runtime.environment.directory import ClusterLock
 from runtime.errors import ClusterError
@@ -318,6 +318,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._describe()
         self.spawn(collect_orphans(), "collecting orphans")
         self.spawn(remove_abandoned_sockets(self._context.directory.socket_dir()), "removing abandoned sockets")
+        self.spawn(bound_outputs(self._context), "keeping what processes print within bounds")
         self.spawn(self._keep_describing(), "describing the cluster")
         self.spawn(self._stop_idle_job_masters(), "stopping the JobMasters of ended jobs")
         self.spawn(remove_surplus_job_master_logs(self._context, self._ha), "removing logs of forgotten jobs")

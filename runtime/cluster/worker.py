@@ -25,7 +25,7 @@ from conf.options import SecurityOptions, SparkOptions
 from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
 from runtime.cluster.supervisor import Child, Running, own_supervisor, wait_for_exit
-from runtime.environment.context import ComponentContext, log_config
+from runtime.environment.context import ComponentContext, bound_outputs, log_config
 from runtime.spark import SparkDriver, SparkError, info_file
 from runtime.spark.adopted import AdoptedDriver
 from runtime.spark.remote import RemoteDriver
@@ -68,14 +68,16 @@ class TaskManagerRunner:
         build = loop.create_task(self._build_archive())
         orphans = loop.create_task(collect_orphans())
         sockets = loop.create_task(remove_abandoned_sockets(self._context.directory.socket_dir()))
+        outputs = loop.create_task(bound_outputs(self._context))
         admin = loop.create_task(wait_for_exit(self._system.admin_pid))
         stopped = loop.create_task(self._stop_requested.wait())
         await asyncio.wait((admin, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
             logger.error("the actor system's admin has ended: so does this worker")
-        for task in (admin, stopped, build, orphans, sockets):
+        background = (admin, stopped, build, orphans, sockets, outputs)
+        for task in background:
             task.cancel()
-        await asyncio.gather(admin, stopped, build, orphans, sockets, return_exceptions=True)
+        await asyncio.gather(*background, return_exceptions=True)
         await supervisor.remove(self._name)
         await loop.run_in_executor(self._system_thread, self._system.shutdown)
         if self._driver is not None:

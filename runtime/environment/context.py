@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from blob.client import BlobClient
 from blob.gateway import BlobAddress
 from blob.rpc_offload import BlobOffloader
 from conf.configuration import Configuration
+from conf.files import private_file
 from conf.options import (
     BlobOptions,
     ClusterOptions,
@@ -35,6 +38,10 @@ from runtime.environment.directory import ClusterDirectory
 if TYPE_CHECKING:  # a client has no use for Thespian and Redis, whose import is a third of its start
     from actors.process.host import HostSpec
     from runtime.ha.services import HighAvailabilityServices, RedisHaServices
+
+OUTPUTS_INTERVAL_S = 10.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,45 @@ def log_config(configuration: Configuration, directory: ClusterDirectory, name: 
         as_json=configuration.get(EnvironmentOptions.LOG_FORMAT) is LogFormat.JSON,
         component=name,
     )
+
+
+async def bound_outputs(context: ComponentContext, interval_s: float = OUTPUTS_INTERVAL_S) -> None:
+    """Keep what the processes of this machine print (``log/*.out``) from filling the disk, as long as the task runs.
+
+    The processes have the files open and append to them, so a file is cut, not replaced: beyond `env.log.max-size` its
+    end goes to a file beside it, ``NAME.out.1``, and it begins anew. What is printed at that moment may be lost.
+    """
+    largest = context.configuration.get(EnvironmentOptions.LOG_MAX_SIZE)
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            cut = await asyncio.to_thread(cut_outputs, context.directory.log, largest)
+        except OSError as error:
+            logger.warning("what processes print is not kept within env.log.max-size: %s", error)
+            continue
+        for name in cut:
+            logger.info("%s was longer than env.log.max-size: its end was put aside as %s.1", name, name)
+
+
+def cut_outputs(directory: Path, largest: int) -> list[str]:
+    """Put aside the end of each ``.out`` file of more than *largest* bytes, and empty it; return their names."""
+    cut = []
+    for path in directory.glob("*.out"):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # another process of this machine is at it
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                size = os.fstat(descriptor).st_size
+                if size > largest:
+                    offset = size - largest
+                    with private_file(path.with_name(f"{path.name}.1"), durable=False) as aside:
+                        while sent := os.sendfile(aside.fileno(), descriptor, offset, size - offset):
+                            offset += sent
+                    os.truncate(descriptor, 0)
+                    cut.append(path.name)
+            finally:
+                os.close(descriptor)
+    return sorted(cut)
 
 
 def rpc_config(configuration: Configuration, directory: ClusterDirectory, *, port: int = 0) -> RpcConfig:

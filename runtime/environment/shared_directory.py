@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import secrets
 from pathlib import Path
 
@@ -15,14 +15,8 @@ def mark_shared_directory(directory: Path, cluster_id: str) -> None:
     """Make the directory with mode 0700, and leave the cluster's mark there unless it has one. Raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / _MARK.format(cluster_id)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    write_private(draft, secrets.token_hex(16).encode())
-    try:
-        path.hardlink_to(draft)
-    except FileExistsError:
-        return  # another master was first
-    finally:
-        draft.unlink()
+    with contextlib.suppress(FileExistsError):  # another master was first
+        write_private(path, secrets.token_hex(16).encode(), replace=False)
 
 
 def shared_directory_mark(directory: Path, cluster_id: str) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from conf.files import sync_directory
+from conf.files import make_private, name_when_whole, write_private
 from runtime.ha.errors import StateCorruptedError
 from runtime.protocol.leader import LeaderTerm, checked_name
 
 _FILE = re.compile(r"(?P<name>[^@/]+)@(?P<component>[^@/]+)\.e(?P<epoch>\d+)\.[0-9a-f]{32}")
-_PART = ".part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +108,14 @@ class StateFiles:
         self.directory = directory
 
     def write(self, name: str, data: bytes, term: LeaderTerm) -> StateHandle:
-        """Write a new file (0600): to a name of its own, flushed to the disk, then renamed.
+        """Write a new file durably (0600).
 
         Raises:
             OSError: the disk is full, the directory not writable; nothing is left behind.
         """
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.directory, durable=True)
         handle = StateHandle.of(name, data, term, inline=False)
-        target = self.directory / handle.path
-        part = target.with_name(target.name + _PART)
-        try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.rename(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        sync_directory(self.directory)
+        write_private(self.directory / handle.path, data)
         return handle
 
     def read(self, handle: StateHandle) -> bytes:
@@ -157,7 +143,7 @@ class StateFiles:
         if not self.directory.is_dir():
             return []
         names = (entry.name for entry in self.directory.iterdir())
-        matches = ((name, _FILE.fullmatch(name.removesuffix(_PART))) for name in names)
+        matches = ((name, _FILE.fullmatch(name_when_whole(name))) for name in names)
         return sorted(
             name
             for name, match in matches
@@ -169,7 +155,8 @@ class StateFiles:
         if not self.directory.is_dir():
             return []
         prefix = f"{checked_name('state', name)}@"
-        return sorted(entry.name for entry in self.directory.iterdir() if entry.name.startswith(prefix))
+        names = (entry.name for entry in self.directory.iterdir())
+        return sorted(name for name in names if name_when_whole(name).startswith(prefix))
 
     def delete_named(self, names: list[str]) -> None:
         """Delete files by name."""
@@ -181,7 +168,7 @@ class StateFiles:
         if not self.directory.is_dir():
             return
         for entry in self.directory.iterdir():
-            if _FILE.fullmatch(entry.name.removesuffix(_PART)):
+            if _FILE.fullmatch(name_when_whole(entry.name)):
                 entry.unlink(missing_ok=True)
         if not any(self.directory.iterdir()):
             self.directory.rmdir()

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.configuration import Configuration
+from conf.files import remove_tree, rename_durably, sync_directories, sync_directory
 from conf.options import CheckpointingOptions
 from runtime.checkpoint.errors import SavepointError, SnapshotError
-from runtime.checkpoint.files import list_files, remove_tree, rename_durably, take_files
+from runtime.checkpoint.files import list_files, take_files
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.restore import check_sink
 from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, read_checkpoint
@@ -218,6 +219,8 @@ class JobRollbacks:
         try:
             remove_tree(pinned)
             take_files(path, list_files(path), pinned)
+            sync_directories(pinned)
+            sync_directory(self._directory)
         except OSError as error:
             raise SnapshotError(f"{path} cannot be kept for going back to it: {error}") from error
         if is_checkpoint(pinned):

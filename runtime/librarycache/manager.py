@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.files import write_private
 from runtime.ids import JobID
 from runtime.librarycache.builder import Cancelled, EnvironmentBuilder, Fetch
 from runtime.librarycache.environment import EnvironmentSpec, PythonEnvironment
@@ -18,6 +19,7 @@ from runtime.librarycache.errors import LeaseConflictError, LibraryCacheError
 
 logger = logging.getLogger(__name__)
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _INCOMING = "incoming-"
 
 
@@ -144,7 +146,8 @@ class LibraryCacheManager:
     """The environments below one directory.
 
     An environment is built in a directory of its own that is renamed when it is whole, so a killed worker leaves none
-    that is half built, and its successor uses what is there. Safe for use by several threads.
+    that is half built, and its successor uses what is there. Its thousands of files are not synced: after a restart of
+    the machine all environments are built anew. Safe for use by several threads.
 
     Args:
         directory: where they are; made when missing; one manager's alone.
@@ -168,8 +171,13 @@ class LibraryCacheManager:
         self._leases = EnvironmentLeases(clock())
         self._building: dict[str, threading.Lock] = {}
         directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-        for left in directory.glob(f"{_INCOMING}*"):
-            shutil.rmtree(left)
+        left = [*directory.glob(f"{_INCOMING}*")]
+        boot = directory.with_name(f".{directory.name}.boot")
+        if not _is_of_this_boot(boot):
+            left = [*directory.iterdir()]
+        for path in left:
+            shutil.rmtree(path)
+        write_private(boot, BOOT_ID.read_bytes())
 
     def register_lease(self, job_id: JobID) -> EnvironmentLease:
         """A new claim for *job_id*; a job may have several, on one environment."""
@@ -223,3 +231,11 @@ class LibraryCacheManager:
         for name in removed:
             logger.info("removed the unused environment %s", name)
         return removed
+
+
+def _is_of_this_boot(mark: Path) -> bool:
+    """Whether the machine has run on since a manager left its mark."""
+    try:
+        return mark.read_bytes() == BOOT_ID.read_bytes()
+    except FileNotFoundError:
+        return False

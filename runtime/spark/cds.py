@@ -16,12 +16,14 @@ import fcntl
 import logging
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.files import sync_directory
 from runtime.spark.info import DriverInfo
 from runtime.spark.java import Java
 from runtime.spark.launch import MODULE_OPTIONS, archive_key, class_path
@@ -64,6 +66,7 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
         return Sharing()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = directory.resolve()
         _check_private(directory)
         archive = directory / f"{archive_key(java, jars)}.jsa"
         if archive.is_file():
@@ -78,10 +81,20 @@ def sharing(directory: Path | None, java: Java, jars: list[Path], work_dir: Path
 
 
 def _check_private(directory: Path) -> None:
-    """The JVM runs what is in an archive: nobody else but root may have put it there. Raises PermissionError."""
-    status = directory.stat()
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
-        raise PermissionError(errno.EPERM, "others may write there; set spark.cds.cache-dir to a directory of your own")
+    """Check that nobody else but root can have put an archive there, since the JVM runs what is in it.
+
+    Whoever may write to a directory above it could put another one in its place, unless that is sticky as ``/tmp`` is.
+
+    Raises:
+        PermissionError: somebody else could have.
+    """
+    for place in (directory, *directory.parents):
+        status = place.stat()
+        may_write = status.st_mode & 0o022 and not (place != directory and status.st_mode & stat.S_ISVTX)
+        if status.st_uid not in (os.geteuid(), 0) or may_write:
+            raise PermissionError(
+                errno.EPERM, f"others may write to {place}; set spark.cds.cache-dir to a directory of your own"
+            )
 
 
 class ArchiveBuild:
@@ -125,7 +138,7 @@ class ArchiveBuild:
                 if await self._dump(classes, temporary, jars) != 0 or not temporary.is_file():
                     logger.warning("no class-data-sharing archive was built: see %s", self._output)
                     return None
-                temporary.replace(archive)
+                await asyncio.to_thread(publish, temporary, archive)
             finally:
                 temporary.unlink(missing_ok=True)
                 classes.unlink(missing_ok=True)
@@ -177,6 +190,14 @@ class ArchiveBuild:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGKILL)
                 await process.wait()
+
+
+def publish(temporary: Path, archive: Path) -> None:
+    """Give an archive its name, once its content is on the disk: a JVM that maps half of one may crash."""
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(archive)
+    sync_directory(archive.parent)
 
 
 def prune(directory: Path, keep: int = KEPT_ARCHIVES) -> None:

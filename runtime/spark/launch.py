@@ -24,6 +24,7 @@ from runtime.spark.masters import LOOPBACK, configuration_directories, is_local,
 from runtime.spark.spec import STOP_ACTIVE_RUN
 
 WORKER_PYTHON = "spark.pyspark.python"
+HASH_SEED = "PYTHONHASHSEED"
 """Spark's own setting: the Python of its workers, where that of this process is not on the executors' machines."""
 
 GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
@@ -218,6 +219,15 @@ def inherited_environment() -> dict[str, str]:
     }
 
 
+def hash_seed() -> str:
+    """Return the seed of Python's hashes for tasks and Spark's Python workers: 0, as ``spark-submit`` sets it.
+
+    So a job that runs twice, or is restarted, sees the same hashes. ``PYTHONHASHSEED`` in the cluster's environment
+    wins.
+    """
+    return os.environ.get(HASH_SEED) or "0"
+
+
 def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
     """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
     own_address = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(options.master) else {}
@@ -232,7 +242,7 @@ def environment(java: Java, options: DriverOptions, connection_file: Path, token
             "PYSPARK_PYTHON": options.conf.get(WORKER_PYTHON, sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYSPARK_PIN_THREAD": "true",
-            "PYTHONHASHSEED": "0",  # the Python workers': hashes of strings agree among them
+            HASH_SEED: hash_seed(),  # the Python workers'
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
         }
     )
@@ -256,6 +266,7 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
         "spark.serializer.objectStreamReset": "100",
         "spark.rdd.compress": "True",
         "spark.submit.deployMode": "client",
+        f"spark.executorEnv.{HASH_SEED}": hash_seed(),
     }
     fixed = {
         "spark.master": options.master,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conf.files import make_private
 from runtime.spark.errors import PartitionNotFoundError
 
 MANIFEST = "_partition.json"
@@ -46,7 +47,7 @@ class ResultPartition:
         for leftover in (self.in_progress, self.path):
             if leftover.exists():
                 shutil.rmtree(leftover)
-        _make_private(self.path.parent)
+        make_private(self.path.parent)
         return self.in_progress
 
     def finish(self, schema_of: Callable[[Path], str | None]) -> dict[str, Any]:
@@ -115,13 +116,6 @@ class ResultPartition:
 
     def _lost(self, why: str) -> PartitionNotFoundError:
         return PartitionNotFoundError(self.vertex_id, f"the materialised result {self.path} is lost: {why}")
-
-
-def _make_private(directory: Path) -> None:
-    """Make a directory, and those above it that are missing, for their owner only."""
-    if not directory.exists():
-        _make_private(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def discard_unfinished(paths: Iterable[str]) -> None:

@@ -181,7 +181,7 @@ class StreamingQueries:
         if given is None and query_name and (below := _default_locations(writer)):
             given = posixpath.join(below, query_name)
         name = query_name or self._name_of(given)
-        from runtime.checkpoint.files import make_private
+        from conf.files import make_private
 
         if given is None:
             location = str(Path(self._spec.directory, "live", directory_name(name)))

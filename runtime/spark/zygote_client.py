@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from runtime.spark.errors import WireError, ZygoteError, ZygoteLostError
-from runtime.spark.launch import inherited_environment
+from runtime.spark.launch import HASH_SEED, hash_seed, inherited_environment
 from runtime.spark.spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
 from runtime.spark.wire import FrameReader, Message, encode
 
@@ -199,7 +199,7 @@ class Zygote:
         ours, theirs = socket.socketpair()
         env = {
             **inherited_environment(),
-            "PYTHONHASHSEED": "0",  # as spark-submit sets it: hashes of strings agree among driver and workers
+            HASH_SEED: hash_seed(),
             # libraries that would start threads on import: a process with threads is not soundly forked
             "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
             "JE_ARROW_MALLOC_CONF": "background_thread:false",

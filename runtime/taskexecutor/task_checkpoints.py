@@ -15,8 +15,8 @@ from enum import Enum
 from pathlib import Path
 
 from actors.errors import ActorError
+from conf.files import make_private
 from runtime.checkpoint.errors import CheckpointError
-from runtime.checkpoint.files import make_private
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import take_snapshot
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
@@ -284,7 +284,7 @@ class TaskCheckpoints:
                 )
 
     def _take(self, queries: list[QueryLocation], directory: Path) -> list[QuerySnapshot]:
-        make_private(directory)
+        make_private(directory, durable=True)
         taken = []
         for query in queries:
             target = directory / directory_name(query.name)

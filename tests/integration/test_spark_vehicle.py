@@ -232,6 +232,42 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
     assert await vehicle.driver.ping()  # `spark.stop()` did not stop the driver
 
 
+def _hash_by_seed_0() -> str:
+    command = [sys.executable, "-c", "print(hash('spark'))"]
+    return subprocess.run(
+        command, env={"PYTHONHASHSEED": "0"}, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
+
+
+async def test_hashes_of_tasks_and_of_sparks_workers_are_those_of_spark_submit(vehicle: Vehicle) -> None:
+    """It sets PYTHONHASHSEED=0, so that a job that runs again sees the same hashes."""
+    seeded = await asyncio.to_thread(_hash_by_seed_0)
+    outcome = await vehicle.run_script(
+        """
+        from pyspark.sql import SparkSession
+        from pyspark.sql.functions import udf
+
+        spark = SparkSession.builder.getOrCreate()
+        print(hash("spark"))
+        print(*spark.sparkContext.range(1).map(lambda _: hash("spark")).collect())
+        print(spark.range(1).select(udf(lambda _: hash("spark"), "long")("id")).first()[0])
+        """
+    )
+    assert outcome.stdout.split() == [seeded] * 3, outcome.stderr
+    flow = vehicle.file(
+        "flow.py",
+        """
+        from pyspark.sql.functions import udf
+
+        def hashes(ctx):
+            print(hash("spark"))
+            print(ctx.spark.range(1).select(udf(lambda _: hash("spark"), "long")("id")).first()[0])
+        """,
+    )
+    outcome = await vehicle.outcome(await vehicle.pipeline(flow, VertexSpec("a", "hashes", "hashes")))
+    assert outcome.stdout.split() == [seeded] * 2, outcome.stderr
+
+
 async def test_two_scripts_have_sessions_of_their_own(vehicle: Vehicle) -> None:
     text = """
         import os, sys, time

@@ -185,28 +185,12 @@ MUTANTS = (
         ("unit/test_actors_security.py::test_a_secret_that_others_may_touch_is_refused_with_the_remedy",),
     ),
     Mutant(
-        "secret-made-readable",
-        "The secret is made with mode 0600.",
-        _SECURITY,
-        "os.O_EXCL | os.O_CLOEXEC, 0o600)",
-        "os.O_EXCL | os.O_CLOEXEC, 0o644)",
-        ("unit/test_actors_security.py::test_the_secret_is_made_once_with_mode_0600",),
-    ),
-    Mutant(
         "secret-short",
         "A secret of less than 16 characters is refused.",
         _SECURITY,
         "if len(secret) < MINIMUM_SECRET_SIZE:",
         "if False:",
         ("unit/test_actors_security.py::test_a_short_secret_is_refused_and_not_shown",),
-    ),
-    Mutant(
-        "secret-not-synced",
-        "The secret is on the disk before it has its name.",
-        _SECURITY,
-        "                os.fsync(descriptor)\n",
-        "",
-        ("unit/test_actors_security.py::test_the_secret_is_on_the_disk_before_it_has_its_name",),
     ),
     # ------------------------------------------------------------------ records
     Mutant(

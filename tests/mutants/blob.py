@@ -41,22 +41,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "copy-in-the-store-not-synced",
-        "A copy in the store is on the disk before it has its name.",
-        "blob/file_store.py",
-        "        if durable:\n            os.fsync(descriptor)\n",
-        "",
-        ("unit/test_blob_stores.py::test_a_copy_is_on_the_disk_before_it_is_a_blob",),
-    ),
-    Mutant(
-        "name-in-the-store-not-synced",
-        "The name of a copy in the store is on the disk before it is acknowledged.",
-        "blob/file_store.py",
-        "            sync_directory(target.parent)\n",
-        "",
-        ("unit/test_blob_stores.py::test_a_copy_is_on_the_disk_before_it_is_a_blob",),
-    ),
-    Mutant(
         "digest-unchecked",
         "A content that arrives with another digest leaves nothing.",
         _CONNECTION,

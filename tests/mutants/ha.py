@@ -244,38 +244,6 @@ MUTANTS = (
     ),
     # ------------------------------------------------------------------ what is stored
     Mutant(
-        "state-not-synced",
-        "A state file is on the disk before its handle points to it.",
-        _FILES,
-        "                os.fsync(file.fileno())\n",
-        "",
-        ("unit/test_ha_state.py::test_a_state_file_is_on_the_disk_before_its_name_is",),
-    ),
-    Mutant(
-        "state-directory-not-synced",
-        "The name of a state file is on the disk before its handle points to it.",
-        _FILES,
-        "        sync_directory(self.directory)\n        return handle\n",
-        "        return handle\n",
-        ("unit/test_ha_state.py::test_a_state_file_is_on_the_disk_before_its_name_is",),
-    ),
-    Mutant(
-        "state-readable-by-others",
-        "A state file has mode 0600.",
-        _FILES,
-        "os.O_EXCL | os.O_CLOEXEC, 0o600)",
-        "os.O_EXCL | os.O_CLOEXEC, 0o644)",
-        ("unit/test_ha_state.py::test_a_state_file_is_private_named_after_its_term_and_verified",),
-    ),
-    Mutant(
-        "state-half-written-left",
-        "A write of a state file that fails leaves nothing.",
-        _FILES,
-        "            part.unlink(missing_ok=True)\n            raise\n",
-        "            raise\n",
-        ("unit/test_ha_state.py::test_a_failed_write_leaves_nothing",),
-    ),
-    Mutant(
         "state-digest-unchecked",
         "A state that is not what was stored is not used.",
         _FILES,

@@ -404,7 +404,7 @@ def test_the_secret_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkey
     monkeypatch.setattr(os, "fsync", steps.fsync)
     monkeypatch.setattr(os, "link", steps.link)
     load_or_create_secret(tmp_path / "secret")
-    assert [name for name, _, _ in steps.method_calls] == ["fsync", "link"]
+    assert [name for name, _, _ in steps.method_calls] == ["fsync", "link", "fsync"], "the directory is synced last"
 
 
 def test_the_secret_is_made_once_with_mode_0600(tmp_path: Path) -> None:

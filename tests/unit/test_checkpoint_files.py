@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.files import path_of, rename_durably, uri_of
+from runtime.checkpoint.files import path_of, uri_of
 from runtime.checkpoint.restore import files_in_log, orphans, relocated
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1).filter(
@@ -52,35 +51,3 @@ def test_orphans_are_named_by_abandoned_entries_only_and_lie_in_the_sink() -> No
     for damaged in (b'v1\n{"path":3}', b"v1\n[]", b"v1\n{", b"v1\n\xff"):
         with pytest.raises(ValueError):
             files_in_log([damaged])
-
-
-def test_a_directory_is_renamed_when_its_names_are_on_the_disk_and_its_own_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "part" / "queries" / "0").mkdir(parents=True)
-    steps: list[str] = []
-
-    def synced(descriptor: int) -> None:
-        assert (tmp_path / "part").exists() == (len(steps) < 3)
-        steps.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    rename_durably(tmp_path / "part", tmp_path / "whole")
-    assert steps == ["part", "queries", "0", tmp_path.name]
-    assert (tmp_path / "whole" / "queries" / "0").is_dir()
-
-
-@pytest.mark.parametrize("works", range(2))
-def test_a_name_that_may_not_last_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int) -> None:
-    (tmp_path / "part").mkdir()
-    synced: list[int] = []
-
-    def fail(descriptor: int) -> None:
-        synced.append(descriptor)
-        if len(synced) > works:
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="Input/output"):
-        rename_durably(tmp_path / "part", tmp_path / "whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["part"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.checkpoint import restore
 from runtime.checkpoint.errors import SnapshotError, SnapshotLostError
 from runtime.checkpoint.files import list_files
 from runtime.checkpoint.snapshot import (
@@ -66,6 +68,72 @@ def test_a_snapshot_is_links_to_what_its_batch_needs(files: StreamingFiles) -> N
     assert start(Path(snapshot.path) / "checkpoint") == 4
     with pytest.raises(SnapshotError, match="holds a snapshot of query 'counts', not of 'other'"):
         take_snapshot(replace(files.query, name="other"), Path(snapshot.path))
+
+
+@contextlib.contextmanager
+def synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """The inodes that were synced so far."""
+    found, sync = set[int](), os.fsync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        found.add(os.fstat(descriptor).st_ino)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", note)
+        yield found
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_it_is_on_the_disk_before_it_is_one(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    files.run(3)
+    if not linked:
+        monkeypatch.setattr(os, "link", _no_links)
+    with synced(monkeypatch) as inodes_synced:
+        first = Path(take(files, "1").path)
+        everything = [first, *first.rglob("*"), first.parent]
+        assert [path for path in everything if path.stat().st_ino not in inodes_synced] == []
+    files.run(1)
+    with synced(monkeypatch) as inodes_synced:
+        second = Path(take(files, "2", load_snapshot(first)).path)
+        known = {second / name for name in list_files(first)}
+        new = [path for path in second.rglob("*") if path not in known]
+        assert [path for path in new if path.stat().st_ino not in inodes_synced] == [], "the rest was synced before"
+
+
+def _no_links(*_args: object, **_options: object) -> None:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_each_step_of_a_rollback_is_on_the_disk_before_its_journal_says_so(
+    files: StreamingFiles, monkeypatch: pytest.MonkeyPatch, copy: bool
+) -> None:
+    files.run(2)
+    snapshot = take(files, "1")
+    files.run(2)
+    phases = []
+    workspaces = (files.location.with_name(f".{files.location.name}.restore"), files.sink / "_understudy_restore")
+    write_journal = restore._write
+
+    def checked(workspace: Path, journal: Any) -> None:
+        phases.append(journal.phase)
+        if journal.phase == "exchanging":
+            everything = [path for root in workspaces for path in (root.parent, root, *root.rglob("*"))]
+            everything = [path for path in everything if copy or not path.is_file()]  # a snapshot's files are synced
+            assert [path for path in everything if path.stat().st_ino not in inodes_synced] == []
+            inodes_synced.clear()
+        if journal.phase == "removing":
+            parents = (files.location.parent, files.sink, *workspaces)
+            assert [path for path in parents if path.stat().st_ino not in inodes_synced] == []
+        write_journal(workspace, journal)
+
+    monkeypatch.setattr(restore, "_write", checked)
+    with synced(monkeypatch) as inodes_synced:
+        restore_snapshot(snapshot, files.location, files.sink, copy=copy)
+    assert phases == ["preparing", "exchanging", "removing"]
 
 
 def test_the_offsets_of_kafka_go_back_with_a_query(files: StreamingFiles, tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from conf.files import LEFT_BEHIND_S, write_private
+from conf.files import (
+    LEFT_BEHIND_S,
+    make_private,
+    name_when_whole,
+    private_file,
+    rename_durably,
+    write_private,
+)
 
 KILLED = """\
 import os, pathlib, sys
@@ -77,3 +84,90 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="No space left"):
         write_private(tmp_path / "file", b"new")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_of_several_first_writers_one_wins_and_nothing_is_left(tmp_path: Path) -> None:
+    def slow() -> None:
+        with private_file(tmp_path / "file", replace=False) as file:
+            file.write(b"second")
+            write_private(tmp_path / "file", b"first", replace=False)
+
+    with pytest.raises(FileExistsError):
+        slow()
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"first")]
+
+
+def test_an_error_in_the_block_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    def fail() -> None:
+        with private_file(tmp_path / "file") as file:
+            file.write(b"half")
+            assert [name_when_whole(path.name) for path in tmp_path.iterdir()] == ["file", "file"]
+            raise RuntimeError
+
+    write_private(tmp_path / "file", b"old")
+    with pytest.raises(RuntimeError):
+        fail()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+@pytest.mark.parametrize("name", ["file", ".file", ".file.0123", ".file.0123456g", ".01234567", "file.01234567"])
+def test_only_temporary_names_are_those_of_others(name: str) -> None:
+    assert name_when_whole(name) == name
+
+
+def test_the_name_of_each_directory_that_is_made_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    make_private(tmp_path / "a" / "b", durable=True)
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    make_private(tmp_path / "a" / "b", durable=True)
+    make_private(tmp_path / "c")
+    assert len(synced) == 2
+
+
+def test_a_directory_is_renamed_when_its_names_are_on_the_disk_and_its_own_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "part" / "queries" / "0").mkdir(parents=True)
+    steps: list[str] = []
+
+    def synced(descriptor: int) -> None:
+        assert (tmp_path / "part").exists() == (len(steps) < 3)
+        steps.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    rename_durably(tmp_path / "part", tmp_path / "whole")
+    assert steps == ["part", "queries", "0", tmp_path.name]
+    assert (tmp_path / "whole" / "queries" / "0").is_dir()
+
+
+@pytest.mark.parametrize("works", range(2))
+def test_a_name_that_may_not_last_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int) -> None:
+    (tmp_path / "part").mkdir()
+    synced: list[int] = []
+
+    def fail(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) > works:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        rename_durably(tmp_path / "part", tmp_path / "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["part"]
+
+
+def test_a_directory_that_goes_elsewhere_is_synced_in_both_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "from" / "part").mkdir(parents=True)
+    (tmp_path / "to").mkdir()
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+    )
+    rename_durably(tmp_path / "from" / "part", tmp_path / "to" / "whole")
+    assert synced == ["part", "from", "to"]

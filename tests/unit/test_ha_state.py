@@ -89,18 +89,18 @@ def test_a_state_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypa
     steps: list[str] = []
 
     def synced(descriptor: int) -> None:
-        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name.rpartition('.')[2]}")
+        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name.partition('@')[0]}")
 
-    rename = Path.rename
+    replace = Path.replace
 
-    def renamed(path: Path, target: Path) -> None:
+    def replaced(path: Path, target: Path) -> None:
         steps.append("rename")
-        rename(path, target)
+        replace(path, target)
 
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "replace", replaced)
     StateFiles(tmp_path / "kind").write("job-1", b"graph", TERM)
-    assert steps == ["sync part", "rename", "sync kind"]
+    assert steps == [f"sync {tmp_path.name}", "sync .job-1", "rename", "sync kind"], "its new directory is synced, too"
 
 
 @pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "x", "a/b@dispatcher.e1." + "0" * 32])
@@ -114,12 +114,13 @@ def test_only_files_of_earlier_terms_of_the_same_component_are_old(tmp_path: Pat
     files = StateFiles(tmp_path)
     assert files.older_than(TERM) == []
     old = files.write("a", b"1", LeaderTerm("dispatcher", 4, "r"))
-    half = tmp_path / (old.path.replace("a@", "b@") + ".part")
+    half = tmp_path / f".{old.path.replace('a@', 'b@')}.01234567"
     half.write_bytes(b"")
     files.write("a", b"2", TERM)
     files.write("a", b"3", LeaderTerm("jobmaster-x", 3, "r"))
     (tmp_path / "foreign").write_bytes(b"")
-    assert files.older_than(TERM) == [old.path, half.name]
+    assert files.older_than(TERM) == [half.name, old.path]
+    assert (files.of_name("b"), half.exists()) == ([half.name], True)
     files.delete_all()
     assert [entry.name for entry in tmp_path.iterdir()] == ["foreign"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Collection
@@ -666,6 +667,22 @@ async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the
     assert restore is not None
     assert restore.rollback == "a" * 32
     assert [path.name for path in job.directory.glob("rollback-*")] == [f"rollback-{'a' * 12}"]
+
+
+async def test_what_a_rollback_keeps_is_on_the_disk(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = await job.lead()
+    await until(checkpoints, request())
+    synced, sync = set[int](), os.fsync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    await checkpoints.roll_back(TriggerID("a" * 32), "1", False)
+    [kept] = job.directory.glob("rollback-*")
+    directories = [job.directory, kept, *(path for path in kept.rglob("*") if path.is_dir())]
+    assert [path for path in directories if path.stat().st_ino not in synced] == []
 
 
 async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: Path) -> None:

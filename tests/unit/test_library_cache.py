@@ -17,6 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
 from hypothesis.strategies import sampled_from
 
 from runtime.ids import JobID
+from runtime.librarycache import manager
 from runtime.librarycache.builder import EnvironmentBuilder, without_credentials
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError, LeaseConflictError, LibraryCacheError
@@ -303,6 +304,23 @@ def test_a_successor_uses_what_is_there_and_clears_what_is_half_built(
     assert successor.register_lease(OTHER).get_or_resolve(spec, files.fetch).site is not None
     assert files.fetched == ["understudy_probe-1.0-py3-none-any.whl"]
     assert [path.name for path in (tmp_path / "environments").iterdir()] == [spec.key]
+
+
+def test_an_environment_of_before_a_loss_of_power_is_built_anew(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files were not synced, so they may be empty."""
+    spec = EnvironmentSpec((files.add("m.py", LibraryKind.PY_FILE, b"x = 1"),))
+    [module] = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch).py_files
+    module.unlink()  # it may be linked to the blob cache's
+    module.write_bytes(b"")
+    same = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    assert (same.py_files[0].read_bytes(), files.fetched) == (b"", ["m.py"]), "the worker alone was restarted"
+    (tmp_path / "boot").write_text("another")
+    monkeypatch.setattr(manager, "BOOT_ID", tmp_path / "boot")
+    for _ in range(2):
+        again = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+        assert (again.py_files[0].read_bytes(), files.fetched) == (b"x = 1", ["m.py", "m.py"])
 
 
 def test_a_released_lease_gives_nothing(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:

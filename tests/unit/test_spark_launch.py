@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runtime.spark import DriverInfo, DriverLostError, DriverOptions, Java, SparkDriver
-from runtime.spark.cds import ArchiveBuild, prune, sharing
+from runtime.spark.cds import ArchiveBuild, prune, publish, sharing
 from runtime.spark.launch import archive_key, command, environment, spark_conf
 from runtime.spark.process import ProcessHandle, start_time
 from runtime.spark.spec import STOP_ACTIVE_RUN
@@ -90,6 +90,19 @@ def test_environment_does_not_pass_on_the_settings_of_another_spark(
     assert env["PYSPARK_PYTHON"] == sys.executable
 
 
+@pytest.mark.parametrize(("given", "seed"), [(None, "0"), ("", "0"), ("7", "7"), ("random", "random")])
+def test_hashes_are_seeded_as_by_spark_submit_unless_the_environment_says_otherwise(
+    options: DriverOptions, monkeypatch: pytest.MonkeyPatch, given: str | None, seed: str
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", given)
+    assert environment(JAVA, options, Path("/x"), "token")["PYTHONHASHSEED"] == seed
+    assert spark_conf(options)["spark.executorEnv.PYTHONHASHSEED"] == seed
+    mine = replace(options, conf={"spark.executorEnv.PYTHONHASHSEED": "3"})
+    assert spark_conf(mine)["spark.executorEnv.PYTHONHASHSEED"] == "3"
+
+
 def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Path, jars: list[Path]) -> None:
     cache = tmp_path / "cache"
     first = sharing(cache, JAVA, jars, tmp_path)
@@ -116,6 +129,36 @@ def test_an_archive_is_not_taken_from_where_others_may_write(
     assert "spark.cds.cache-dir" in caplog.text
     cache.chmod(0o755)
     assert sharing(cache, JAVA, jars, tmp_path).archive is not None
+
+
+def test_an_archive_is_not_taken_from_below_a_directory_of_others(
+    tmp_path: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may write there can rename what is in it, and put a directory of that name there."""
+    cache = tmp_path / "shared" / "cache"
+    cache.mkdir(parents=True)
+    (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
+    link = tmp_path / "link"
+    link.symlink_to(cache)
+    for mode in (0o777, 0o775):
+        cache.parent.chmod(mode)
+        for directory in (cache, link):
+            assert sharing(directory, JAVA, jars, tmp_path).archive is None
+        assert f"others may write to {cache.parent}; set spark.cds.cache-dir" in caplog.text
+    cache.parent.chmod(0o1777)  # as /tmp: there nobody renames what is another's
+    assert sharing(cache, JAVA, jars, tmp_path).archive is not None
+
+
+def test_an_archive_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary, archive, steps = tmp_path / "a.1.tmp", tmp_path / "a.jsa", list[tuple[str, bool]]()
+    temporary.write_bytes(b"classes")
+
+    def synced(descriptor: int) -> None:
+        steps.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, archive.exists()))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    publish(temporary, archive)
+    assert steps == [("a.1.tmp", False), (tmp_path.name, True)]
 
 
 def test_other_jars_or_another_java_have_another_archive(jars: list[Path]) -> None:
