@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,33 @@ from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress, BlobServerGateway
-from conf.options import BlobOptions, ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
-from runtime.cluster.claimed_process import claimed_process
-from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
-from runtime.cluster.job_master_logs import remove_surplus_job_master_logs
-from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
-from runtime.cluster.supervisor import COMPONENTS, Child, ChildRemoved, Running, Supervisor
-from runtime.cluster.workers import PREFIX, OnDemandWorkers, fixed_workers, worker_child
+from conf.configuration import Configuration
+from conf.options import (
+    BlobOptions,
+    ClusterOptions,
+    DeploymentOptions,
+    ExecutionTarget,
+    ResourceManagerDriverType,
+    ResourceManagerOptions,
+    RestOptions,
+)
+from runtime.cluster.host_processes import fixed_workers
+from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets, remove_surplus_job_master_logs
+from runtime.cluster.supervisor import (
+    COMPONENTS,
+    WORKER_PREFIX,
+    Child,
+    ChildRemoved,
+    OnDemandWorkers,
+    Running,
+    Supervisor,
+    process_child,
+    worker_child,
+)
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, blob_store_url, log_config
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
-from runtime.environment.directory import ClusterLock
+from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.ha.redis_process import EmbeddedRedis
@@ -62,6 +78,54 @@ from runtime.protocol.messages import ClusterStatus, ProcessView
 from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 
 logger = logging.getLogger(__name__)
+
+
+_EXIT_CODES = {ApplicationStatus.FAILED: 1, ApplicationStatus.UNKNOWN: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEntrypoint:
+    """A kind of cluster (Flink's `ClusterEntrypoint` and its subclasses).
+
+    A session cluster lives until it is stopped. The others are of one application and end with it: a per-job cluster
+    with its job, an application cluster with the user's main() and all jobs that it executes. Any master, also one that
+    joins later, finds the kind in the cluster's configuration.
+
+    Attributes:
+        is_own: whether it is of one application, with which it ends.
+        dispatcher: factory of its Dispatcher, as an actor's host takes it.
+        bootstrap: module of a process that its masters keep running beside its components; empty for none.
+    """
+
+    is_own: bool
+    dispatcher: str = "runtime.dispatcher.endpoint:create"
+    bootstrap: str = ""
+
+    def exit_code(self, status: ApplicationStatus) -> int:
+        """Return the exit status of a master that was told to stop.
+
+        0 for a session cluster. Else 0 SUCCEEDED or CANCELED, 1 FAILED, 2 UNKNOWN: Flink's 0, 1443 and 1445 do not fit
+        into a byte.
+        """
+        return _EXIT_CODES.get(status, 0) if self.is_own else 0
+
+    def clean_up(self, directory: ClusterDirectory) -> None:
+        """Remove what the ended cluster does not need again; called by its last master. Raises OSError."""
+        directory.clean()
+        if self.is_own:
+            directory.discard()
+
+
+ENTRYPOINTS = {
+    ExecutionTarget.SESSION: ClusterEntrypoint(is_own=False),
+    ExecutionTarget.PER_JOB: ClusterEntrypoint(is_own=True, dispatcher="runtime.dispatcher.mini_dispatcher:create"),
+    ExecutionTarget.APPLICATION: ClusterEntrypoint(is_own=True, bootstrap="runtime.cluster.application_bootstrap"),
+}
+
+
+def entrypoint_of(configuration: Configuration) -> ClusterEntrypoint:
+    """Return the kind of cluster that a configuration describes (``execution.target``)."""
+    return ENTRYPOINTS[configuration.get(DeploymentOptions.TARGET)]
 
 
 class _Entry:
@@ -218,7 +282,7 @@ SPARE_DELAY_S = 0.1
 
 def _is_of_machine(name: str) -> bool:
     """Whether a child is one that there is once on the machine, and ends with the last master."""
-    return name.startswith((PREFIX, APPLICATION))
+    return name.startswith((WORKER_PREFIX, APPLICATION))
 
 
 class Master(RpcEndpoint, MasterGateway):
@@ -306,9 +370,9 @@ class Master(RpcEndpoint, MasterGateway):
         await self._supervisor.add(self._actor_child(DISPATCHER, dispatcher))
         self._check_wanted()
         for index in range(fixed_workers(self._context.configuration)):
-            await self._look_after(f"{PREFIX}{index}", functools.partial(worker_child, self._context, index))
+            await self._look_after(f"{WORKER_PREFIX}{index}", functools.partial(worker_child, self._context, index))
         if bootstrap := self._entrypoint.bootstrap:
-            application = functools.partial(claimed_process, self._context, APPLICATION, "application", bootstrap, ())
+            application = functools.partial(process_child, self._context, APPLICATION, "application", bootstrap, ())
             await self._look_after(APPLICATION, application)
         if self._context.configuration.get(RestOptions.ENABLED):
             await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))

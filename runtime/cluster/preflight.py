@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf import Configuration
-from conf.options import BlobOptions, ClusterOptions, JobManagerOptions, RestOptions, TaskManagerOptions
+from conf.options import (
+    BlobOptions,
+    ClusterOptions,
+    EnvironmentOptions,
+    HighAvailabilityOptions,
+    JobManagerOptions,
+    RestOptions,
+    SparkOptions,
+    TaskManagerOptions,
+)
+from runtime.environment.context import has_redis
 from runtime.errors import ClusterError, PreflightError
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 from runtime.taskexecutor.control_groups import control_groups
@@ -86,6 +96,13 @@ def standard_checks(
     if check_redis is not None:
         checks.append(Check("Redis", check_redis))
     return checks
+
+
+def start_checks(configuration: Configuration, *, with_ports: bool = True) -> list[Check]:
+    """Return all checks of a start; arguments as of `standard_checks`."""
+    redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
+    checks = standard_checks(configuration, lambda: find_java(configuration), redis, with_ports=with_ports)
+    return [*checks, Check("Spark master", lambda: check_spark_master(configuration))]
 
 
 def require(checks: Iterable[Check]) -> list[CheckResult]:
@@ -216,6 +233,56 @@ def check_file_limit(needed: int = MINIMUM_FILES) -> str:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         soft = needed
     return "no limit" if soft == resource.RLIM_INFINITY else f"{soft} allowed"
+
+
+def find_java(configuration: Configuration) -> str:
+    """Return the Java that a start would use, without running it; raises `SparkError`."""
+    from runtime.spark import java as installed
+
+    if configuration.get(SparkOptions.REMOTE) is not None:
+        return "not needed for spark.remote"
+    home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    java = installed.find_java(None if home is None else str(home))
+    return f"Java {java.version} in {java.home}"
+
+
+def check_spark_master(configuration: Configuration) -> str:
+    """Check the Spark master, or the endpoint of ``spark.remote``; raises `SparkError`."""
+    remote = configuration.get(SparkOptions.REMOTE)
+    if remote is not None:
+        from runtime.spark.remote import check_remote
+
+        return check_remote(remote.reveal())
+    from runtime.spark.masters import check_master, network_conf
+
+    master = configuration.get(SparkOptions.MASTER)
+    found = check_master(master)
+    network_conf(master, configuration.spark_properties())
+    return found
+
+
+def describe_redis(configuration: Configuration) -> str:
+    """Return the redis-server that would be started, or ask the configured one; raises `HaError`."""
+    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
+    if url is None:
+        from runtime.ha.redis_process import find_redis_server
+
+        return f"{find_redis_server()}"
+    import asyncio
+
+    from runtime.ha.connection import RedisConnection
+
+    async def check() -> str:
+        try:
+            connection = RedisConnection(url.reveal())
+        except ValueError as error:
+            raise PreflightError(str(error), "set high-availability.redis.url to such a URL") from None
+        try:
+            return str(await connection.check())
+        finally:
+            await connection.close()
+
+    return asyncio.run(check())
 
 
 def _nearest_existing(path: Path) -> Path:

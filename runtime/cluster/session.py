@@ -21,12 +21,10 @@ from conf.options import (
     ClientOptions,
     ClusterOptions,
     DeploymentOptions,
-    EnvironmentOptions,
     ExecutionTarget,
     HighAvailabilityOptions,
     RpcOptions,
     SecurityOptions,
-    SparkOptions,
 )
 from runtime.client import ClusterClient
 from runtime.cluster.host_processes import (
@@ -37,17 +35,17 @@ from runtime.cluster.host_processes import (
     ClusterStartError,
     await_condition,
     embedded_redis,
+    fixed_workers,
     kill_heads,
     launch,
     left_behind,
     processes_of,
     sweep,
 )
-from runtime.cluster.preflight import Check, require, standard_checks
-from runtime.cluster.workers import fixed_workers
+from runtime.cluster.preflight import require, start_checks
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory, ClusterLock
-from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
+from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.rest.listening import exposure_warning
 
 Say = Callable[[str], None]
@@ -82,10 +80,8 @@ def start_cluster(
     configuration = configuration.set(DeploymentOptions.TARGET, target)
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     _refuse_running(directory)
-    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
-    checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis)
     try:
-        require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
+        require(start_checks(configuration))
     except ClusterError:
         _refuse_running(directory)  # another `start` was faster: the ports are its cluster's
         raise
@@ -208,55 +204,6 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
             "start the cluster with high-availability.type=redis to have standbys; one that has lost its master is "
             "ended by `python -m runtime.cluster stop`",
         )
-
-
-def _find_java(configuration: Configuration) -> str:
-    from runtime.spark.java import find_java
-
-    if configuration.get(SparkOptions.REMOTE) is not None:
-        return "not needed for spark.remote"
-    home = configuration.get(EnvironmentOptions.JAVA_HOME)
-    java = find_java(None if home is None else str(home))
-    return f"Java {java.version} in {java.home}"
-
-
-def check_spark_master(configuration: Configuration) -> str:
-    """Whether the Spark master, or the endpoint, can be had, in words; raises `SparkError`."""
-    remote = configuration.get(SparkOptions.REMOTE)
-    if remote is not None:
-        from runtime.spark.remote import check_remote
-
-        return check_remote(remote.reveal())
-    from runtime.spark.masters import check_master, network_conf
-
-    master = configuration.get(SparkOptions.MASTER)
-    found = check_master(master)
-    network_conf(master, configuration.spark_properties())
-    return found
-
-
-def describe_redis(configuration: Configuration) -> str:
-    """The redis-server that would be started, or the configured one, which is asked; raises `HaError`."""
-    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
-    if url is None:
-        from runtime.ha.redis_process import find_redis_server
-
-        return f"{find_redis_server()}"
-    import asyncio
-
-    from runtime.ha.connection import RedisConnection
-
-    async def check() -> str:
-        try:
-            connection = RedisConnection(url.reveal())
-        except ValueError as error:
-            raise PreflightError(str(error), "set high-availability.redis.url to such a URL") from None
-        try:
-            return str(await connection.check())
-        finally:
-            await connection.close()
-
-    return asyncio.run(check())
 
 
 def _start_master(directory: ClusterDirectory, lock: ClusterLock, deadline: float, mode: str) -> str:
@@ -455,13 +402,6 @@ def wait_until_stopped(directory: ClusterDirectory, timeout_s: float) -> bool:
     return await_condition(lambda: not directory.is_running(), timeout_s) and await_condition(
         lambda: not processes_of(directory), LAST_STEPS_S
     )
-
-
-def require_for_workers(configuration: Configuration) -> None:
-    """See that this host has what TaskExecutors need; raises as `start_cluster`."""
-    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
-    checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis, with_ports=False)
-    require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
 
 
 def leave_cluster(configuration: Configuration, say: Say) -> None:

@@ -22,9 +22,8 @@ from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
-from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
-from runtime.cluster.supervisor import Child, Running, own_supervisor, wait_for_exit
+from runtime.cluster.supervisor import Child, Running, await_gate, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
 from runtime.spark import SparkDriver, SparkError, info_file
 from runtime.spark.adopted import AdoptedDriver
