@@ -40,7 +40,7 @@ from runtime.application.state import (
     Wait,
 )
 from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError
-from runtime.cluster.session import connect
+from runtime.cluster.discovery import connect
 from runtime.cluster.supervisor import await_gate
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.directory import ClusterDirectory

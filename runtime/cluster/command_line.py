@@ -113,7 +113,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the ids of the cluster's jobs; none where it does not answer at once."""
-    from runtime.cluster.session import connect
+    from runtime.cluster.discovery import connect
 
     try:
         configuration = Configuration.load(ctx.params.get("config_file"), ctx.params.get("overrides") or ())
@@ -191,7 +191,7 @@ def readable_errors() -> Iterator[None]:
 @contextmanager
 def connected(configuration: Configuration) -> Iterator[ClusterClient]:
     """Provide a client of the running cluster, with `readable_errors`."""
-    from runtime.cluster.session import connect
+    from runtime.cluster.discovery import connect
 
     with readable_errors(), connect(configuration) as client:
         yield client

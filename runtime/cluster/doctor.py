@@ -29,6 +29,7 @@ from conf.options import (
     SecurityOptions,
     SparkOptions,
 )
+from runtime.cluster.discovery import connect
 from runtime.cluster.host_processes import fixed_workers
 from runtime.cluster.preflight import (
     Check,
@@ -38,7 +39,6 @@ from runtime.cluster.preflight import (
     examine,
     standard_checks,
 )
-from runtime.cluster.session import connect
 from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, PreflightError

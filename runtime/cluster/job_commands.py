@@ -136,7 +136,7 @@ def job_run(
     from dataclasses import replace
 
     from runtime.cluster.deployment import job_cluster, run_application, target_of
-    from runtime.cluster.session import connect
+    from runtime.cluster.discovery import connect
     from runtime.job_file import read_job_file
     from runtime.jobgraph.job_graph import ArtifactRole
 

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,8 +128,18 @@ def entrypoint_of(configuration: Configuration) -> ClusterEntrypoint:
     return ENTRYPOINTS[configuration.get(DeploymentOptions.TARGET)]
 
 
-class _Entry:
-    """Follows the leader of one component."""
+class LeaderEntry:
+    """The leader of a component, entered into the receptionist: so every living master answers for all components.
+
+    Args:
+        receptionist: of this master.
+        component: whose leader.
+        retrieval: finds the leader.
+        observe: called with each leadership that is heard of.
+
+    Attributes:
+        address: of the present leader; empty while there is none.
+    """
 
     def __init__(
         self,
@@ -142,58 +152,20 @@ class _Entry:
         self._observe = observe
         self._path = f"{USER}/{component}"
         self.retrieval = retrieval
-        self.leader: LeaderInformation | None = None
+        self.address = ""
 
     def notify_leader_address(self, leader: LeaderInformation | None) -> None:
         """Called by the retrieval service."""
         if leader is not None:
             self._observe(leader.term)
             self._receptionist.enter(Listing(self._path, leader.address, 0, leader.term.token))
-        elif self.leader is not None:
-            self._receptionist.deregister(self._path, self.leader.address)
-        self.leader = leader
+        elif self.address:
+            self._receptionist.deregister(self._path, self.address)
+        self.address = "" if leader is None else leader.address
 
     def handle_error(self, error: Exception) -> None:
         """Called by the retrieval service when it cannot go on."""
         logger.error("following the leader of %s failed", self._path, exc_info=error)
-
-
-class LeaderBoard:
-    """The leaders of some components, entered into a receptionist: so every living master answers for all.
-
-    Args:
-        receptionist: of this master.
-        ha: finds the leaders.
-        components: whose.
-        observe: called with each leadership that is heard of.
-    """
-
-    def __init__(
-        self,
-        receptionist: Receptionist,
-        ha: HighAvailabilityServices,
-        components: Iterable[str],
-        observe: Callable[[LeaderTerm], None],
-    ) -> None:
-        self._entries = {
-            component: _Entry(receptionist, component, ha.leader_retrieval(component), observe)
-            for component in components
-        }
-
-    async def start(self) -> None:
-        """Begin to follow."""
-        for entry in self._entries.values():
-            await entry.retrieval.start(entry)
-
-    async def stop(self) -> None:
-        """Follow no more."""
-        for entry in self._entries.values():
-            await entry.retrieval.stop()
-
-    def address_of(self, component: str) -> str:
-        """The address of the present leader; empty while there is none."""
-        leader = self._entries[component].leader
-        return "" if leader is None else leader.address
 
 
 class ComponentSpecs:
@@ -332,7 +304,10 @@ class Master(RpcEndpoint, MasterGateway):
         number = claim.path.name.removeprefix("master-")
         self._suffix = "" if number == "0" else f"-{number}"
         self._specs = ComponentSpecs(context, self._suffix)
-        self._leaders = LeaderBoard(receptionist, ha, ELECTED, self.fences.observe)
+        self._leaders = {
+            component: LeaderEntry(receptionist, component, ha.leader_retrieval(component), self.fences.observe)
+            for component in ELECTED
+        }
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
         self._supervisor = Supervisor(self._process_ended, service.node, self.path)
         driver = context.configuration.get(ResourceManagerOptions.DRIVER)
@@ -360,7 +335,8 @@ class Master(RpcEndpoint, MasterGateway):
         if self._redis is not None:
             redis = self._redis
             await self._look_after(REDIS, lambda claim: self._redis_child(redis))
-        await self._leaders.start()
+        for entry in self._leaders.values():
+            await entry.retrieval.start(entry)
         self._check_wanted()
         blob = await self._supervisor.add(self._actor_child(BLOB_SERVER, self._specs.blob_server))
         self._specs.blob = await self.service.gateway(blob.address, BlobServerGateway).request_address()
@@ -437,7 +413,8 @@ class Master(RpcEndpoint, MasterGateway):
             await self._stop(workers)
         await self._stop([name for name in reversed(names) if name not in (*workers, *jobs, REDIS)])
         await self.service.loop.run_in_executor(self._system_thread, self._system.shutdown)
-        await self._leaders.stop()
+        for entry in self._leaders.values():
+            await entry.retrieval.stop()
         if not is_last:
             await self._let_go()
             is_last = self._lock.leave() and may_end
@@ -620,8 +597,8 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _view(self, child: Child) -> ProcessView:
         pid, address = (0, "") if child.running is None else (child.running.pid, child.running.address)
-        leader = self._leaders.address_of(child.name) if child.name in ELECTED else None
-        leadership = "" if leader is None else "leader" if leader == address else "standby"
+        entry = self._leaders.get(child.name)
+        leadership = "" if entry is None else "leader" if entry.address == address else "standby"
         name = child.name + (self._suffix if child.role == "actor" else "")
         url = self._specs.rest.url if child.name == REST_ENDPOINT and pid and self._specs.rest is not None else ""
         return ProcessView(name, child.role, pid, address, child.restarts, leadership, url=url)

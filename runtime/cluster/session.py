@@ -13,20 +13,17 @@ from pathlib import Path
 
 from actors.errors import ActorError
 from actors.rpc.security import load_or_create_secret
-from actors.rpc.service import RpcConfig
 from conf.configuration import Configuration
 from conf.files import write_private
 from conf.options import (
-    BlobOptions,
-    ClientOptions,
     ClusterOptions,
     DeploymentOptions,
     ExecutionTarget,
     HighAvailabilityOptions,
-    RpcOptions,
     SecurityOptions,
 )
 from runtime.client import ClusterClient
+from runtime.cluster.discovery import connect
 from runtime.cluster.host_processes import (
     FIRST,
     JOINING,
@@ -43,7 +40,7 @@ from runtime.cluster.host_processes import (
     sweep,
 )
 from runtime.cluster.preflight import require, start_checks
-from runtime.environment.context import has_redis, tls_config
+from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.rest.listening import exposure_warning
@@ -239,42 +236,6 @@ def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:
             words = (log_dir / f"{process.name}.out").read_text(errors="replace").strip().splitlines()
             cause = words[-1].removeprefix("error: ") if words else "it says nothing"
             raise ClusterStartError(f"{process.name} does not start: {cause}", f"see {log_dir}/{process.name}*.log")
-
-
-def connect(configuration: Configuration) -> ClusterClient:
-    """A client of the running cluster of the configuration's runtime directory.
-
-    Where none was started there, it is one on other hosts, if the configuration says how to find that.
-
-    Raises:
-        ClusterNotRunning: none runs there.
-        HaError: the Redis by which it is to be found cannot be used.
-    """
-    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    if not directory.cluster_json.exists():
-        from runtime.cluster.discovery import connect_elsewhere
-
-        client = connect_elsewhere(configuration)
-        if client is not None:
-            return client
-    descriptor = directory.read_descriptor()
-    if not directory.is_running():
-        raise ClusterNotRunning(
-            f"the cluster in {directory.root} is not running: its master is gone",
-            "`python -m runtime.cluster master` takes over what it left, `stop` cleans up, `start` starts it again",
-        )
-    running = Configuration.read(directory.configuration_file)  # the limits that the cluster itself has
-    frame_size = running.get(RpcOptions.FRAME_SIZE)
-    return ClusterClient(
-        (*directory.masters().values(), *descriptor.masters) or (descriptor.system_address,),
-        load_or_create_secret(running.get(SecurityOptions.SECRET_FILE)),
-        rpc=RpcConfig(socket_dir=Path(descriptor.socket_dir), frame_size=frame_size, tls=tls_config(running)),
-        inline_limit=min(running.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
-        patience_s=configuration.get(ClientOptions.TIMEOUT),
-        find_masters=lambda: tuple(directory.masters().values()),
-        # Killed masters leave it: others may take over what they left.
-        was_stopped=lambda: not directory.configuration_file.exists() and not directory.is_running(),
-    )
 
 
 def stop_cluster(configuration: Configuration, say: Say) -> None:
