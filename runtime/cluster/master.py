@@ -1,8 +1,8 @@
-"""The master: guardian of a cluster's processes. One of several that share a Redis and a runtime directory.
+"""The master: guardian of a cluster's processes, one of several that share a Redis and a runtime directory.
 
-Each master has an actor system with a Dispatcher, a ResourceManager and a BlobServer of its own, which contend with
-those of the others. What there is once on a machine, Redis and the workers, is looked after by whichever master holds
-its claim: it finds them running when its predecessor was killed, and starts them again when they end.
+Each master has an actor system with a Dispatcher, a ResourceManager and a BlobServer of its own, which contend for
+leadership with those of the other masters. Redis and the workers exist once on a machine. The master that holds the
+claim of such a process keeps it running; it takes over the processes of a killed master.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class LeaderEntry:
 
 
 class ComponentSpecs:
-    """The components of one master.
+    """Says how the components of one master are started.
 
     Args:
         context: their surroundings.
@@ -191,7 +191,7 @@ class ComponentSpecs:
         return replace(self._context.host_spec(name, factory, **arguments), log=log)
 
     def blob_server(self) -> HostSpec:
-        """The BlobServer; started again at the port that it had."""
+        """Return the BlobServer, which keeps its port when it is started again."""
         get, directory = self._context.configuration.get, self._context.directory
         wanted = 0 if self._suffix else get(BlobOptions.SERVER_PORT)
         local = Path(f"{directory.blob}{self._suffix}")
@@ -222,21 +222,21 @@ class ComponentSpecs:
         return {"blob_host": host, "blob_port": self.blob.port}
 
     def resource_manager(self) -> HostSpec:
-        """The ResourceManager."""
+        """Return the ResourceManager."""
         return self._spec(RESOURCE_MANAGER, "runtime.resourcemanager.endpoint:create", self._blob_arguments())
 
     def dispatcher(self, factory: str, master_address: str) -> HostSpec:
-        """The Dispatcher that *factory* makes, which has JobMasters started by the master at that address."""
+        """Return the Dispatcher that *factory* makes; the master at *master_address* starts its JobMasters."""
         arguments = {"master_address": master_address, **self._blob_arguments()}
         return self._spec(DISPATCHER, factory, arguments)
 
     def web_monitor(self) -> HostSpec:
-        """The web endpoint; started again at the port that it had."""
+        """Return the web endpoint, which keeps its port when it is started again."""
         arguments = {"port": 0 if self.rest is None else self.rest.port, "others_serve": bool(self._suffix)}
         return self._spec(REST_ENDPOINT, "runtime.rest.endpoint:create", arguments)
 
     def job_master(self, job_id: JobID) -> HostSpec:
-        """The JobMaster of a job."""
+        """Return the JobMaster of a job."""
         arguments = {"job_id": job_id, **self._blob_arguments()}
         spec = self._spec(job_master(job_id), "runtime.jobmaster.endpoint:create", arguments)
         return replace(spec, prepare="runtime.jobmaster.endpoint:prepare")
@@ -253,25 +253,25 @@ SPARE_DELAY_S = 0.1
 
 
 def _is_of_machine(name: str) -> bool:
-    """Whether a child is one that there is once on the machine, and ends with the last master."""
+    """Return whether a child exists once on the machine and ends with the last master."""
     return name.startswith((WORKER_PREFIX, APPLICATION))
 
 
 class Master(RpcEndpoint, MasterGateway):
-    """The guardian as an endpoint: starts, watches, restarts and stops the processes of the cluster.
+    """The guardian as an endpoint: starts, restarts and stops the processes of the cluster.
 
     Args:
         service: the RPC service at the system's port.
         context: the surroundings of the components.
         system: the actor system that they run in.
         receptionist: the directory that names them.
-        redis: the embedded Redis, or None when another is configured.
+        redis: the embedded Redis, or None when another one is configured.
         ha: high-availability services; closed with the endpoint.
         claim: its own, with its number.
-        lock: of the runtime directory, which says whether there are other masters, those that are being started too.
-        entrypoint: which kind of cluster it is of.
-        is_member: whether it is one host's of a cluster on several: told to end by a signal, it leaves the jobs to the
-            masters of the others, or to those that are started later.
+        lock: of the runtime directory; shows whether there are other masters, also those that are being started.
+        entrypoint: the kind of its cluster.
+        is_member: whether it is one host's master of a cluster on several hosts. Stopped by a signal, it leaves the
+            jobs to the masters of other hosts, or to those that are started later.
     """
 
     supervisor_strategy = COMPONENTS
@@ -327,10 +327,10 @@ class Master(RpcEndpoint, MasterGateway):
     # ------------------------------------------------------------------ start, stop
 
     async def bring_up(self) -> None:
-        """Start everything in the order in which it depends on each other.
+        """Start all components, in the order of their dependencies.
 
         Raises:
-            ClusterError: it was told to stop meanwhile.
+            ClusterError: the master was told to stop meanwhile.
         """
         if self._redis is not None:
             redis = self._redis
@@ -368,7 +368,7 @@ class Master(RpcEndpoint, MasterGateway):
             raise ClusterError("the master was told to stop while it was being started", "start it again")
 
     async def _look_after(self, name: str, child: Callable[[Claim], Child]) -> None:
-        """Have a process of this machine running: now, or once the master that looks after it is gone."""
+        """Keep a process of this machine running: now, or once the master that keeps it running is gone."""
         self._looked_after[name] = child
         claim = self._claims[name] = self._context.directory.claim(name)
         if claim.try_acquire():
@@ -377,7 +377,7 @@ class Master(RpcEndpoint, MasterGateway):
             self.spawn(self._take_over(name, claim, child), f"waiting to look after {name}")
 
     async def _take_over(self, name: str, claim: Claim, child: Callable[[Claim], Child]) -> None:
-        while not claim.try_acquire():  # noqa: ASYNC110  # a file lock tells nobody that it is free
+        while not claim.try_acquire():  # noqa: ASYNC110  # a file lock has no event
             await asyncio.sleep(CLAIM_INTERVAL_S)
         logger.warning("the master that looked after %s is gone: this one does from now on", name)
         while not self.stop_requested.is_set():
@@ -385,18 +385,18 @@ class Master(RpcEndpoint, MasterGateway):
                 await self._supervisor.add(child(claim))
             except ChildRemoved:
                 return
-            except Exception as error:  # whatever hinders the start, there is nobody else to try it again
+            except Exception as error:  # whatever it is, nobody else would try again
                 logger.error("%s could not be started: %s", name, error)
                 await asyncio.sleep(1.0)
             else:
                 return
 
     async def bring_down(self) -> None:
-        """Stop what this master has, and with the last one the cluster. What one process refuses hinders no other.
+        """Stop this master's processes, and with the last master the cluster; a failure to stop one does not stop this.
 
-        The last master is the one that has the lock alone: at once, or when its own components have ended. Any other
-        leaves the workers and Redis to those that have the lock too, if they are only being started. One that could not
-        join a cluster whose masters were all killed leaves them to the next.
+        The last master is the one that holds the lock alone, at once or when its components have ended. Any other
+        leaves the workers and Redis to those that hold the lock too, even if they are only being started. A master that
+        could not join a cluster whose masters were all killed leaves them to the next one.
         """
         self.stop_requested.set()
         for task in list(self._spawned):
@@ -418,7 +418,7 @@ class Master(RpcEndpoint, MasterGateway):
         if not is_last:
             await self._let_go()
             is_last = self._lock.leave() and may_end
-            if is_last:  # the others have let go too
+            if is_last:  # the other masters have released their locks too
                 await self._adopt()
                 await self._stop([name for name in self._supervisor.children if _is_of_machine(name)])
         if is_last and self._is_up and (self._ends_cluster or not self._is_member):
@@ -435,21 +435,21 @@ class Master(RpcEndpoint, MasterGateway):
                 logger.error("a process could not be stopped: %s", outcome)
 
     async def _adopt(self) -> None:
-        """Look after what other masters have left running on this machine, to end it."""
+        """Take over what other masters have left running on this machine, to end it."""
         if self._starts_on_demand:
             await self._on_demand.list()
         for name, child in self._looked_after.items():
             claim = self._claims[name]
             if name in self._supervisor.children or not claim.try_acquire():
                 continue
-            if name == REDIS or claim.living() is not None:  # without Redis nobody could forget what it knows
+            if name == REDIS or claim.living() is not None:  # the cluster's keys are removed from a running Redis
                 try:
                     await self._supervisor.add(child(claim))
-                except Exception as error:  # the rest is to end all the same
+                except Exception as error:  # the rest ends all the same
                     logger.error("%s could not be taken over: %s", name, error)
 
     async def _let_go(self) -> None:
-        """Leave what there is once on this machine running, for whoever claims it next."""
+        """Leave the processes of this machine running for the next master that claims them."""
         for name in list(self._supervisor.children):
             await self._supervisor.detach(name)
         self._on_demand.let_go()
@@ -511,7 +511,7 @@ class Master(RpcEndpoint, MasterGateway):
             return "" if child.running is None else child.running.address
 
     def _keep_spare(self) -> None:
-        """Have a process ready for the JobMaster of the next job, when that of the last one has begun its work."""
+        """Start a spare process for the JobMaster of the next job."""
         if not self.stop_requested.is_set():
             self.spawn(self._start_spare(), "starting a spare process")
 
@@ -532,7 +532,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._job_masters.pop(job_id, None)
 
     async def _stop_idle_job_masters(self) -> None:
-        """A Dispatcher stops the JobMasters of its own master: those of another one see here that their job is over."""
+        """Stop the JobMasters of ended jobs: a Dispatcher stops only those of its own master."""
         registry = self._ha.running_jobs_registry()
         while True:
             await asyncio.sleep(JOB_MASTER_CHECK_S)

@@ -1,4 +1,4 @@
-"""Starting, finding and stopping the session cluster of a runtime directory."""
+"""Starting and stopping the cluster of a runtime directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from runtime.rest.listening import exposure_warning
 Say = Callable[[str], None]
 
 WORKER_TRIES = 2
-LAST_STEPS_S = 2.0  # between a master's release of the lock and the end of its process
+LAST_STEPS_S = 2.0  # from a master's release of the lock to the end of its process
 KILLED_S = 10.0  # from the SIGKILL of a process to its end, on a busy machine
 
 
@@ -64,9 +64,9 @@ def start_cluster(
 
     Args:
         configuration: the cluster's.
-        say: told each step, in a few words.
+        say: called with each step.
         masters: how many masters; one leads, the others are standbys.
-        target: which kind of cluster; see `runtime.cluster.cluster_entrypoint`.
+        target: the kind of cluster; see `runtime.cluster.master.ClusterEntrypoint`.
         is_member: whether it is one host's master of a cluster on several hosts.
 
     Raises:
@@ -111,7 +111,7 @@ def start_cluster(
 
 
 def _refuse_running(directory: ClusterDirectory) -> None:
-    """Raise `ClusterAlreadyRunning` where a cluster runs, or is being started."""
+    """Raise `ClusterAlreadyRunning` where a cluster runs or is being started."""
     if not directory.is_running():
         return
     with contextlib.suppress(ClusterNotRunning):
@@ -121,18 +121,18 @@ def _refuse_running(directory: ClusterDirectory) -> None:
                 f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
                 "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
             )
-    directory.acquire().release()  # it says what hinders
+    directory.acquire().release()  # raises with the cause
 
 
 @dataclass(frozen=True, slots=True)
 class StartedCluster:
-    """The processes that one `start` has begun, and ends again if it fails; no others of the directory.
+    """The processes that one `start` has begun, and ends again if it fails.
 
-    Jobs that a killed cluster left in the directory stay, for the next start.
+    Jobs that a killed cluster left in the directory stay for the next start.
 
     Args:
         directory: of the cluster.
-        lock: its lock, held alone from before the first change until the first master serves.
+        lock: of the directory, held alone until the first master serves.
         found: the configuration that a killed cluster left; None where there was none.
     """
 
@@ -148,7 +148,7 @@ class StartedCluster:
         return cls(directory, lock, file.read_bytes() if file.exists() else None)
 
     def take_down(self) -> None:
-        """End its processes, as a kill would, and restore what was found; another cluster's are left alone."""
+        """Kill its processes and restore what was found; leave those of another cluster alone."""
         if not self.lock.held:  # its first master has it
             kill_heads(self.directory, self.lock.incarnation)
             lock = await_lock(self.directory, self.lock.incarnation, KILLED_S)
@@ -165,13 +165,13 @@ class StartedCluster:
 
 
 def join_cluster(configuration: Configuration) -> str:
-    """Start one more master for the cluster of the runtime directory; returns its address.
+    """Start one more master for the cluster of the runtime directory and return its address.
 
     Where all masters of the cluster were killed, it takes over what they left: Redis, the workers and their tasks.
 
     Raises:
         ClusterNotRunning: no cluster was started in the directory.
-        ClusterError: the cluster keeps its state in its one master, or the master did not come up.
+        ClusterError: the cluster keeps its state in its one master, or the master did not start.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     return _start_joining(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT))
@@ -180,7 +180,7 @@ def join_cluster(configuration: Configuration) -> str:
 def _start_joining(directory: ClusterDirectory, deadline: float) -> str:
     _require_started(directory)
     with directory.join() as lock:
-        _require_started(directory)  # nobody can stop and remove it from here on
+        _require_started(directory)  # nobody can stop and remove it while this holds the lock
         _require_redis(
             Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master"
         )
@@ -204,7 +204,7 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
 
 
 def _start_master(directory: ClusterDirectory, lock: ClusterLock, deadline: float, mode: str) -> str:
-    """Start a master, see `runtime.cluster.entrypoint`, and return its address once it serves."""
+    """Start a master (see `runtime.cluster.entrypoint`) and return its address once it serves."""
     return launch(directory, lock, "master", MASTER, [mode], deadline)
 
 
@@ -225,12 +225,12 @@ def _await_workers(client: ClusterClient, configuration: Configuration, deadline
 
 
 def _stopped_workers(client: ClusterClient) -> int:
-    """Workers that have come and that nobody used for ``resourcemanager.taskmanager-timeout``."""
+    """Return how many workers have registered and were idle for ``resourcemanager.taskmanager-timeout``."""
     return sum(process.is_stopped for process in client.status().processes)
 
 
 def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:
-    """A worker that has ended twice without ever registering ends a third time: say why at once."""
+    """Raise where a worker has ended twice without registering, with what it wrote: a third time would be the same."""
     for process in client.status().processes:
         if process.role == "worker" and process.restarts >= WORKER_TRIES:
             words = (log_dir / f"{process.name}.out").read_text(errors="replace").strip().splitlines()
@@ -239,10 +239,10 @@ def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:
 
 
 def stop_cluster(configuration: Configuration, say: Say) -> None:
-    """Stop the cluster of the configuration's runtime directory, and whatever a killed part of it left behind.
+    """Stop the cluster of the configuration's runtime directory, and what killed processes of it left behind.
 
-    Its unfinished jobs are over with it: the next cluster in the directory does not recover them. One that is still
-    being started is stopped too. Another one, which is started meanwhile, is left alone.
+    The next cluster in the directory does not recover its unfinished jobs. A cluster that is still being started is
+    stopped too. A cluster that is started meanwhile is left alone.
 
     Raises:
         ClusterNotRunning: there is nothing to stop.
@@ -264,7 +264,7 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
 
 
 def _require_something(directory: ClusterDirectory, nothing: str) -> None:
-    """Raise `ClusterNotRunning` where there is nothing to stop; what a cluster left in files is removed then."""
+    """Raise `ClusterNotRunning` where there is nothing to stop, and remove what a cluster left in files."""
     if directory.is_running() or left_behind(directory):
         return
     if directory.cluster_json.exists():
@@ -274,7 +274,7 @@ def _require_something(directory: ClusterDirectory, nothing: str) -> None:
 
 
 def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: Say) -> set[int]:
-    """Tell all masters that serve to end the cluster; returns their processes, or none where nobody answered."""
+    """Tell all masters that serve to end the cluster; return their processes, or none where none answered."""
     serving = set(directory.heads(serving=True))
     if not serving or not directory.cluster_json.exists():
         say("the cluster is being started or stopped: its processes are told to end")
@@ -290,7 +290,7 @@ def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: S
 
 
 def _sweep(directory: ClusterDirectory, told: set[int], say: Say) -> None:
-    """End what is left; masters that were told to end have given up the lock, and take their last steps."""
+    """End what is left. Masters that were told to end have released the lock and get a moment to end."""
     await_condition(lambda: told.isdisjoint(processes_of(directory)), LAST_STEPS_S)
     left = sweep(directory)
     if left:
@@ -302,20 +302,20 @@ def end_cluster(
 ) -> ClusterLock | None:
     """Wait until the cluster of a directory has ended, and take its lock.
 
-    Masters that were not told yet, those that are being started among them, get SIGTERM, and after *timeout_s* seconds
-    all masters SIGKILL.
+    Masters that were not told to end, also those that are being started, get SIGTERM; after *timeout_s* seconds all
+    masters get SIGKILL.
 
     Args:
         directory: of the cluster.
         incarnation: which cluster; see `ClusterDirectory.incarnation`.
-        told: processes of masters that were told to end already; the others are added.
+        told: processes of masters that were told to end; the others are added.
         timeout_s: seconds for an end in good order.
 
     Returns:
         the lock; None where another cluster was started meanwhile.
 
     Raises:
-        ClusterError: something holds the lock and does not end.
+        ClusterError: the lock stays held.
     """
     lock = await_lock(directory, incarnation, timeout_s, told)
     if lock is None and kill_heads(directory, incarnation):
@@ -331,16 +331,16 @@ def end_cluster(
 def await_lock(
     directory: ClusterDirectory, incarnation: str | None, timeout_s: float, told: set[int] | None = None
 ) -> ClusterLock | None:
-    """Take the lock of a directory as soon as a cluster there has given it up.
+    """Take the lock of a directory as soon as a cluster there has released it.
 
     Args:
         directory: of the cluster.
         incarnation: which cluster.
         timeout_s: seconds to wait.
-        told: processes of masters that know that they are to end; every other one gets SIGTERM. None: nobody does.
+        told: processes of masters that were told to end; every other one gets SIGTERM. None: no master gets it.
 
     Returns:
-        the lock; None where it was not to be had in time, or is another cluster's by now.
+        the lock; None where it stayed held, or is another cluster's by now.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -359,14 +359,14 @@ def await_lock(
 
 
 def wait_until_stopped(directory: ClusterDirectory, timeout_s: float) -> bool:
-    """Wait for the end of a directory's cluster; whether it has come, and no process is left of it."""
+    """Wait for the end of a directory's cluster; return whether no process is left of it."""
     return await_condition(lambda: not directory.is_running(), timeout_s) and await_condition(
         lambda: not processes_of(directory), LAST_STEPS_S
     )
 
 
 def leave_cluster(configuration: Configuration, say: Say) -> None:
-    """Stop what runs in the configuration's runtime directory of a cluster on several hosts; its jobs are the others'.
+    """Stop one host's part of a cluster on several hosts, and leave its jobs to the other hosts.
 
     Raises:
         ClusterNotRunning: there is nothing to stop.
@@ -382,9 +382,9 @@ def leave_cluster(configuration: Configuration, say: Say) -> None:
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
-    """Remove what a master that did not stop in good order left in files, and in Redis if there is one."""
+    """Remove the jobs that a killed master left in files, and in Redis if there is one."""
     if not directory.configuration_file.exists():
-        return  # it did
+        return  # the master has stopped in good order
     import asyncio
 
     from runtime.environment.context import open_redis_services
@@ -404,11 +404,11 @@ def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
         delete_state_files(storage / configuration.get(ClusterOptions.ID))
         return
     if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
-        return  # the master did not come as far as to store anything
+        return  # the master was killed before it stored anything
     embedded = embedded_redis(directory)
     try:
         if embedded is not None and embedded.pid is None:
-            embedded.start()  # it was killed too; only it can forget what it knows
+            embedded.start()  # it was killed too, and the keys can only be removed by it
         asyncio.run(clean_up(configuration))
     except HaError as error:
         say(f"the cluster's keys stay in Redis: {error}")
