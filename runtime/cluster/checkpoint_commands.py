@@ -14,6 +14,7 @@ import click
 from conf.configuration import Configuration
 from conf.options import CheckpointingOptions, EnvironmentOptions
 from runtime.cluster.command_line import (
+    EXAMPLE_ID,
     ExitStatus,
     configured,
     connected,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from runtime.checkpoint.manifest import Savepoint, SavepointQuery
     from runtime.protocol.checkpoints import OperationStatus
 
-_ID = "0f3c5a0f3c5a0f3c5a0f3c5a0f3c5a0f"
 _SAVEPOINT = "/savepoints/savepoint-0f3c5a-1"
 
 _directory = click.Path(file_okay=False, path_type=Path)
@@ -53,7 +53,7 @@ _directory = click.Path(file_okay=False, path_type=Path)
 # ------------------------------------------------------------------- of a job
 
 
-@job.command(name="checkpoint", epilog=examples(f"understudy job checkpoint {_ID}"))
+@job.command(name="checkpoint", epilog=examples(f"understudy job checkpoint {EXAMPLE_ID}"))
 @configured
 @json_option
 @job_argument()
@@ -65,7 +65,7 @@ def job_checkpoint(configuration: Configuration, job_id: JobID, as_json: bool) -
         _print_operation(status, f"checkpoint of job {job_id}", as_json)
 
 
-@job.command(name="savepoint", epilog=examples(f"understudy job savepoint {_ID} /savepoints"))
+@job.command(name="savepoint", epilog=examples(f"understudy job savepoint {EXAMPLE_ID} /savepoints"))
 @configured
 @json_option
 @job_argument()
@@ -81,7 +81,7 @@ def job_savepoint(configuration: Configuration, job_id: JobID, directory: Path |
         _print_operation(status, f"savepoint of job {job_id}", as_json)
 
 
-@job.command(name="stop", epilog=examples(f"understudy job stop --drain --savepoint /savepoints {_ID}"))
+@job.command(name="stop", epilog=examples(f"understudy job stop --drain --savepoint /savepoints {EXAMPLE_ID}"))
 @configured
 @click.option(
     "--savepoint",
@@ -89,14 +89,14 @@ def job_savepoint(configuration: Configuration, job_id: JobID, directory: Path |
     type=_directory,
     help="The directory for the savepoint.  [default: execution.checkpointing.savepoint-dir]",
 )
-@click.option("--drain", is_flag=True, help="Let the queries work off first what their sources have.")
+@click.option("--drain", is_flag=True, help="Let the queries first process what their sources have.")
 @json_option
 @job_argument()
 def job_stop(configuration: Configuration, job_id: JobID, directory: Path | None, drain: bool, as_json: bool) -> None:
     """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
 
-    A query that commits no batch within task.cancellation.timeout is stopped by force, which is told; it does that
-    batch again when it is restored. Where the savepoint fails the job goes on.
+    A query that commits no batch within task.cancellation.timeout is stopped by force, with a note; it repeats that
+    batch when it is restored. If the savepoint fails, the job continues.
     """
     remedy = "`job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
     with connected(configuration) as client:
@@ -112,20 +112,18 @@ def job_stop(configuration: Configuration, job_id: JobID, directory: Path | None
 
 @job.command(name="rollback")
 @configured
-@click.option(
-    "--to", "target", required=True, help="A checkpoint that is kept (chk-N), or the directory of a savepoint."
-)
+@click.option("--to", "target", required=True, help="A retained checkpoint (chk-N), or the directory of a savepoint.")
 @click.option(
     "--new-query-id",
     is_flag=True,
-    help="Give the queries new ids, so that sinks that remember batches by query and number take them again.",
+    help="Give the queries new ids, so that sinks that remember batches by query and number accept them again.",
 )
 @json_option
 @job_argument()
 def job_rollback(configuration: Configuration, job_id: JobID, target: str, new_query_id: bool, as_json: bool) -> None:
-    """Restart a job from where its queries stood in one of its own checkpoints or savepoints.
+    """Restart a job from one of its own checkpoints or savepoints.
 
-    What they have written to file sinks since then is taken back. Where that is not possible the job goes on as it is.
+    Takes back what its queries have written to file sinks since then. If that is not possible, the job continues.
     """
     place = Path(target) if "/" in target or Path(target).is_dir() else target
     with connected(configuration) as client:
@@ -166,12 +164,12 @@ def _print_operation(
 @json_option
 @pass_job_file
 def job_check(configuration: Configuration, file: Path, args: tuple[str, ...], state: str, as_json: bool) -> None:
-    """Say whether the job FILE with ARGS (after --) could go on from a state, query by query, without running it.
+    """Show for each query whether the job FILE with ARGS (after --) can start from a state, without running it.
 
-    The file's code is run here, up to where it waits for a query, on a Spark of one core. Its queries read no rows and
-    write none; what else its code does, it does. No cluster is needed.
+    Runs the file's code here, up to where it waits for a query, on a Spark of one core. Its queries read and write no
+    rows; all else in its code takes effect. No cluster is needed.
 
-    Exit status: 0 all queries fit, if with loss; 1 one does not.
+    Exit status: 0 all queries fit, or fit with loss; 1 one does not.
     """
     from runtime.checkpoint.compatibility import check_job
     from runtime.checkpoint.retained import describe_state, find_state
@@ -248,7 +246,7 @@ def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -
 
 @click.group()
 def savepoint() -> None:
-    """List, verify and dispose savepoints, and look into them; no cluster is needed."""
+    """List, show, verify and dispose savepoints; no cluster is needed."""
 
 
 @savepoint.command(name="list", epilog=examples("understudy savepoint list /savepoints"))
@@ -294,7 +292,7 @@ def savepoint_list(directory: Path, as_json: bool) -> None:
 @json_option
 @click.argument("path", type=_directory)
 def savepoint_info(path: Path, as_json: bool) -> None:
-    """Show the savepoint in PATH: whose it is, its queries, where they stand, and what their state is."""
+    """Show the savepoint in PATH: its job, its queries, their offsets and their state."""
     from runtime.checkpoint.savepoint import read_savepoint
 
     found = read_savepoint(path)
@@ -328,7 +326,7 @@ def savepoint_verify(path: Path, as_json: bool) -> None:
 @json_option
 @click.argument("path", type=_directory)
 def savepoint_dispose(path: Path, as_json: bool) -> None:
-    """Remove the savepoint in PATH, damaged or not. What is no savepoint is left alone."""
+    """Remove the savepoint in PATH, damaged or not; any other directory is left alone."""
     from runtime.checkpoint.errors import SavepointError
     from runtime.checkpoint.savepoint import dispose_savepoint
 
@@ -342,16 +340,16 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
 
 @savepoint.command(name="check", epilog=examples(f"understudy savepoint check --query counts {_SAVEPOINT} /tmp/trial"))
 @json_option
-@click.option("--query", help="Name of the query that OTHER is of, if that is a checkpointLocation.")
+@click.option("--query", help="Name of the query whose checkpointLocation OTHER is.")
 @click.argument("path", type=_directory)
 @click.argument("other", type=_directory)
 def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -> None:
-    """Say whether a changed job could go on from the savepoint in PATH.
+    """Show for each query whether a changed job can start from the savepoint in PATH.
 
-    OTHER tells what the job's queries are now: a savepoint of it, or the checkpointLocation of one query, from a trial
+    OTHER describes the job's present queries: a savepoint of it, or the checkpointLocation of one query, from a trial
     run.
 
-    Exit status: 0 all queries fit, if with loss; 1 one does not.
+    Exit status: 0 all queries fit, or fit with loss; 1 one does not.
     """
     from runtime.checkpoint.compatibility import check_job, check_query
     from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
@@ -390,7 +388,7 @@ def savepoint_state(
 ) -> None:
     """Show keys and values of the state in the savepoint in PATH.
 
-    A Spark of one core is started for it. `runtime.spark.state_reader.read_state` gives the same as a DataFrame.
+    Starts a Spark of one core. `runtime.spark.state_reader.read_state` returns the same as a DataFrame.
     """
     from runtime.checkpoint.savepoint import open_savepoint
     from runtime.checkpoint.state_choice import choose_state

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def start(
     configuration: Configuration, masters: int, role: str | None, hosts: bool, host: str | None, as_json: bool
 ) -> None:
-    """Start a session cluster in the background, and say where everything is."""
+    """Start a session cluster in the background, and show where its parts are."""
     if hosts and (role is not None or host is not None):
         raise ClusterError("--hosts starts every role on its host", "leave out --role and --host")
     if masters != 1 and (hosts or role is not None or host is not None):
@@ -160,7 +160,7 @@ def master(configuration: Configuration, as_json: bool) -> None:
 @role_options
 @json_option
 def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: bool) -> None:
-    """Stop the cluster, and clean up after whatever part of it was killed."""
+    """Stop the cluster, and clean up after processes of it that were killed."""
     if hosts and role is not None:
         raise ClusterError("--hosts stops every role on its host", "leave out --role")
     if hosts:
@@ -248,7 +248,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
 
 @click.command(epilog=examples("understudy doctor", "understudy doctor --start-spark --json"))
 @configured
-@click.option("--start-spark", is_flag=True, help="Start a Spark driver too, and end it: some seconds.")
+@click.option("--start-spark", is_flag=True, help="Also start and stop a Spark driver, which takes some seconds.")
 @json_option
 def doctor(configuration: Configuration, start_spark: bool, as_json: bool) -> None:
     """Check whether this machine has what a cluster needs, and name the remedy of each failure.

@@ -30,6 +30,8 @@ PROGRAM = "understudy"
 COMPLETION_TIMEOUT_S = 2.0
 """How long completion waits for the cluster."""
 
+EXAMPLE_ID = "0f3c5a0f3c5a0f3c5a0f3c5a0f3c5a0f"
+
 Command = Callable[..., None]
 
 

@@ -13,6 +13,7 @@ import click
 from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, CheckpointingOptions, ExecutionTarget, JobOptions, SparkDriverChoice
 from runtime.cluster.command_line import (
+    EXAMPLE_ID,
     ExitStatus,
     configured,
     connected,
@@ -44,12 +45,10 @@ if TYPE_CHECKING:
     from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 
-_ID = "0f3c5a0f3c5a0f3c5a0f3c5a0f3c5a0f"
-
 
 @click.group()
 def job() -> None:
-    """Explain, run, list, look at and cancel jobs."""
+    """Explain, run, list, show and cancel jobs."""
 
 
 @job.command(
@@ -64,7 +63,7 @@ def job() -> None:
 )
 @configured
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
-@click.option("--job-id", help="32 hexadecimal digits; submitting twice with one id is submitting once.")
+@click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with one id runs once.")
 @files_option("--py-files", "py_files", "Python module or archive for the job's path; repeatable.")
 @files_option("--package", "packages", "Wheel or source distribution to install for the job; repeatable.")
 @files_option("--requirements", "requirements", "Requirements file to install for the job; repeatable.")
@@ -76,7 +75,7 @@ def job() -> None:
     "--priority",
     type=click.IntRange(-1000, 1000),
     default=0,
-    help="Slots go to jobs of a higher one first; 0 unless given.",
+    help="Jobs of a higher priority get slots first; 0 unless given.",
 )
 @click.option(
     "--own-driver",
@@ -86,24 +85,24 @@ def job() -> None:
 @click.option(
     "--from",
     "savepoint",
-    help="Begin from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query from "
-    "the state that it holds under the query's name.",
+    help="Start from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query takes "
+    "the state that was saved under its name.",
 )
 @click.option(
     "--allow-non-restored-state",
     is_flag=True,
-    help="With --from: begin although a query has another name than those that it holds.",
+    help="With --from: a query for whose name no state was saved starts without state.",
 )
 @click.option(
     "--new-query-id/--same-query-id",
     default=None,
-    help="With --from: whether the queries get new ids.  [default: those that begin in another place while the job "
-    "that they were taken of runs]",
+    help="With --from: whether the queries get new ids.  [default: those that start in another place while the job "
+    "whose state they take runs]",
 )
 @click.option(
     "--target",
     type=click.Choice([target.value for target in ExecutionTarget]),
-    help="session: in the cluster that runs; per-job: in a cluster for this job, gone with it; application: FILE's "
+    help="session: in the running cluster; per-job: in a cluster for this job, which ends with it; application: FILE's "
     "main() runs in a cluster of its own, with all jobs that it submits.  [default: execution.target]",
 )
 @masters_option("With another target than session: how many masters its cluster has.")
@@ -129,9 +128,9 @@ def job_run(
 ) -> None:
     """Run a PySpark script or pipeline FILE on a cluster, with ARGS (after --) as its arguments.
 
-    The job's progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a
-    second one leaves it alone and returns. Of what is given with -D, restart-strategy.*, task.spark-driver and
-    execution.checkpointing.* are the job's own.
+    Progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a second Ctrl-C
+    returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver and
+    execution.checkpointing.* of what -D sets.
     """
     from dataclasses import replace
 
@@ -301,7 +300,7 @@ def job_list(configuration: Configuration, as_json: bool) -> None:
         print_jobs([view_of_details(job) for job in jobs])
 
 
-@job.command(name="info", epilog=examples(f"understudy job info {_ID}"))
+@job.command(name="info", epilog=examples(f"understudy job info {EXAMPLE_ID}"))
 @configured
 @json_option
 @job_argument()
@@ -316,9 +315,9 @@ def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None
         print_checkpoints(job.checkpoints)
 
 
-@job.command(name="cancel", epilog=examples(f"understudy job cancel --no-wait {_ID}"))
+@job.command(name="cancel", epilog=examples(f"understudy job cancel --no-wait {EXAMPLE_ID}"))
 @configured
-@click.option("--wait/--no-wait", default=True, help="Return when nothing of the job runs any more.")
+@click.option("--wait/--no-wait", default=True, help="Return when no process of the job runs any more.")
 @json_option
 @job_argument()
 def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json: bool) -> None:
@@ -335,14 +334,16 @@ def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json:
         print_line(f"job {job_id} is {state or 'to be cancelled'}")
 
 
-@job.command(name="logs", epilog=examples(f"understudy job logs -f {_ID}"))
+@job.command(name="logs", epilog=examples(f"understudy job logs -f {EXAMPLE_ID}"))
 @configured
 @json_option
-@click.option("-f", "--follow", is_flag=True, help="Follow them while the job runs; its end gives the exit status.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Follow the logs while the job runs; the exit status is that of the job."
+)
 @click.option(
     "--task-executors",
     is_flag=True,
-    help="Show the logs of the TaskExecutors that it ran on, and of their Spark drivers, instead.",
+    help="Show the logs of its TaskExecutors and their Spark drivers instead.",
 )
 @job_argument()
 def job_logs(configuration: Configuration, job_id: JobID, follow: bool, task_executors: bool, as_json: bool) -> None:
@@ -365,7 +366,7 @@ def job_logs(configuration: Configuration, job_id: JobID, follow: bool, task_exe
 def job_exceptions(configuration: Configuration, job_id: JobID | None, as_json: bool) -> None:
     """Print why a job failed: your own traceback of each failure, the last first.
 
-    Without JOB_ID it is the job that failed last.
+    Without JOB_ID, show the job that failed last.
     """
     with connected(configuration) as client:
         if job_id is None:

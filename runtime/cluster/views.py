@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from runtime.cluster.output import (
@@ -362,17 +362,11 @@ def _now_ms() -> int:
 # ------------------------------------------------------------------------ progress
 
 
-class JobProgress(Protocol):
+class JobProgress(AbstractContextManager["JobProgress", None], Protocol):
     """Shows a job while it runs; a context manager that restores the terminal."""
 
     def update(self, job: JobView) -> None:
         """Show the job's present state."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
 
 
 def job_progress(
@@ -434,9 +428,7 @@ class PlainProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.flush()
 
 
@@ -503,9 +495,7 @@ class LiveProgress:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
 
