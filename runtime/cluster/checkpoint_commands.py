@@ -33,6 +33,7 @@ from runtime.cluster.output import (
     print_facts,
     print_json,
     print_line,
+    print_result,
     print_table,
     say,
 )
@@ -332,10 +333,7 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
 
     if not dispose_savepoint(path):
         raise SavepointError(f"there is no savepoint {path}", "`savepoint list DIR` shows what there is")
-    if as_json:
-        print_json({"path": path, "disposed": True})
-    else:
-        print_line(clean(f"{path} is disposed"))
+    print_result({"path": path, "disposed": True}, clean(f"{path} is disposed"), as_json)
 
 
 @savepoint.command(name="check", epilog=examples(f"understudy savepoint check --query counts {_SAVEPOINT} /tmp/trial"))

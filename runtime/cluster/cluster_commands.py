@@ -21,7 +21,7 @@ from runtime.cluster.command_line import (
     role_options,
     waiting,
 )
-from runtime.cluster.output import print_facts, print_json, print_line, print_table, say
+from runtime.cluster.output import print_facts, print_json, print_line, print_result, print_table, say
 from runtime.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -147,10 +147,8 @@ def master(configuration: Configuration, as_json: bool) -> None:
     with readable_errors(), waiting("starting a master", left):
         address = join_cluster(configuration)
     cluster_id = configuration.get(ClusterOptions.ID)
-    if as_json:
-        print_json({"cluster": cluster_id, "address": address})
-    else:
-        print_line(f"a master of the cluster {cluster_id!r} serves at {address}")
+    text = f"a master of the cluster {cluster_id!r} serves at {address}"
+    print_result({"cluster": cluster_id, "address": address}, text, as_json)
 
 
 @click.command(
@@ -174,10 +172,7 @@ def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: b
         with readable_errors(), waiting("", left):
             stop_cluster(configuration, say)
         cluster_id = configuration.get(ClusterOptions.ID)
-        if as_json:
-            print_json({"cluster": cluster_id, "stopped": True})
-        else:
-            print_line(f"the cluster {cluster_id!r} has stopped")
+        print_result({"cluster": cluster_id, "stopped": True}, f"the cluster {cluster_id!r} has stopped", as_json)
 
 
 def _stop_role(configuration: Configuration, role: str, as_json: bool) -> None:
@@ -187,10 +182,7 @@ def _stop_role(configuration: Configuration, role: str, as_json: bool) -> None:
     left = f"part of it may run still; `python -m runtime.cluster stop --role {role}` goes on"
     with readable_errors(), waiting("", left):
         stop_role(configuration, Role(role), say)
-    if as_json:
-        print_json({"role": role, "stopped": True})
-    else:
-        print_line(f"the {role} of this host has stopped")
+    print_result({"role": role, "stopped": True}, f"the {role} of this host has stopped", as_json)
 
 
 @click.command(epilog=examples("understudy status", "understudy status --json"))

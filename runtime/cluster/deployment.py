@@ -23,7 +23,7 @@ from runtime.application.program import ApplicationFiles
 from runtime.application.state import ApplicationResult
 from runtime.client import ClusterClient
 from runtime.cluster.command_line import ExitStatus, waiting
-from runtime.cluster.output import print_error, print_json, print_line, say
+from runtime.cluster.output import print_error, print_json, print_result, say
 from runtime.cluster.session import Say, start_cluster, stop_cluster, wait_until_stopped
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
@@ -213,7 +213,7 @@ def run_application(
                 say(f"application {own_id} ({name}) runs in a cluster of its own")
                 say(f"`job list {reached_by(configuration)}` shows its jobs; its logs are in {directory.log}")
                 if detach:
-                    print_json({"application_id": own_id}) if as_json else print_line(own_id)
+                    print_result({"application_id": own_id}, own_id, as_json)
                     return ExitStatus.DONE
                 result, interrupted = _await_or_cancel(client, files, directory)
                 _print_result(own_id, result, client.list_jobs(), files, as_json)

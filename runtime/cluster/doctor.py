@@ -82,6 +82,10 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
     redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
     is_remote = configuration.get(SparkOptions.REMOTE) is not None
+    needed = configuration.get(SparkOptions.DRIVER_MEMORY) * fixed_workers(configuration)
+    secrets = [configuration.get(SecurityOptions.SECRET_FILE)]
+    if configuration.get(RestOptions.ENABLED):
+        secrets.append(configuration.get(RestOptions.TOKEN_FILE))
     checks = [
         Check("Python", check_python),
         *standard_checks(
@@ -92,9 +96,9 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
         ),
         Check("Spark", check_spark),
         Check("Spark master", lambda: check_spark_master(configuration)),
-        Check("memory", lambda: check_memory(_memory_needed(configuration), _memory_of_the_machine())),
+        Check("memory", lambda: check_memory(needed, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))),
         Check("clock", lambda: check_clock(directory.root.glob("*"), time.time())),
-        Check("permissions", lambda: check_permissions(directory.root, _secrets(configuration), os.geteuid())),
+        Check("permissions", lambda: check_permissions(directory.root, secrets, os.geteuid())),
     ]
     if configuration.get(RestOptions.ENABLED):
         started_with = directory.configuration_file
@@ -224,22 +228,6 @@ def check_web_access(configuration: Configuration) -> str:
             warning.removeprefix("WARNING: "), "set it to true, and start the cluster anew where it runs"
         )
     return "the token is asked for"
-
-
-def _memory_needed(configuration: Configuration) -> int:
-    return configuration.get(SparkOptions.DRIVER_MEMORY) * fixed_workers(configuration)
-
-
-def _memory_of_the_machine() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _secrets(configuration: Configuration) -> list[Path]:
-    options = [
-        SecurityOptions.SECRET_FILE,
-        *([RestOptions.TOKEN_FILE] if configuration.get(RestOptions.ENABLED) else []),
-    ]
-    return [configuration.get(option) for option in options]
 
 
 def _ask_cluster(configuration: Configuration) -> str:

@@ -103,6 +103,14 @@ def launch(
     return str(report["address"])
 
 
+def last_words(directory: ClusterDirectory, name: str) -> str:
+    """Return the last line of a process's ``.out`` file, which says why it ended; empty if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (directory.log / f"{name}.out").read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("error: ") if lines else ""
+    return ""
+
+
 def _line_of(pipe: FileIO, deadline: float) -> bytes | None:
     """Read a pipe up to the end of a line, or to its own end; None where neither has come by the deadline."""
     answer = b""

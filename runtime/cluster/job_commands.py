@@ -27,7 +27,7 @@ from runtime.cluster.command_line import (
     readable_errors,
     waiting,
 )
-from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, say
+from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
 from runtime.cluster.views import (
     job_progress,
     print_checkpoints,
@@ -169,7 +169,7 @@ def job_run(
             sys.exit(run_attached(client, graph, file, libraries))
         submitted = client.submit(graph, file, libraries=libraries)
         if detach:
-            print_json({"job_id": submitted}) if as_json else print_line(submitted)
+            print_result({"job_id": submitted}, submitted, as_json)
             return
         ended, interrupted = _await_or_cancel(client, submitted, lambda _: None)
         print_json(ended)
@@ -328,10 +328,8 @@ def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json:
         client.cancel(job_id)
         if wait:
             state = _await_end(client, job_id, lambda _: None).status.value
-    if as_json:
-        print_json({"job_id": job_id, "state": state or "CANCELLING"})
-    else:
-        print_line(f"job {job_id} is {state or 'to be cancelled'}")
+    text = f"job {job_id} is {state or 'to be cancelled'}"
+    print_result({"job_id": job_id, "state": state or "CANCELLING"}, text, as_json)
 
 
 @job.command(name="logs", epilog=examples(f"understudy job logs -f {EXAMPLE_ID}"))

@@ -57,6 +57,14 @@ def print_json(value: object, stream: TextIO | None = None) -> None:
     print_line(json.dumps(to_plain(value), indent=2), stream)
 
 
+def print_result(value: object, text: str, as_json: bool) -> None:
+    """Print what a command has done: *value* as JSON, or *text* on a line."""
+    if as_json:
+        print_json(value)
+    else:
+        print_line(text)
+
+
 def print_error(error: BaseException | str, remedy: str = "", stream: TextIO | None = None) -> None:
     """Print ``error: ...`` and, where there is one, ``remedy: ...`` to standard error, one line each.
 

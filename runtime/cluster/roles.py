@@ -5,7 +5,6 @@ Flink's ``jobmanager.sh`` and ``taskmanager.sh``.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from conf.options import (
     TaskManagerOptions,
 )
 from runtime.cluster.host import registrations
-from runtime.cluster.host_processes import HOST, ClusterStartError, launch, sweep
+from runtime.cluster.host_processes import HOST, ClusterStartError, last_words, launch, sweep
 from runtime.cluster.preflight import require, start_checks
 from runtime.cluster.session import Say, StartedCluster, leave_cluster, start_cluster
 from runtime.environment.context import has_redis, tls_config
@@ -323,17 +322,9 @@ def _await_registration(
             )
         if now > deadline:
             name = min(open_states)
-            words = _last_words(directory, name)
+            words = last_words(directory, name)
             raise ClusterStartError(
                 f"{name} did not start within cluster.start-timeout{words and f': {words}'}",
                 f"see {directory.log}/{name}*.log",
             )
         time.sleep(POLL_S)
-
-
-def _last_words(directory: ClusterDirectory, name: str) -> str:
-    """Return the last line that the process of a worker wrote, which says why it ended."""
-    with contextlib.suppress(FileNotFoundError):
-        lines = (directory.log / f"{name}.out").read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("error: ") if lines else ""
-    return ""

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from actors.errors import ActorError
 from actors.rpc.security import load_or_create_secret
@@ -34,6 +33,7 @@ from runtime.cluster.host_processes import (
     embedded_redis,
     fixed_workers,
     kill_heads,
+    last_words,
     launch,
     left_behind,
     processes_of,
@@ -210,32 +210,28 @@ def _start_master(directory: ClusterDirectory, lock: ClusterLock, deadline: floa
 
 def _await_workers(client: ClusterClient, configuration: Configuration, deadline: float, say: Say) -> None:
     wanted = fixed_workers(configuration)
-    log_dir = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR)).log
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if wanted:
         each = "a TaskExecutor with its" if wanted == 1 else f"{wanted} TaskExecutors, each with a"
         say(f"starting {each} Spark driver")
-    while (there := client.overview().task_managers + _stopped_workers(client)) < wanted:
+    while True:
+        registered, processes = client.overview().task_managers, client.status().processes
+        # Stopped workers have registered, and were idle for resourcemanager.taskmanager-timeout.
+        registered += sum(process.is_stopped for process in processes)
+        if registered >= wanted:
+            return
         if time.monotonic() > deadline:
             raise ClusterStartError(
-                f"only {there} of {wanted} TaskExecutors have registered within cluster.start-timeout",
-                f"see {log_dir}/taskmanager-*.log",
+                f"only {registered} of {wanted} TaskExecutors have registered within cluster.start-timeout",
+                f"see {directory.log}/taskmanager-*.log",
             )
-        _give_up_on_dying_workers(client, log_dir)
+        for process in processes:
+            if process.role == "worker" and process.restarts >= WORKER_TRIES:  # a third start would end like these
+                cause = last_words(directory, process.name) or "it says nothing"
+                raise ClusterStartError(
+                    f"{process.name} does not start: {cause}", f"see {directory.log}/{process.name}*.log"
+                )
         time.sleep(0.1)
-
-
-def _stopped_workers(client: ClusterClient) -> int:
-    """Return how many workers have registered and were idle for ``resourcemanager.taskmanager-timeout``."""
-    return sum(process.is_stopped for process in client.status().processes)
-
-
-def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:
-    """Raise where a worker has ended twice without registering, with what it wrote: a third time would be the same."""
-    for process in client.status().processes:
-        if process.role == "worker" and process.restarts >= WORKER_TRIES:
-            words = (log_dir / f"{process.name}.out").read_text(errors="replace").strip().splitlines()
-            cause = words[-1].removeprefix("error: ") if words else "it says nothing"
-            raise ClusterStartError(f"{process.name} does not start: {cause}", f"see {log_dir}/{process.name}*.log")
 
 
 def stop_cluster(configuration: Configuration, say: Say) -> None:
