@@ -17,7 +17,7 @@ import psutil
 from actors.rpc.codec import to_plain
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
-from runtime.cluster.session import connect
+from runtime.cluster.discovery import connect
 from runtime.ids import JobID
 from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.protocol.messages import ProcessView

@@ -2,9 +2,9 @@
 
     python -m runtime.cluster.application_bootstrap RUNTIME_DIR SYSTEM
 
-Flink runs main() in the Dispatcher's process. Here user code has processes of its own: this one is started and looked
-after by the master that has its claim, speaks to the cluster, and has main() in a child with the limits of a task and
-without the secret. Where this process is lost, its successor runs main() again, which finds the jobs that it executed.
+Flink runs main() in the Dispatcher's process. Here user code has processes of its own. The master that holds its claim
+keeps this process running. It speaks to the cluster, and runs main() in a child with the limits of a task and without
+the secret. If this process is lost, its successor runs main() again, which finds the jobs that it has executed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from runtime.application.state import (
     Wait,
 )
 from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError
-from runtime.cluster.claimed_process import await_gate
-from runtime.cluster.session import connect
+from runtime.cluster.discovery import connect
+from runtime.cluster.supervisor import await_gate
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
@@ -113,7 +113,7 @@ class MainProcess:
         )
 
     def serve(self, timeout_s: float) -> MainEnd | None:
-        """Wait that long at most for what main() asks, and answer it; returns how main() ended, when it has."""
+        """Answer a request of main(), waiting at most *timeout_s*; return how main() ended, once it has."""
         ready, _, _ = select.select([self._socket], [], [], timeout_s)
         if not ready:
             return None
@@ -148,16 +148,16 @@ class MainProcess:
             frame = encode(message)
         except WireError as error:
             frame = encode({"error": "WireError", "text": str(error), "remedy": "look at it from outside"})
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is seen by reading
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reading notices the end
             self._socket.sendall(frame)
 
     def _ended(self) -> MainEnd:
-        """Main() has closed its end of the socket, or its process has ended."""
+        """Return how main() ended, after it has closed its end of the socket or its process has ended."""
         self._socket.close()
         code = self._await_exit()
         if self._end is not None:
             return self._end
-        if code == 0:  # it left by os._exit
+        if code == 0:  # by os._exit
             return MainEnd(MainOutcome.FINISHED)
         outcome = MainOutcome.FAILED if code > 0 else MainOutcome.LOST
         return MainEnd(
@@ -172,7 +172,7 @@ class MainProcess:
             return self._process.wait()
 
     def stop(self) -> MainEnd:
-        """End it: SIGTERM, and after ``task.cancellation.timeout`` SIGKILL."""
+        """End it by SIGTERM, and after ``task.cancellation.timeout`` by SIGKILL."""
         self._process.terminate()
         self._await_exit()
         self._socket.close()
@@ -180,7 +180,7 @@ class MainProcess:
 
 
 class ApplicationBootstrap:
-    """Sees an application to its end, and then the cluster.
+    """Runs an application to its end, and then ends the cluster.
 
     Args:
         client: of the cluster.
@@ -197,7 +197,7 @@ class ApplicationBootstrap:
         self._main: MainProcess | None = None
 
     def run(self) -> None:
-        """Returns when there is no cluster any more; before that, the masters stop this process."""
+        """Run until the cluster has ended or its masters stop this process."""
         result = self._files.result()
         if result is None:
             result = self._to_its_end()
@@ -255,7 +255,7 @@ class ApplicationBootstrap:
             self._insist(lambda: self._client.cancel(job_id))
 
     def _insist(self, ask: Callable[[], T]) -> T:
-        """Ask until the cluster has answered: while no master leads, nothing can be said of the application."""
+        """Ask until the cluster has answered: without a leader nothing is known of the application."""
         while True:
             try:
                 return ask()
@@ -266,7 +266,7 @@ class ApplicationBootstrap:
                 time.sleep(RETRY_S)
 
     def _keep_logs(self) -> None:
-        """Write what the jobs' tasks wrote beside the components' logs, where it outlives the cluster."""
+        """Write the logs of the jobs' tasks beside those of the components, where they outlive the cluster."""
         for job_id in self._jobs():
             try:
                 for entry, content in self._insist(lambda job_id=job_id: self._client.logs(job_id)):  # type: ignore[misc]
@@ -277,7 +277,7 @@ class ApplicationBootstrap:
 
 
 def _connected(configuration: Configuration) -> ClusterClient:
-    """A client, once the master has said where the cluster is."""
+    """Return a client, once the master has written where the cluster is."""
     while True:
         try:
             return connect(configuration)
@@ -286,7 +286,7 @@ def _connected(configuration: Configuration) -> ClusterClient:
 
 
 def main() -> int:
-    """The exit status is 0 when the application is over and the cluster told to end."""
+    """Run the application; the exit status is 0 when it is over and the cluster was told to end."""
     await_gate()
     context = ComponentContext.read(*sys.argv[1:3])
     configuration, directory = context.configuration, context.directory

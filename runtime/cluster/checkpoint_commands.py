@@ -1,118 +1,477 @@
-"""The commands on a job's checkpoints: ``job checkpoint``, ``job savepoint``, ``job stop`` and ``job rollback``."""
+"""The commands on checkpoints and savepoints: those of a job, and ``savepoint``, which needs no cluster."""
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from actors.rpc.codec import to_plain
+import click
+
 from conf.configuration import Configuration
-from runtime.cluster.formatting import format_duration, format_moment, format_size
-from runtime.cluster.render import print_error, print_facts, print_json, print_line
-from runtime.cluster.running import job_id_of, readable_errors, waiting
-from runtime.cluster.session import connect
+from conf.options import CheckpointingOptions, EnvironmentOptions
+from runtime.cluster.command_line import (
+    EXAMPLE_ID,
+    ExitStatus,
+    configured,
+    connected,
+    examples,
+    job_argument,
+    json_option,
+    pass_job_file,
+    waiting,
+)
+from runtime.cluster.job_commands import job
+from runtime.cluster.output import (
+    clean,
+    format_moment,
+    format_size,
+    print_error,
+    print_facts,
+    print_json,
+    print_line,
+    print_result,
+    print_table,
+    say,
+)
+from runtime.errors import ClusterError
 from runtime.ids import JobID
-from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot
-from runtime.protocol.checkpoints import OperationState, OperationStatus
 
-_STOP_REMEDY = "`job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
+if TYPE_CHECKING:
+    from runtime.checkpoint.compatibility import Verdict
+    from runtime.checkpoint.description import QueryDescription
+    from runtime.checkpoint.manifest import Savepoint, SavepointQuery
+    from runtime.protocol.checkpoints import OperationStatus
 
+_SAVEPOINT = "/savepoints/savepoint-0f3c5a-1"
 
-def job_checkpoint(configuration: Configuration, job_id: str, as_json: bool) -> None:
-    """`understudy job checkpoint`."""
-    wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client:
-        with waiting(f"taking a checkpoint of job {wanted}", _goes_on("checkpoint", wanted)):
-            status = client.trigger_checkpoint(wanted)
-        _show(status, f"checkpoint of job {wanted}", as_json)
+_directory = click.Path(file_okay=False, path_type=Path)
 
 
-def job_savepoint(configuration: Configuration, job_id: str, directory: str | None, as_json: bool) -> None:
-    """`understudy job savepoint`."""
-    wanted = job_id_of(job_id)
-    with readable_errors(), connect(configuration) as client:
-        with waiting(f"making a savepoint of job {wanted}", _goes_on("savepoint", wanted)):
-            status = client.trigger_savepoint(wanted, None if directory is None else Path(directory))
-        _show(status, f"savepoint of job {wanted}", as_json)
+# ------------------------------------------------------------------- of a job
 
 
-def job_stop(configuration: Configuration, job_id: str, directory: str | None, drain: bool, as_json: bool) -> None:
-    """`understudy job stop`."""
-    wanted, target = job_id_of(job_id), None if directory is None else Path(directory)
-    with readable_errors(), connect(configuration) as client:
-        with waiting(f"stopping job {wanted}", _goes_on("stop", wanted)):
-            status, job_status = client.stop_and_await_end(wanted, target, drain=drain)
+@job.command(name="checkpoint", epilog=examples(f"understudy job checkpoint {EXAMPLE_ID}"))
+@configured
+@json_option
+@job_argument()
+def job_checkpoint(configuration: Configuration, job_id: JobID, as_json: bool) -> None:
+    """Take a checkpoint of a job's streaming queries now; its directory goes to standard output."""
+    with connected(configuration) as client:
+        with waiting(f"taking a checkpoint of job {job_id}", _continues("checkpoint", job_id)):
+            status = client.trigger_checkpoint(job_id)
+        _print_operation(status, f"checkpoint of job {job_id}", as_json)
+
+
+@job.command(name="savepoint", epilog=examples(f"understudy job savepoint {EXAMPLE_ID} /savepoints"))
+@configured
+@json_option
+@job_argument()
+@click.argument("directory", required=False, type=_directory)
+def job_savepoint(configuration: Configuration, job_id: JobID, directory: Path | None, as_json: bool) -> None:
+    """Make a savepoint of a job's streaming queries in DIRECTORY; its own directory goes to standard output.
+
+    DIRECTORY is execution.checkpointing.savepoint-dir unless it is given.
+    """
+    with connected(configuration) as client:
+        with waiting(f"making a savepoint of job {job_id}", _continues("savepoint", job_id)):
+            status = client.trigger_savepoint(job_id, directory)
+        _print_operation(status, f"savepoint of job {job_id}", as_json)
+
+
+@job.command(name="stop", epilog=examples(f"understudy job stop --drain --savepoint /savepoints {EXAMPLE_ID}"))
+@configured
+@click.option(
+    "--savepoint",
+    "directory",
+    type=_directory,
+    help="The directory for the savepoint.  [default: execution.checkpointing.savepoint-dir]",
+)
+@click.option("--drain", is_flag=True, help="Let the queries first process what their sources have.")
+@json_option
+@job_argument()
+def job_stop(configuration: Configuration, job_id: JobID, directory: Path | None, drain: bool, as_json: bool) -> None:
+    """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
+
+    A query that commits no batch within task.cancellation.timeout is stopped by force, with a note; it repeats that
+    batch when it is restored. If the savepoint fails, the job continues.
+    """
+    remedy = "`job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
+    with connected(configuration) as client:
+        with waiting(f"stopping job {job_id}", _continues("stop", job_id)):
+            status, job_status = client.stop_and_await_end(job_id, directory, drain=drain)
         if job_status is not None:
-            print_line(f"job {wanted} is {job_status.value}", sys.stderr)
-        _show(status, f"savepoint of job {wanted}", as_json, _STOP_REMEDY)
+            say(f"job {job_id} is {job_status.value}")
+        _print_operation(status, f"savepoint of job {job_id}", as_json, remedy)
         if failure := client.stop_failure(status, job_status):
-            print_error(failure, _STOP_REMEDY)
-            sys.exit(1)
+            print_error(failure, remedy)
+            sys.exit(ExitStatus.FAILED)
 
 
-def job_rollback(configuration: Configuration, job_id: str, target: str, new_query_id: bool, as_json: bool) -> None:
-    """`understudy job rollback`."""
-    wanted = job_id_of(job_id)
+@job.command(name="rollback")
+@configured
+@click.option("--to", "target", required=True, help="A retained checkpoint (chk-N), or the directory of a savepoint.")
+@click.option(
+    "--new-query-id",
+    is_flag=True,
+    help="Give the queries new ids, so that sinks that remember batches by query and number accept them again.",
+)
+@json_option
+@job_argument()
+def job_rollback(configuration: Configuration, job_id: JobID, target: str, new_query_id: bool, as_json: bool) -> None:
+    """Restart a job from one of its own checkpoints or savepoints.
+
+    Takes back what its queries have written to file sinks since then. If that is not possible, the job continues.
+    """
     place = Path(target) if "/" in target or Path(target).is_dir() else target
-    with readable_errors(), connect(configuration) as client:
-        with waiting(f"rolling job {wanted} back", _goes_on("rollback", wanted)):
-            status = client.roll_back(wanted, place, new_query_id=new_query_id)
+    with connected(configuration) as client:
+        with waiting(f"rolling job {job_id} back", _continues("rollback", job_id)):
+            status = client.roll_back(job_id, place, new_query_id=new_query_id)
         if as_json:
-            print_json(to_plain(status))
+            print_json(status)
         else:
-            print_line(f"job {wanted} goes back to {status.path}: its tasks restart", sys.stderr)
+            say(f"job {job_id} goes back to {status.path}: its tasks restart")
 
 
-def _goes_on(what: str, job_id: JobID) -> str:
+def _continues(what: str, job_id: JobID) -> str:
     return f"the {what} goes on; `python -m runtime.cluster job info {job_id}` shows what became of it"
 
 
-def _show(
+def _print_operation(
     status: OperationStatus, what: str, as_json: bool, remedy: str = "the job goes on; mend the cause and ask again"
 ) -> None:
-    """The directory to standard output, what is to be known beside it to standard error."""
+    """Print the directory to standard output and notes to standard error; exit with 1 where the operation failed."""
+    completed = status.state.value == "COMPLETED"
     if as_json:
-        print_json(to_plain(status))
-    elif status.state is OperationState.COMPLETED:
+        print_json(status)
+    elif completed:
         for note in status.notes:
-            print_line(f"note: {note}", sys.stderr)
+            say(f"note: {note}")
         print_line(status.path)
-    if status.state is not OperationState.COMPLETED:
-        if not as_json:
-            print_error(f"the {what} failed: {status.error}", remedy)
-        sys.exit(1)
+    else:
+        print_error(f"the {what} failed: {status.error}", remedy)
+    if not completed:
+        sys.exit(ExitStatus.FAILED)
 
 
-def print_checkpoints(figures: CheckpointStatsSnapshot) -> None:
-    """The part of ``job info`` on checkpoints; nothing of a job that has had none."""
-    counts = figures.counts
-    if not counts.total and figures.latest_restored is None:
-        return
-    print_line("")
-    restored = figures.latest_restored
+@job.command(name="check")
+@configured
+@click.option(
+    "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, or JOB_ID/chk-N."
+)
+@json_option
+@pass_job_file
+def job_check(configuration: Configuration, file: Path, args: tuple[str, ...], state: str, as_json: bool) -> None:
+    """Show for each query whether the job FILE with ARGS (after --) can start from a state, without running it.
+
+    Runs the file's code here, up to where it waits for a query, on a Spark of one core. Its queries read and write no
+    rows; all else in its code takes effect. No cluster is needed.
+
+    Exit status: 0 all queries fit, or fit with loss; 1 one does not.
+    """
+    from runtime.checkpoint.compatibility import check_job
+    from runtime.checkpoint.retained import describe_state, find_state
+
+    kept = describe_state(find_state(state, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR)))
+    verdicts = check_job(kept, _queries_of(configuration, file, args))
+    _print_verdicts(verdicts, as_json)
+    known, names = {query.name for query in kept}, {verdict.query for verdict in verdicts}
+    if not as_json and names - known and any(verdict.losses and verdict.query in known for verdict in verdicts):
+        print_line("a query that is new beside one that is gone may be a renamed one: see --allow-non-restored-state")
+
+
+def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
+    """Print verdicts, query by query; exit with 1 where a query does not fit."""
+    from runtime.checkpoint.compatibility import Fit
+
+    if as_json:
+        print_json(verdicts)
+    else:
+        for verdict in verdicts:
+            print_line(clean(f"{verdict.query}: {verdict.fit.value}"))
+            for line in (*verdict.reasons, *verdict.losses, *verdict.notes):
+                print_line(clean(f"  {line}"))
+    if any(verdict.fit is Fit.DOES_NOT_FIT for verdict in verdicts):
+        sys.exit(ExitStatus.FAILED)
+
+
+def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -> list[QueryDescription]:
+    """Return the queries of a job file, which is run on no rows. Raises JobFileError where its code fails."""
+    from runtime.checkpoint.errors import CheckpointError
+    from runtime.job_file import JobFileError, build_pipeline, kind_of, own_traceback
+    from runtime.jobgraph.job_graph import JobKind
+    from runtime.spark.dry_run import DryRun, one_core_session
+    from runtime.spark.errors import SparkError
+    from runtime.taskexecutor.spark_options import state_backend_properties
+
+    pipeline = build_pipeline(file, args) if kind_of(file) is JobKind.PIPELINE else None
+    home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    conf = {
+        **state_backend_properties(configuration.get(CheckpointingOptions.STATE_BACKEND)),
+        **configuration.spark_properties(),
+    }
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="understudy-check-") as scratch,
+            one_core_session(conf, None if home is None else str(home), Path(scratch)) as spark,
+        ):
+            run = DryRun(spark, Path(scratch))
+            try:
+                run.run_script(file, args) if pipeline is None else run.run_pipeline(pipeline.run_local)
+            except SystemExit as leaving:
+                if leaving.code:
+                    raise JobFileError(
+                        f"{file} ended itself before it waited for a query: {leaving.code}", "mend it, and check again"
+                    ) from leaving
+            except Exception as error:  # the user's code may raise anything
+                if isinstance(error, CheckpointError):
+                    raise
+                first = str(error).partition("\n")[0]
+                raise JobFileError(
+                    f"{file} failed on no rows: {type(error).__name__}: {first}",
+                    "mend it, and check again",
+                    own_traceback(error, file),
+                ) from error
+    except SparkError as error:
+        raise ClusterError(str(error), "`understudy doctor` looks whether Spark can start here") from error
+    if not run.queries:
+        raise JobFileError(f"{file} has started no streaming query", "there is no state that it could go on from")
+    return run.queries
+
+
+# ---------------------------------------------------------------- savepoints
+
+
+@click.group()
+def savepoint() -> None:
+    """List, show, verify and dispose savepoints; no cluster is needed."""
+
+
+@savepoint.command(name="list", epilog=examples("understudy savepoint list /savepoints"))
+@json_option
+@click.argument("directory", type=_directory)
+def savepoint_list(directory: Path, as_json: bool) -> None:
+    """List the savepoints in DIRECTORY, the newest first, each verified."""
+    from runtime.checkpoint.savepoint import list_savepoints
+
+    listed = list_savepoints(directory)
+    if as_json:
+        print_json(
+            [
+                {
+                    "path": one.path,
+                    "ok": not one.problems,
+                    "problems": one.problems,
+                    "job": found.job if found else None,
+                    "created_ms": found.created_ms if found else None,
+                    "queries": [query.snapshot.name for query in found.queries] if found else [],
+                    "bytes": found.bytes if found else None,
+                }
+                for one in listed
+                for found in [one.savepoint]
+            ]
+        )
+    elif not listed:
+        print_line("no savepoints")
+    else:
+        rows = []
+        for one in listed:
+            found = one.savepoint
+            state = "DAMAGED" if one.problems else "OK"
+            if found is None:
+                rows.append((Path(one.path).name, state, "", "", "", ""))
+            else:
+                created, size = format_moment(found.created_ms), format_size(found.bytes)
+                rows.append((Path(one.path).name, state, found.job.name, created, str(len(found.queries)), size))
+        print_table(("SAVEPOINT", "STATE", "JOB", "CREATED", "QUERIES", "SIZE"), rows)
+
+
+@savepoint.command(name="info", epilog=examples(f"understudy savepoint info {_SAVEPOINT}"))
+@json_option
+@click.argument("path", type=_directory)
+def savepoint_info(path: Path, as_json: bool) -> None:
+    """Show the savepoint in PATH: its job, its queries, their offsets and their state."""
+    from runtime.checkpoint.savepoint import read_savepoint
+
+    found = read_savepoint(path)
+    if as_json:
+        print_json(found)
+    else:
+        _print_savepoint(found)
+
+
+@savepoint.command(name="verify", epilog=examples(f"understudy savepoint verify {_SAVEPOINT}"))
+@json_option
+@click.argument("path", type=_directory)
+def savepoint_verify(path: Path, as_json: bool) -> None:
+    """Verify the savepoint or checkpoint in PATH by the digests of all its files.
+
+    Exit status: 0 it is as it was written; 1 it is not.
+    """
+    from runtime.checkpoint.retained import verify_state
+
+    problems = verify_state(path)
+    if as_json:
+        print_json({"path": path, "ok": not problems, "problems": problems})
+    else:
+        for problem in problems or [f"{path} is as it was written"]:
+            print_line(clean(problem))
+    if problems:
+        sys.exit(ExitStatus.FAILED)
+
+
+@savepoint.command(name="dispose", epilog=examples(f"understudy savepoint dispose {_SAVEPOINT}"))
+@json_option
+@click.argument("path", type=_directory)
+def savepoint_dispose(path: Path, as_json: bool) -> None:
+    """Remove the savepoint in PATH, damaged or not; any other directory is left alone."""
+    from runtime.checkpoint.errors import SavepointError
+    from runtime.checkpoint.savepoint import dispose_savepoint
+
+    if not dispose_savepoint(path):
+        raise SavepointError(f"there is no savepoint {path}", "`savepoint list DIR` shows what there is")
+    print_result({"path": path, "disposed": True}, clean(f"{path} is disposed"), as_json)
+
+
+@savepoint.command(name="check", epilog=examples(f"understudy savepoint check --query counts {_SAVEPOINT} /tmp/trial"))
+@json_option
+@click.option("--query", help="Name of the query whose checkpointLocation OTHER is.")
+@click.argument("path", type=_directory)
+@click.argument("other", type=_directory)
+def savepoint_check(path: Path, other: Path, query: str | None, as_json: bool) -> None:
+    """Show for each query whether a changed job can start from the savepoint in PATH.
+
+    OTHER describes the job's present queries: a savepoint of it, or the checkpointLocation of one query, from a trial
+    run.
+
+    Exit status: 0 all queries fit, or fit with loss; 1 one does not.
+    """
+    from runtime.checkpoint.compatibility import check_job, check_query
+    from runtime.checkpoint.savepoint import MANIFEST, open_savepoint
+    from runtime.checkpoint.snapshot import describe_query
+    from runtime.checkpoint.state_choice import choose_query
+    from runtime.protocol.query_snapshot import QueryLocation
+
+    kept = open_savepoint(path)
+    if (other / MANIFEST).exists():
+        now = open_savepoint(other)
+        verdicts = check_job([one.description for one in kept.queries], [one.description for one in now.queries])
+    else:
+        old = choose_query(kept, query).description
+        verdicts = [check_query(old, describe_query(QueryLocation(old.name, str(other.absolute()))))]
+    _print_verdicts(verdicts, as_json)
+
+
+@savepoint.command(name="state", epilog=examples(f"understudy savepoint state --limit 5 {_SAVEPOINT}"))
+@configured
+@json_option
+@click.option("--query", help="Name of the query; needed if more than one has state.")
+@click.option("--operator", type=click.IntRange(min=0), help="Id of the operator.  [default: the first]")
+@click.option("--store", help="Name of the operator's store; joins have several.  [default: the first]")
+@click.option("--variable", help="State variable of a transformWithState; needed if it has more than one.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows at most.")
+@click.argument("path", type=_directory)
+def savepoint_state(
+    configuration: Configuration,
+    path: Path,
+    query: str | None,
+    operator: int | None,
+    store: str | None,
+    variable: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show keys and values of the state in the savepoint in PATH.
+
+    Starts a Spark of one core. `runtime.spark.state_reader.read_state` returns the same as a DataFrame.
+    """
+    from runtime.checkpoint.savepoint import open_savepoint
+    from runtime.checkpoint.state_choice import choose_state
+    from runtime.spark.errors import SparkError
+    from runtime.spark.state_reader import first_rows
+
+    choice = choose_state(open_savepoint(path), query, operator, store, variable)
+    java_home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    try:
+        rows = first_rows(choice, limit, str(java_home) if java_home else None)
+    except SparkError as error:
+        print_error(error)
+        sys.exit(ExitStatus.FAILED)
+    plain = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    if as_json:
+        print_json(
+            {"query": choice.query.snapshot.name, "operator": choice.operator, "store": choice.store, "rows": plain}
+        )
+    elif not rows:
+        print_line("no rows")
+    else:
+        columns = [name for name in plain[0] if name != "partition_id"]
+        shown = [[str(row["partition_id"]), *(json.dumps(row[name]) for name in columns)] for row in plain]
+        print_table(("PARTITION", *(name.upper() for name in columns)), shown)
+
+
+def _plain(value: object) -> object:
+    """Turn a value of Spark's into what JSON has; moments, decimals and bytes into texts."""
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _print_savepoint(found: Savepoint) -> None:
+
     print_facts(
         {
-            "Checkpoints": f"{counts.completed} completed, {counts.in_progress} in progress, {counts.failed} failed, "
-            f"{counts.restored} restored",
-            "Latest completed": _stats(figures.latest_completed),
-            "Latest savepoint": _stats(figures.latest_savepoint),
-            "Latest failed": _failure(figures.latest_failed),
-            "Latest restored": ""
-            if restored is None
-            else f"{restored.external_path}, {format_moment(restored.restore_timestamp)}",
+            "Savepoint": found.path,
+            "Job": f"{found.job.id} ({found.job.name})",
+            "Created": format_moment(found.created_ms),
+            "Files": f"{len(found.files)}, {format_size(found.bytes)}",
+            "Written by": f"Understudy {found.version}, Spark {found.spark_version}",
         }
     )
+    for query in found.queries:
+        print_line("")
+        print_facts(_facts(query))
+        rows = [
+            (
+                f"{operator.id} {operator.name}",
+                store.name,
+                str(store.partitions),
+                family.name,
+                ", ".join(_fields(family.key)),
+                ", ".join(_fields(family.value)),
+            )
+            for operator in query.description.operators
+            for store in operator.stores
+            for family in store.families
+        ]
+        if rows:
+            print_table(("OPERATOR", "STORE", "PARTITIONS", "FAMILY", "KEY", "VALUE"), rows)
 
 
-def _stats(stats: CheckpointStats | None) -> str:
-    if stats is None:
-        return ""
-    size = f"{format_size(stats.state_size)}, {format_size(stats.checkpointed_size)} new"
-    moment, duration = format_moment(stats.trigger_timestamp), format_duration(stats.end_to_end_duration)
-    return f"{stats.id}, {moment}, {duration}, {size}, {stats.external_path}"
+def _facts(query: SavepointQuery) -> dict[str, str]:
+    from runtime.protocol.query_snapshot import NOTHING_COMMITTED
+
+    snapshot = query.snapshot
+    return {
+        "Query": snapshot.name,
+        "Id": snapshot.query_id,
+        "Batch": "none was committed" if snapshot.batch_id == NOTHING_COMMITTED else str(snapshot.batch_id),
+        "Watermark": format_moment(query.watermark_ms) if query.watermark_ms else "",
+        "Sources": "; ".join(
+            f"{kind} at {offset}" for kind, offset in zip(query.description.sources, snapshot.offsets, strict=True)
+        ),
+        "File sink": snapshot.sink or "",
+        "Taken of": snapshot.location,
+        "Size": f"{snapshot.files} files, {format_size(snapshot.bytes)}",
+    }
 
 
-def _failure(stats: CheckpointStats | None) -> str:
-    if stats is None:
-        return ""
-    return f"{stats.id}, {format_moment(stats.trigger_timestamp)}: {stats.failure_message}"
+def _fields(schema: str) -> list[str]:
+    from runtime.checkpoint.state_schema import schema_fields
+
+    return [f"{name} {kind}" for name, kind in schema_fields(schema)]

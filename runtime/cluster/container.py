@@ -1,9 +1,9 @@
-"""What a container of the cluster runs, in the foreground.
+"""The foreground process of a container.
 
     python -m runtime.cluster.container master | task-executor | probe
 
-It makes the runtime directory of the pod, and becomes the process of a master or of a worker. The configuration is that
-of ``$UNDERSTUDY_CONF_DIR``; the cluster's secret and the URL of Redis are files of a mounted Secret.
+Makes the runtime directory of the pod, and becomes the process of a master or of a worker. The configuration is that of
+``$UNDERSTUDY_CONF_DIR``; the cluster's secret and the URL of Redis are files of a mounted Secret.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ PROBE_S = 5.0
 
 
 def pod_configuration(environ: dict[str, str]) -> Configuration:
-    """The configuration of this pod's processes.
+    """Return the configuration of this pod's processes.
 
     Args:
         environ: of the container: ``POD_IP``, and where configuration and secrets are mounted.
 
     Raises:
         ConfigurationError: a file, a key or a value is wrong.
-        ClusterError: the pod's address is not told, or there is no Redis that several pods could share.
+        ClusterError: the pod's address is missing, or there is no Redis that several pods could share.
     """
     address = environ.get("POD_IP")
     if not address:
@@ -79,9 +79,9 @@ def prepare(configuration: Configuration, environ: dict[str, str]) -> ClusterDir
 def command_of(
     role: str, configuration: Configuration, directory: ClusterDirectory, environ: dict[str, str]
 ) -> list[str]:
-    """The process that the container becomes."""
+    """Return the command line of the process that the container becomes."""
     if role == "master":
-        # Its report goes to the container's log. As a member it leaves the jobs to the other masters when it ends.
+        # The report goes to the container's log. A member leaves the jobs to the other masters when it ends.
         report = os.dup(1)
         os.set_inheritable(report, True)
         lock = directory.acquire().descriptor
@@ -94,7 +94,7 @@ def command_of(
 
 
 def probe(configuration: Configuration) -> str:
-    """Ask the pod's own web endpoint; returns why it is not well, or nothing."""
+    """Ask the pod's own web endpoint; return what is wrong with it, or nothing."""
     port, token = configuration.get(RestOptions.PORT), configuration.get(RestOptions.TOKEN_FILE)
     request = urllib.request.Request(f"http://127.0.0.1:{port}/overview")
     try:
@@ -113,7 +113,7 @@ def _secrets(environ: dict[str, str]) -> Path:
 
 
 def main() -> int:
-    """Become the process of the container's role; returns only where that cannot be, with exit status 1."""
+    """Become the process of the container's role; return only on an error, with exit status 1."""
     role, environ = sys.argv[1], dict(os.environ)
     try:
         configuration = pod_configuration(environ)

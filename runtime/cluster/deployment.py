@@ -1,9 +1,12 @@
-"""Clusters that `job run` starts for what it runs (Flink's `ClusterDescriptor.deployJobCluster`)."""
+"""Clusters that `job run` starts: for one job, or for one program with its jobs (Flink's `ApplicationDeployer`)."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from actors.errors import ActorError
 from conf.configuration import Configuration
@@ -16,13 +19,21 @@ from conf.options import (
     JobStoreType,
     RestOptions,
 )
+from runtime.application.program import ApplicationFiles
+from runtime.application.state import ApplicationResult
 from runtime.client import ClusterClient
-from runtime.cluster.cluster_entrypoint import entrypoint_of
+from runtime.cluster.command_line import ExitStatus, waiting
+from runtime.cluster.output import print_error, print_json, print_result, say
 from runtime.cluster.session import Say, start_cluster, stop_cluster, wait_until_stopped
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
-from runtime.ids import JobID
+from runtime.ids import ApplicationID, JobID
+from runtime.job_file import kind_of
+from runtime.jobgraph.job_graph import ArtifactRole, JobKind
+from runtime.protocol.archived_execution_graph import ApplicationStatus, JobDetails
 from runtime.protocol.errors import JobNotFoundError
+
+POLL_S = 0.2
 
 _KEEPS_ALL_JOBS = {
     JobStoreOptions.TYPE.key: JobStoreType.FILE.value,
@@ -30,14 +41,14 @@ _KEEPS_ALL_JOBS = {
     JobStoreOptions.CACHE_SIZE.key: "1 tb",
     JobStoreOptions.EXPIRATION_TIME.key: "36500 d",
 }
-"""A job that was forgotten before its cluster ends would be run again with main(), or its client be told nothing."""
+"""If the cluster forgot an ended job, main() would run it again after a failure, or its client would get no result."""
 
 
 def target_of(configuration: Configuration, target: str | None, masters: int) -> ExecutionTarget:
-    """Where a job is to run: what the command line says, else ``execution.target``.
+    """Return where a job runs: *target* of the command line, else ``execution.target``.
 
     Raises:
-        ClusterError: standby masters are wanted for a cluster that runs.
+        ClusterError: several masters are asked for, but the job runs in a cluster that is there already.
     """
     wanted = configuration.get(DeploymentOptions.TARGET) if target is None else ExecutionTarget(target)
     if wanted is ExecutionTarget.SESSION and masters > 1:
@@ -48,11 +59,11 @@ def target_of(configuration: Configuration, target: str | None, masters: int) ->
 
 
 def own_configuration(configuration: Configuration, name: str, target: ExecutionTarget) -> Configuration:
-    """The configuration of a cluster for one application: with a name, a directory and ports of its own.
+    """Return the configuration of a cluster for one application: with a name, a directory and ports of its own.
 
     Args:
-        configuration: the user's; what was given with ``-D`` holds.
-        name: the cluster's id, unless one was given.
+        configuration: the user's; options given with ``-D`` are kept.
+        name: the cluster's id, unless ``-D`` gives one.
         target: its kind.
     """
     given = configuration.given_by("-D")
@@ -72,7 +83,7 @@ def own_configuration(configuration: Configuration, name: str, target: Execution
 
 
 def reached_by(configuration: Configuration) -> str:
-    """The option with which other commands reach such a cluster."""
+    """Return the option with which other commands reach such a cluster."""
     if configuration.is_set(ClusterOptions.RUNTIME_DIR):
         return f"-D {ClusterOptions.RUNTIME_DIR.key}={configuration.get(ClusterOptions.RUNTIME_DIR)}"
     return f"-D {ClusterOptions.ID.key}={configuration.get(ClusterOptions.ID)}"
@@ -80,7 +91,7 @@ def reached_by(configuration: Configuration) -> str:
 
 @contextlib.contextmanager
 def attached(configuration: Configuration) -> Iterator[ClusterDirectory]:
-    """The directory of a cluster that is to be started, claimed by this client: the cluster does not end before it."""
+    """Claim the directory of a cluster that is to be started: the cluster does not end before this client is done."""
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if directory.is_running():
         raise ClusterAlreadyRunning(f"a cluster runs in {directory.root} already", "give this one another directory")
@@ -96,15 +107,16 @@ def attached(configuration: Configuration) -> Iterator[ClusterDirectory]:
 
 @contextlib.contextmanager
 def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: Say) -> Iterator[ClusterClient]:
-    """A client of a new cluster for one job.
+    """Start a cluster for one job and provide a client of it.
 
-    The cluster ends by itself when the job is over and this client gone; then this waits until nothing of it is left.
+    The cluster ends by itself when the job is over and this client is gone. If the job is over at the exit of this
+    context, wait until nothing of the cluster is left.
 
     Args:
         configuration: the user's.
-        job_id: the job that will be submitted.
-        masters: how many.
-        say: told each step.
+        job_id: of the job that will be submitted.
+        masters: how many masters to start.
+        say: called with each step.
 
     Raises:
         ClusterError, HaError, SparkError: the cluster cannot be started.
@@ -135,13 +147,14 @@ def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: 
 
 
 def await_end(configuration: Configuration, say: Say) -> None:
-    """Wait until nothing is left of a cluster that ends by itself; one that does not is stopped."""
+    """Wait until nothing is left of a cluster that ends by itself; stop it if it does not."""
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if not wait_until_stopped(directory, configuration.get(ClusterOptions.STOP_TIMEOUT)):
         with contextlib.suppress(ClusterNotRunning):
             stop_cluster(configuration, say)
-    with directory.acquire():  # one that was stopped has kept what a further start would need
-        entrypoint_of(configuration).clean_up(directory)
+    with directory.acquire():  # a cluster that was stopped has kept what a further start would need
+        directory.clean()
+        directory.discard()
 
 
 def _is_over(client: ClusterClient, job_id: JobID) -> bool:
@@ -151,3 +164,133 @@ def _is_over(client: ClusterClient, job_id: JobID) -> bool:
         return True  # it was not accepted
     except ActorError:
         return False
+
+
+# ---------------------------------------------------------------- applications
+
+
+def run_application(
+    configuration: Configuration,
+    file: Path,
+    argv: Sequence[str],
+    name: str | None,
+    application_id: JobID | None,
+    libraries: Iterable[tuple[Path, ArtifactRole]],
+    masters: int,
+    detach: bool,
+    as_json: bool,
+) -> ExitStatus:
+    """Run a program in a cluster of its own.
+
+    Args:
+        configuration: the user's.
+        file: with the program's main().
+        argv: the program's arguments.
+        name: of the application; None: the file's.
+        application_id: None: a new one.
+        libraries: files for the program and its jobs.
+        masters: how many masters to start.
+        detach: return when the application has started.
+        as_json: print JSON.
+
+    Raises:
+        ClusterError, HaError, SparkError: it cannot be started, or was stopped.
+        OSError: a file cannot be read.
+    """
+    if kind_of(file) is JobKind.PIPELINE:
+        raise ClusterError(
+            f"{file} describes one pipeline and has no main()", "run it with --target per-job, or submit it in a main()"
+        )
+    own_id = ApplicationID.random() if application_id is None else ApplicationID(application_id)
+    name = name or file.stem
+    configuration = own_configuration(configuration, f"application-{own_id}", ExecutionTarget.APPLICATION)
+    result: ApplicationResult | None = None
+    try:
+        with attached(configuration) as directory:
+            files = ApplicationFiles(directory)
+            files.deploy(own_id, name, file, argv, libraries)
+            with start_cluster(configuration, say, masters, ExecutionTarget.APPLICATION) as client:
+                say(f"application {own_id} ({name}) runs in a cluster of its own")
+                say(f"`job list {reached_by(configuration)}` shows its jobs; its logs are in {directory.log}")
+                if detach:
+                    print_result({"application_id": own_id}, own_id, as_json)
+                    return ExitStatus.DONE
+                result, interrupted = _await_or_cancel(client, files, directory)
+                _print_result(own_id, result, client.list_jobs(), files, as_json)
+    finally:
+        if result is not None:
+            await_end(configuration, say)
+    return exit_status_of(result.status, interrupted)
+
+
+def exit_status_of(status: ApplicationStatus, interrupted: bool) -> ExitStatus:
+    """Return the exit status of a command that has waited for an application's end."""
+    if interrupted and status is ApplicationStatus.CANCELED:
+        return ExitStatus.INTERRUPTED
+    return ExitStatus.DONE if status is ApplicationStatus.SUCCEEDED else ExitStatus.FAILED
+
+
+def _await_or_cancel(
+    client: ClusterClient, files: ApplicationFiles, directory: ClusterDirectory
+) -> tuple[ApplicationResult, bool]:
+    """Wait for an application's end and return whether it was interrupted.
+
+    The first Ctrl-C cancels the application, a second one leaves it to the cluster.
+    """
+    known: dict[JobID, str] = {}
+    try:
+        return _await_result(client, files, directory, known), False
+    except KeyboardInterrupt:
+        say("cancelling the application; Ctrl-C again leaves it to the cluster")
+        files.cancel()
+    with waiting("", "the application is left to the cluster"):
+        return _await_result(client, files, directory, known), True
+
+
+def _await_result(
+    client: ClusterClient, files: ApplicationFiles, directory: ClusterDirectory, known: dict[JobID, str]
+) -> ApplicationResult:
+    """Wait for an application's result; print each change of a job's state, of which *known* holds the last ones."""
+    while True:
+        result = files.result()
+        try:
+            for job in sorted(client.list_jobs(), key=lambda job: job.start_ms):
+                if known.get(job.job_id) != job.status.value:
+                    known[job.job_id] = job.status.value
+                    say(f"job {job.job_id} ({job.name}): {job.status.value}")
+        except ActorError as error:
+            if result is not None:
+                raise
+            if not directory.is_running():
+                raise ClusterError(f"the application's cluster has gone: {error}", f"see {directory.log}") from error
+        if result is not None:
+            return result
+        time.sleep(POLL_S)
+
+
+def _print_result(
+    application_id: ApplicationID,
+    result: ApplicationResult,
+    jobs: Sequence[JobDetails],
+    files: ApplicationFiles,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "application_id": application_id,
+                "status": result.status.value,
+                "error": result.error,
+                "traceback": result.traceback,
+                "jobs": jobs,
+            }
+        )
+        return
+    if files.stdout.exists():  # main() may have been cancelled before it was run
+        sys.stdout.write(files.stdout.read_text(errors="replace"))
+        sys.stdout.flush()
+    say(f"application {application_id} is {result.status.value}")
+    if result.status is not ApplicationStatus.SUCCEEDED:
+        if result.traceback:
+            say(result.traceback.rstrip())
+        print_error(result.error, f"what main() wrote is in {files.stdout.with_suffix('.*')}")

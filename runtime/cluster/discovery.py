@@ -1,18 +1,18 @@
-"""Reaching a cluster whose masters are on other hosts: by its Redis, or by an address."""
+"""Clients of a running cluster: of this machine's runtime directory, or found by its Redis or by an address."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from pathlib import Path
 
 from actors.client import ActorClient
 from actors.errors import AskTimeout, FencingError, RecipientUnreachable, UnknownActor
 from actors.rpc.gateway import FencingToken
-from actors.rpc.security import load_secret
+from actors.rpc.security import load_or_create_secret, load_secret
 from actors.rpc.service import RpcConfig
 from conf.configuration import Configuration
 from conf.options import (
@@ -26,62 +26,101 @@ from conf.options import (
 )
 from runtime.client import ClusterClient
 from runtime.environment.context import has_redis, open_redis_services, tls_config
+from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterNotRunning
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.leader import DISPATCHER, LeaderInformation
 
-T = TypeVar("T")
-
 RETRY_S = 0.2
 LEASES_WITHOUT_LEADER = 3
-"""After how many leases without a leader in Redis it is said that there is no cluster."""
+"""Number of leases after which a Redis without a leader means that there is no cluster."""
 
 _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout)
 
 
-def connect_elsewhere(configuration: Configuration) -> ClusterClient | None:
-    """A client of the cluster that the configuration says how to find; None where it does not.
+def connect(configuration: Configuration) -> ClusterClient:
+    """Return a client of the cluster that runs in the configuration's runtime directory.
+
+    Where none was started there, find one on other hosts: by ``high-availability.redis.url``, or without Redis by
+    ``jobmanager.rpc.address``, if that is set.
 
     Raises:
-        ClusterNotRunning: its Redis knows no leader.
-        HaError: its Redis cannot be used.
+        ClusterNotRunning: no cluster runs, or Redis knows no leader.
+        HaError: Redis cannot be used.
         AuthenticationError: the secret cannot be read.
     """
-    if has_redis(configuration):
-        return connect_by_redis(configuration) if configuration.is_set(HighAvailabilityOptions.REDIS_URL) else None
-    if not configuration.is_set(JobManagerOptions.RPC_ADDRESS):
-        return None
-    get = configuration.get
-    address = f"akka.tcp://understudy@{get(JobManagerOptions.RPC_ADDRESS)}:{get(JobManagerOptions.RPC_PORT)}"
-    return connect_by_address(configuration, (f"{address}/user/{DISPATCHER}",))
+    get, directory = configuration.get, ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    if not directory.cluster_json.exists():
+        if has_redis(configuration) and configuration.is_set(HighAvailabilityOptions.REDIS_URL):
+            return connect_by_redis(configuration)
+        if not has_redis(configuration) and configuration.is_set(JobManagerOptions.RPC_ADDRESS):
+            address = f"akka.tcp://understudy@{get(JobManagerOptions.RPC_ADDRESS)}:{get(JobManagerOptions.RPC_PORT)}"
+            return connect_by_address(configuration, (f"{address}/user/{DISPATCHER}",))
+    descriptor = directory.read_descriptor()
+    if not directory.is_running():
+        raise ClusterNotRunning(
+            f"the cluster in {directory.root} is not running: its master is gone",
+            "`python -m runtime.cluster master` takes over what it left, `stop` cleans up, `start` starts it again",
+        )
+    running = Configuration.read(directory.configuration_file)  # has the limits of the cluster itself
+    return _client(
+        running,
+        (*directory.masters().values(), *descriptor.masters) or (descriptor.system_address,),
+        load_or_create_secret(running.get(SecurityOptions.SECRET_FILE)),
+        patience_s=get(ClientOptions.TIMEOUT),
+        socket_dir=Path(descriptor.socket_dir),
+        find_masters=lambda: tuple(directory.masters().values()),
+        # The file outlives killed masters: others may take over what they left.
+        was_stopped=lambda: not directory.configuration_file.exists() and not directory.is_running(),
+    )
 
 
-def connect_by_address(configuration: Configuration, systems: tuple[str, ...], **more: Any) -> ClusterClient:
-    """A client that knows these masters; raises AuthenticationError."""
-    frame_size = configuration.get(RpcOptions.FRAME_SIZE)
+def connect_by_address(
+    configuration: Configuration, systems: tuple[str, ...], find_masters: Callable[[], Iterable[str]] = tuple
+) -> ClusterClient:
+    """Return a client that knows these masters, and finds others by *find_masters*; raises AuthenticationError."""
+    secret = load_secret(configuration.get(SecurityOptions.SECRET_FILE))
+    patience_s = configuration.get(ClientOptions.TIMEOUT)
+    return _client(configuration, systems, secret, patience_s=patience_s, find_masters=find_masters)
+
+
+def _client(
+    running: Configuration,
+    systems: tuple[str, ...],
+    secret: bytes,
+    *,
+    patience_s: float,
+    socket_dir: Path | None = None,
+    find_masters: Callable[[], Iterable[str]] = tuple,
+    was_stopped: Callable[[], bool] = bool,
+) -> ClusterClient:
+    frame_size = running.get(RpcOptions.FRAME_SIZE)
     return ClusterClient(
         systems,
-        load_secret(configuration.get(SecurityOptions.SECRET_FILE)),
-        rpc=RpcConfig(frame_size=frame_size, tls=tls_config(configuration)),
-        inline_limit=min(configuration.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
-        patience_s=configuration.get(ClientOptions.TIMEOUT),
-        **more,
+        secret,
+        rpc=RpcConfig(socket_dir=socket_dir, frame_size=frame_size, tls=tls_config(running)),
+        inline_limit=min(running.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
+        patience_s=patience_s,
+        find_masters=find_masters,
+        was_stopped=was_stopped,
     )
 
 
 def connect_by_redis(configuration: Configuration) -> ClusterClient:
-    """A client that finds the masters by the leader that Redis knows; raises as `connect_elsewhere`."""
+    """Return a client that finds the masters by the leader that Redis knows; raises as `connect`."""
     from runtime.ha.errors import HaUnreachableError
 
     def look() -> tuple[str, ...]:
-        leader = _elsewhere(_leader(configuration))
+        # On a thread of its own: the caller's, as that of Jupyter's kernel, may have a loop running.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            leader = thread.submit(asyncio.run, _leader(configuration)).result()
         if leader is not None:
             with contextlib.suppress(*_PASSING):  # it has lost its leadership since
                 return _masters_of(configuration, leader)
         return ()
 
     def find_masters() -> tuple[str, ...]:
-        with contextlib.suppress(HaUnreachableError):  # Redis is being replaced: it is asked again
+        with contextlib.suppress(HaUnreachableError):  # Redis is being replaced: the client asks again
             return look()
         return ()
 
@@ -93,7 +132,7 @@ def connect_by_redis(configuration: Configuration) -> ClusterClient:
             f"Redis knows no leader of the cluster {configuration.get(ClusterOptions.ID)!r}",
             'name the cluster by cluster.id (a notebook: settings={"cluster.id": "NAME"}), or start its masters',
         )
-    return connect_by_address(configuration, masters, find_masters=find_masters)
+    return connect_by_address(configuration, masters, find_masters)
 
 
 async def _leader(configuration: Configuration) -> LeaderInformation | None:
@@ -110,9 +149,3 @@ def _masters_of(configuration: Configuration, leader: LeaderInformation) -> tupl
     with ActorClient(secret, RpcConfig(tls=tls_config(configuration))) as client:
         token = FencingToken(leader.epoch, leader.session)
         return tuple(client.gateway(leader.address, DispatcherGateway, token).request_masters().result())
-
-
-def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a thread of its own: the caller's, as Jupyter's kernel, may have a loop running."""
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, work).result()

@@ -1,7 +1,7 @@
-"""``understudy doctor``: looks at all that a cluster needs of its machine, and says how to mend what is not well.
+"""``understudy doctor``: checks all that a cluster needs of its machine.
 
-The checks of a start (`preflight`) stop at the first that fails; here all are made, and some more that are too slow, or
-too rarely wrong, for every start. Nothing is changed, but for Spark's archive of classes with ``--start-spark``.
+The checks of a start (`preflight`) stop at the first failure. Here all are made, and some more that are too slow for
+every start or that rarely fail. Only ``--start-spark`` changes anything: Spark's archive of classes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ from conf.options import (
     SecurityOptions,
     SparkOptions,
 )
-from runtime.cluster.preflight import Check, CheckResult, examine, standard_checks
-from runtime.cluster.render import print_checks, print_json, print_line
-from runtime.cluster.session import check_spark_master, connect, describe_redis
-from runtime.cluster.workers import fixed_workers
+from runtime.cluster.discovery import connect
+from runtime.cluster.host_processes import fixed_workers
+from runtime.cluster.preflight import (
+    Check,
+    CheckResult,
+    check_spark_master,
+    describe_redis,
+    examine,
+    standard_checks,
+)
 from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, PreflightError
@@ -57,32 +63,29 @@ OTHER_REMEDY = "see what it says, and the logs of the cluster in its runtime dir
 REDIS_REMEDY = "mend it, or name another with -D high-availability.redis.url=URL (docs/high-availability.md)"
 
 
-def doctor(configuration: Configuration, as_json: bool, start_spark: bool) -> None:
-    """`understudy doctor`; the exit status is 1 when something is not well."""
-    results = [_with_remedy(result) for result in examine(doctor_checks(configuration, start_spark), EXPECTED)]
-    failed = sum(not result.ok for result in results)
-    if as_json:
-        print_json({"ok": not failed, "checks": results})
-    else:
-        print_checks(results)
-        print_line(f"{failed} of {len(results)} checks failed" if failed else f"all {len(results)} checks are well")
-    sys.exit(1 if failed else 0)
+def examine_machine(configuration: Configuration, start_spark: bool = False) -> list[CheckResult]:
+    """Make all checks of a configuration, failed or not; each failure has a remedy."""
+    return [_with_remedy(result) for result in examine(doctor_checks(configuration, start_spark), EXPECTED)]
 
 
 def _with_remedy(result: CheckResult) -> CheckResult:
-    """What another package says of itself has its remedy in its message, or needs one."""
+    """Add a remedy to an error that has none of its own."""
     if result.ok or result.remedy:
         return result
     return replace(result, remedy=REDIS_REMEDY if result.name == "Redis" else OTHER_REMEDY)
 
 
 def doctor_checks(configuration: Configuration, start_spark: bool = False) -> list[Check]:
-    """All checks of a configuration. Where its cluster runs, that is asked, and its ports are not looked at."""
+    """Return all checks of a configuration. A cluster that runs is asked, and its ports are not checked."""
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     runs = directory.is_running()
     redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
     home = configuration.get(EnvironmentOptions.JAVA_HOME)
     is_remote = configuration.get(SparkOptions.REMOTE) is not None
+    needed = configuration.get(SparkOptions.DRIVER_MEMORY) * fixed_workers(configuration)
+    secrets = [configuration.get(SecurityOptions.SECRET_FILE)]
+    if configuration.get(RestOptions.ENABLED):
+        secrets.append(configuration.get(RestOptions.TOKEN_FILE))
     checks = [
         Check("Python", check_python),
         *standard_checks(
@@ -93,9 +96,9 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
         ),
         Check("Spark", check_spark),
         Check("Spark master", lambda: check_spark_master(configuration)),
-        Check("memory", lambda: check_memory(_memory_needed(configuration), _memory_of_the_machine())),
+        Check("memory", lambda: check_memory(needed, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))),
         Check("clock", lambda: check_clock(directory.root.glob("*"), time.time())),
-        Check("permissions", lambda: check_permissions(directory.root, _secrets(configuration), os.geteuid())),
+        Check("permissions", lambda: check_permissions(directory.root, secrets, os.geteuid())),
     ]
     if configuration.get(RestOptions.ENABLED):
         started_with = directory.configuration_file
@@ -110,7 +113,7 @@ def doctor_checks(configuration: Configuration, start_spark: bool = False) -> li
 
 
 def check_python() -> str:
-    """Whether the interpreter has what the actors need of Linux."""
+    """Check that the interpreter has what the actors need of Linux."""
     if not hasattr(os, "pidfd_open"):
         raise PreflightError(
             f"{sys.platform} has no pidfd_open, by which processes are seen to end", "use Linux 5.3 or later"
@@ -120,7 +123,7 @@ def check_python() -> str:
 
 
 def check_java(home: str | None) -> str:
-    """Whether there is a fitting Java, and whether it runs: a start only reads of which version it is."""
+    """Check that there is a fitting Java and that it runs; a start only reads its version."""
     try:
         java = find_java(home)
     except SparkError as error:
@@ -139,7 +142,7 @@ def check_java(home: str | None) -> str:
 
 
 def check_spark() -> str:
-    """Whether PySpark is whole: its jars, and what Spark Connect needs. It is not imported."""
+    """Check that PySpark has its jars, and what Spark Connect needs, without importing it."""
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError as error:
@@ -164,7 +167,7 @@ def _is_there(module: str) -> bool:
 
 
 def check_memory(needed: int, total: int) -> str:
-    """Whether the heaps of the Spark drivers fit into the machine; both in bytes."""
+    """Check that the heaps of the Spark drivers fit into the machine; both in bytes."""
     if needed > total:
         raise PreflightError(
             f"the Spark drivers may take {needed >> 20} MB, the machine has {total >> 20} MB",
@@ -174,7 +177,7 @@ def check_memory(needed: int, total: int) -> str:
 
 
 def check_clock(files: Iterable[Path], now_s: float) -> str:
-    """Whether the clock was set back: epochs of leaders, leases of blobs and certificates go by it.
+    """Check that the clock was not set back: epochs of leaders, leases of blobs and certificates depend on it.
 
     Args:
         files: whose last changes lie in the past.
@@ -193,7 +196,7 @@ def check_clock(files: Iterable[Path], now_s: float) -> str:
 
 
 def check_permissions(root: Path, secrets: Iterable[Path], user: int) -> str:
-    """Whether nobody else can read the runtime directory and the secrets; what there is not yet is well.
+    """Check that nobody else can read the runtime directory and the secrets; those that are missing pass.
 
     Args:
         root: the runtime directory.
@@ -219,28 +222,12 @@ def check_permissions(root: Path, secrets: Iterable[Path], user: int) -> str:
 
 
 def check_web_access(configuration: Configuration) -> str:
-    """Whether the web endpoint asks everybody for the token, and nobody can read it on its way."""
+    """Check that the web endpoint asks for the token, and that nobody can read it on its way."""
     if warning := exposure_warning(configuration):
         raise PreflightError(
             warning.removeprefix("WARNING: "), "set it to true, and start the cluster anew where it runs"
         )
     return "the token is asked for"
-
-
-def _memory_needed(configuration: Configuration) -> int:
-    return configuration.get(SparkOptions.DRIVER_MEMORY) * fixed_workers(configuration)
-
-
-def _memory_of_the_machine() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _secrets(configuration: Configuration) -> list[Path]:
-    options = [
-        SecurityOptions.SECRET_FILE,
-        *([RestOptions.TOKEN_FILE] if configuration.get(RestOptions.ENABLED) else []),
-    ]
-    return [configuration.get(option) for option in options]
 
 
 def _ask_cluster(configuration: Configuration) -> str:
@@ -250,7 +237,7 @@ def _ask_cluster(configuration: Configuration) -> str:
 
 
 def describe_cluster(overview: ClusterOverview, workers: Sequence[TaskManagerView], expected: int) -> str:
-    """Whether a cluster that runs can run jobs.
+    """Check that a cluster that runs can run jobs.
 
     Args:
         overview: its counts.

@@ -2,8 +2,8 @@
 
     python -m runtime.cluster.host RUNTIME_DIR REPORT_FD LOCK_FD
 
-It is started by `python -m runtime.cluster start --role task-executor`, keeps ``taskmanager.count`` workers running,
-and ends when one of them has not been registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager).
+`python -m runtime.cluster start --role task-executor` starts it. It keeps ``taskmanager.count`` workers running, and
+ends when one of them was not registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager does).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from actors.receptionist import PATH as RECEPTIONIST_PATH
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, JobManagerOptions, TaskManagerOptions
-from runtime.cluster.claimed_process import start_process
 from runtime.cluster.entrypoint import Report
-from runtime.cluster.supervisor import Child, Running, own_supervisor, terminate
+from runtime.cluster.supervisor import own_supervisor, process_child
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 NAME = "host"
 CHECK_INTERVAL_S = 0.5
-WORKER_STOP_S = 20.0
 
 
 class RegistrationTimeoutError(ClusterError):
@@ -42,29 +40,16 @@ class RegistrationTimeoutError(ClusterError):
 
 
 def worker_name(configuration: Configuration, index: int) -> str:
-    """The name of a host's TaskExecutor, counted from 0."""
+    """Return the name of a host's TaskExecutor, counted from 0."""
     return f"{configuration.get(TaskManagerOptions.RESOURCE_ID)}-{index}"
 
 
 def registrations(configuration: Configuration, directory: ClusterDirectory) -> dict[str, RegistrationState]:
-    """How far the TaskExecutors of this host are, by name."""
+    """Return the registration states of this host's TaskExecutors, by name."""
     return {
         worker_name(configuration, index): RegistrationState(directory.taskmanager(index))
         for index in range(configuration.get(TaskManagerOptions.COUNT))
     }
-
-
-def _worker(context: ComponentContext, index: int) -> Child:
-    name = worker_name(context.configuration, index)
-
-    async def start() -> Running:
-        process = start_process(context, name, "runtime.cluster.worker", (str(index), name))
-        return Running(process.pid, "", process)
-
-    async def stop(running: Running) -> None:
-        await terminate(running.pid, WORKER_STOP_S)
-
-    return Child(name, "worker", start, stop)
 
 
 async def all_registered(context: ComponentContext) -> None:
@@ -93,7 +78,8 @@ async def _serve(context: ComponentContext, report: Report) -> None:
     registering, stopped = loop.create_task(all_registered(context)), loop.create_task(stop_requested.wait())
     try:
         for index in range(context.configuration.get(TaskManagerOptions.COUNT)):
-            await supervisor.add(_worker(context, index))
+            name = worker_name(context.configuration, index)
+            await supervisor.add(process_child(context, name, "worker", "runtime.cluster.worker", (str(index), name)))
         report.send(address=context.configuration.get(ClusterOptions.HOST))
         await asyncio.wait((registering, stopped), return_when=asyncio.FIRST_COMPLETED)
         if registering.done():
@@ -106,7 +92,7 @@ async def _serve(context: ComponentContext, report: Report) -> None:
 
 
 def main() -> int:
-    """Run until it is told to stop; the exit status is 0, or 1 when it could not start, or nobody registered it."""
+    """Run until told to stop; the exit status is 0, or 1 when it could not start or was not registered in time."""
     directory, report = ClusterDirectory(Path(sys.argv[1])), Report(int(sys.argv[2]))
     try:
         with ClusterLock.handed(directory.lock_file, int(sys.argv[3]), exclusive=True):

@@ -1,4 +1,4 @@
-"""The processes of a cluster on this machine: started in the background, found again by a mark, and ended."""
+"""The processes of a cluster on this machine: how they are started, found again by a mark, and ended."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conf.configuration import Configuration
+from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
 
@@ -23,12 +25,18 @@ if TYPE_CHECKING:
 
 
 MASTER, HOST = "runtime.cluster.entrypoint", "runtime.cluster.host"
-"""Modules of the processes that have the lock of a directory, and start all others."""
+"""Modules of the processes that hold the lock of a directory and start all others."""
 FIRST, JOINING, MEMBER = "first", "join", "member"
 """How a master starts: a new cluster, one more of a running cluster, one host's of a cluster on several."""
 _HEADS = {MASTER.encode(), HOST.encode()}
 LAST_WORDS_S = 30.0
 """Seconds for a process to end after it has said why it does not serve."""
+
+
+def fixed_workers(configuration: Configuration) -> int:
+    """Return how many workers start with the cluster; none where they are started on demand."""
+    is_fixed = configuration.get(ResourceManagerOptions.DRIVER) is ResourceManagerDriverType.STANDALONE
+    return configuration.get(TaskManagerOptions.COUNT) if is_fixed else 0
 
 
 class ClusterStartError(ClusterError):
@@ -38,10 +46,10 @@ class ClusterStartError(ClusterError):
 def launch(
     directory: ClusterDirectory, lock: ClusterLock, name: str, module: str, arguments: Sequence[str], deadline: float
 ) -> str:
-    """Start a process of the cluster in the background and return the address that it says once it serves.
+    """Start a process of the cluster in the background and return its address once it serves.
 
-    The lock is its own then, and this process gives it up. Where this fails, the process has ended, and the lock is
-    still the caller's: nobody else has started a cluster in the directory meanwhile.
+    The lock passes to it. If this fails, the process has ended and the caller still holds the lock: nobody else has
+    started a cluster in the directory meanwhile.
 
     Args:
         directory: of the cluster.
@@ -53,7 +61,7 @@ def launch(
         deadline: in monotonic seconds.
 
     Raises:
-        ClusterStartError: it does not serve by then, or says why it does not.
+        ClusterStartError: it does not serve by the deadline, or reports why it cannot.
     """
     reading, writing = os.pipe()
     output = os.open(directory.log / f"{name}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -95,6 +103,14 @@ def launch(
     return str(report["address"])
 
 
+def last_words(directory: ClusterDirectory, name: str) -> str:
+    """Return the last line of a process's ``.out`` file, which says why it ended; empty if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (directory.log / f"{name}.out").read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("error: ") if lines else ""
+    return ""
+
+
 def _line_of(pipe: FileIO, deadline: float) -> bytes | None:
     """Read a pipe up to the end of a line, or to its own end; None where neither has come by the deadline."""
     answer = b""
@@ -110,13 +126,13 @@ def _line_of(pipe: FileIO, deadline: float) -> bytes | None:
 
 
 def _python_path() -> str:
-    """Where this very code is, so that the cluster's processes run the same."""
+    """Return a ``PYTHONPATH`` with which the cluster's processes run this same code."""
     root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
 
 
 def embedded_redis(directory: ClusterDirectory) -> EmbeddedRedis | None:
-    """The cluster's own Redis, running or not; None where another one is used."""
+    """Return the cluster's own Redis, running or not; None where another one is used."""
     if not (directory.redis / "redis.conf").exists() or not directory.run.exists():
         return None
     from runtime.ha.redis_process import EmbeddedRedis
@@ -125,9 +141,9 @@ def embedded_redis(directory: ClusterDirectory) -> EmbeddedRedis | None:
 
 
 def sweep(directory: ClusterDirectory) -> int:
-    """End all processes that belong to the directory's cluster; returns how many there were.
+    """End all processes of the directory's cluster; return how many there were.
 
-    To be called with the lock of the directory held alone: no process is started without it.
+    The caller holds the directory's lock alone, so that no process is started meanwhile.
     """
     processes = left_behind(directory)
     redis = embedded_redis(directory)
@@ -143,11 +159,11 @@ def sweep(directory: ClusterDirectory) -> int:
 
 
 def kill_heads(directory: ClusterDirectory, incarnation: str | None) -> bool:
-    """SIGKILL the masters of a cluster, or the process of a host's workers; whether it still is the directory's.
+    """SIGKILL a cluster's masters, or the process of a host's workers; return whether it still is the directory's.
 
     Args:
         directory: of the cluster.
-        incarnation: which cluster; those of another one, which was started meanwhile, are left alone.
+        incarnation: which cluster; a later one is left alone.
     """
     with contextlib.ExitStack() as stack:
         heads = []
@@ -166,9 +182,9 @@ def kill_heads(directory: ClusterDirectory, incarnation: str | None) -> bool:
 
 
 def left_behind(directory: ClusterDirectory) -> list[int]:
-    """All processes of the directory's cluster.
+    """Return all processes of the directory's cluster.
 
-    redis-server writes its title over its environment, so the mark does not find it.
+    redis-server overwrites its environment with its title, so the mark does not find it.
     """
     redis = embedded_redis(directory)
     pid = None if redis is None else redis.pid
@@ -176,7 +192,7 @@ def left_behind(directory: ClusterDirectory) -> list[int]:
 
 
 def processes_of(directory: ClusterDirectory) -> list[int]:
-    """Living processes that carry the cluster's mark in their environment, whoever their parent is by now."""
+    """Return the processes with the cluster's mark in their environment, whatever their parent is by now."""
     mark = f"{CLUSTER_DIR_VARIABLE}={directory.root}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -188,7 +204,7 @@ def processes_of(directory: ClusterDirectory) -> list[int]:
 
 
 def await_condition(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until something is so; returns whether it was within *timeout_s* seconds."""
+    """Wait for a condition; return whether it held within *timeout_s* seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,21 +1,69 @@
-"""The commands of ``understudy job``; what they do is imported when they are called."""
+"""The commands of ``understudy job``; those on checkpoints are in `checkpoint_commands`."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from runtime.cluster.options import complete_job, configured, files_option, job_argument, json_option, target_options
+from conf.configuration import Configuration
+from conf.options import JOB_OPTIONS, CheckpointingOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from runtime.cluster.command_line import (
+    EXAMPLE_ID,
+    ExitStatus,
+    configured,
+    connected,
+    examples,
+    files_option,
+    job_argument,
+    job_id_of,
+    json_option,
+    masters_option,
+    pass_job_file,
+    readable_errors,
+    waiting,
+)
+from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
+from runtime.cluster.views import (
+    job_progress,
+    print_checkpoints,
+    print_failed_job,
+    print_job,
+    print_jobs,
+    view_of_details,
+    view_of_job,
+)
+from runtime.errors import ClusterError
+from runtime.ids import JobID
+
+if TYPE_CHECKING:
+    from runtime.client import ClusterClient
+    from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
+    from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 
 
 @click.group()
 def job() -> None:
-    """Explain, run, list, look at and cancel jobs."""
+    """Explain, run, list, show and cancel jobs."""
 
 
-@job.command(name="run")
+@job.command(
+    name="run",
+    epilog=examples(
+        "understudy job run examples/flight_delays.py -- --out /tmp/delays",
+        "understudy job run --py-files helpers.py --requirements requirements.txt job.py",
+        "understudy job run --detach -D restart-strategy.type=fixed-delay job.py",
+        "understudy job run --target per-job --masters 2 job.py",
+        "understudy job run --target application examples/application.py -- 20000",
+    ),
+)
 @configured
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
-@click.option("--job-id", help="32 hexadecimal digits; submitting twice with one id is submitting once.")
+@click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with one id runs once.")
 @files_option("--py-files", "py_files", "Python module or archive for the job's path; repeatable.")
 @files_option("--package", "packages", "Wheel or source distribution to install for the job; repeatable.")
 @files_option("--requirements", "requirements", "Requirements file to install for the job; repeatable.")
@@ -27,7 +75,7 @@ def job() -> None:
     "--priority",
     type=click.IntRange(-1000, 1000),
     default=0,
-    help="Slots go to jobs of a higher one first; 0 unless given.",
+    help="Jobs of a higher priority get slots first; 0 unless given.",
 )
 @click.option(
     "--own-driver",
@@ -37,38 +85,178 @@ def job() -> None:
 @click.option(
     "--from",
     "savepoint",
-    help="Begin from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query from "
-    "the state that it holds under the query's name.",
+    help="Start from this savepoint or retained checkpoint (a directory, or JOB_ID/chk-N): each streaming query takes "
+    "the state that was saved under its name.",
 )
 @click.option(
     "--allow-non-restored-state",
     is_flag=True,
-    help="With --from: begin although a query has another name than those that it holds.",
+    help="With --from: a query for whose name no state was saved starts without state.",
 )
 @click.option(
     "--new-query-id/--same-query-id",
     default=None,
-    help="With --from: whether the queries get new ids.  [default: those that begin in another place while the job "
-    "that they were taken of runs]",
+    help="With --from: whether the queries get new ids.  [default: those that start in another place while the job "
+    "whose state they take runs]",
 )
-@target_options
+@click.option(
+    "--target",
+    type=click.Choice([target.value for target in ExecutionTarget]),
+    help="session: in the running cluster; per-job: in a cluster for this job, which ends with it; application: FILE's "
+    "main() runs in a cluster of its own, with all jobs that it submits.  [default: execution.target]",
+)
+@masters_option("With another target than session: how many masters its cluster has.")
 @click.option("--detach", is_flag=True, help="Return when the job is accepted; its id goes to standard output.")
 @json_option
-@click.argument("file", type=click.Path())
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def job_run(**settings: object) -> None:
+@pass_job_file
+def job_run(
+    configuration: Configuration,
+    file: Path,
+    args: tuple[str, ...],
+    name: str | None,
+    job_id: str | None,
+    priority: int,
+    own_driver: bool,
+    savepoint: str | None,
+    allow_non_restored_state: bool,
+    new_query_id: bool | None,
+    target: str | None,
+    masters: int,
+    detach: bool,
+    as_json: bool,
+    **files: tuple[str, ...],
+) -> None:
     """Run a PySpark script or pipeline FILE on a cluster, with ARGS (after --) as its arguments.
 
-    The job's progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a
-    second one leaves it alone and returns. Of what is given with -D, restart-strategy.*, task.spark-driver and
-    execution.checkpointing.* are the job's own.
+    Progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a second Ctrl-C
+    returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver and
+    execution.checkpointing.* of what -D sets.
     """
-    from runtime.cluster import commands
+    from dataclasses import replace
 
-    commands.job_run(**settings)  # type: ignore[arg-type]
+    from runtime.cluster.deployment import job_cluster, run_application, target_of
+    from runtime.cluster.discovery import connect
+    from runtime.job_file import read_job_file
+    from runtime.jobgraph.job_graph import ArtifactRole
+
+    roles = {
+        "py_files": ArtifactRole.PY_FILE,
+        "packages": ArtifactRole.PACKAGE,
+        "requirements": ArtifactRole.REQUIREMENTS,
+        "archives": ArtifactRole.ARCHIVE,
+        "jars": ArtifactRole.JAR,
+    }
+    libraries = [(Path(path), role) for option, role in roles.items() for path in files[option]]
+    with readable_errors(), contextlib.ExitStack() as stack:
+        wanted = target_of(configuration, target, masters)
+        own_id = None if job_id is None else job_id_of(job_id)
+        if wanted is ExecutionTarget.APPLICATION:
+            if savepoint is not None or priority or own_driver:
+                raise ClusterError(
+                    "--from, --priority and --own-driver are a job's", "give them where main() submits the job"
+                )
+            sys.exit(run_application(configuration, file, args, name, own_id, libraries, masters, detach, as_json))
+        # A cluster of the job's own takes seconds to start: errors of the job are found before.
+        client = stack.enter_context(connect(configuration)) if wanted is ExecutionTarget.SESSION else None
+        graph = replace(
+            read_job_file(file, args, name, own_id),
+            priority=priority,
+            savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state, new_query_id),
+            configuration=_job_configuration(configuration, own_driver),
+        )
+        client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
+        if not detach and not as_json:
+            sys.exit(run_attached(client, graph, file, libraries))
+        submitted = client.submit(graph, file, libraries=libraries)
+        if detach:
+            print_result({"job_id": submitted}, submitted, as_json)
+            return
+        ended, interrupted = _await_or_cancel(client, submitted, lambda _: None)
+        print_json(ended)
+        sys.exit(_exit_status(ended, interrupted))
 
 
-@job.command(name="explain")
+def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[str, str]:
+    """Return the options that were given with ``-D`` and are a job's to set; the rest is this command's."""
+    keys = {option.key for option in JOB_OPTIONS}
+    own = {key: text for key, text in configuration.given_by("-D").items() if key in keys}
+    return {**own, JobOptions.SPARK_DRIVER.key: SparkDriverChoice.OWN.value} if own_driver else own
+
+
+def _restore_settings(
+    configuration: Configuration, savepoint: str | None, allow_non_restored_state: bool, new_query_id: bool | None
+) -> SavepointRestoreSettings | None:
+    """Return what a job begins from. Raises `CheckpointError` where that is neither a savepoint nor a checkpoint."""
+    if savepoint is None:
+        return None
+    from runtime.checkpoint.retained import find_state, read_state
+    from runtime.jobgraph.job_graph import SavepointRestoreSettings
+
+    path = find_state(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
+    read_state(path)  # before anything is submitted
+    return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)
+
+
+def run_attached(
+    client: ClusterClient, graph: JobGraph, file: Path, libraries: Sequence[tuple[Path, ArtifactRole]] = ()
+) -> ExitStatus:
+    """Submit a job, show its progress until it ends, and print what it wrote to standard output."""
+    submitted = client.submit(graph, file, libraries=libraries)
+    say(f"job {submitted} was submitted")
+    with job_progress() as progress:
+        ended, interrupted = _await_or_cancel(client, submitted, lambda job: progress.update(view_of_job(job)))
+    for log, content in client.logs(submitted):
+        if log.name == "stdout" and log.attempt == max(
+            task.attempts[-1].number for task in ended.tasks if task.name == log.task
+        ):
+            sys.stdout.write(content.decode(errors="replace"))
+    sys.stdout.flush()
+    status = _exit_status(ended, interrupted)
+    if status is ExitStatus.FAILED:
+        print_failed_job(view_of_job(ended))
+    return status
+
+
+def _exit_status(job: ArchivedExecutionGraph, interrupted: bool) -> ExitStatus:
+    """Return the exit status of a command that has waited for a job's end."""
+    if job.status.value == "FINISHED":
+        return ExitStatus.DONE
+    return ExitStatus.INTERRUPTED if interrupted and job.status.value == "CANCELED" else ExitStatus.FAILED
+
+
+def _await_or_cancel(
+    client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
+) -> tuple[ArchivedExecutionGraph, bool]:
+    """Wait for a job's end and return whether it was interrupted.
+
+    The first Ctrl-C cancels the job, a second one leaves it to the cluster.
+    """
+    from runtime.protocol.errors import JobAlreadyTerminatedError
+
+    try:
+        return _await_end(client, job_id, show), False
+    except KeyboardInterrupt:
+        say(f"cancelling job {job_id}; Ctrl-C again leaves it to the cluster")
+    with waiting("", f"job {job_id} is left to the cluster"):
+        try:
+            client.cancel(job_id)
+        except JobAlreadyTerminatedError:
+            return client.job(job_id), True  # it ended at the same moment
+        return _await_end(client, job_id, show), True
+
+
+def _await_end(
+    client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
+) -> ArchivedExecutionGraph:
+    for job in client.watch(job_id):
+        show(job)
+    return job
+
+
+@job.command(
+    name="explain",
+    epilog=examples("understudy job explain --format svg examples/flight_delays.py -- --out /tmp/delays"),
+)
 @configured
 @click.option(
     "--format",
@@ -79,168 +267,122 @@ def job_run(**settings: object) -> None:
     help="As text, in graphviz's language, or as a picture.",
 )
 @json_option
-@click.argument("file", type=click.Path())
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def job_explain(configuration: object, **settings: object) -> None:
+@pass_job_file
+def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...], form: str, as_json: bool) -> None:
     """Show the tasks, vertices and edges of a pipeline FILE with ARGS (after --), without running it.
 
     No cluster is needed, nor any of its options.
     """
-    from runtime.cluster import commands
+    from runtime.job_file import read_job_file
+    from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text
+    from runtime.jobgraph.svg import explain_svg
 
-    commands.job_explain(**settings)  # type: ignore[arg-type]
-
-
-@job.command(name="check")
-@configured
-@click.option(
-    "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, or JOB_ID/chk-N."
-)
-@json_option
-@click.argument("file", type=click.Path())
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def job_check(configuration: object, file: str, args: tuple[str, ...], state: str, as_json: bool) -> None:
-    """Say whether the job FILE with ARGS (after --) could go on from a state, query by query, without running it.
-
-    The file's code is run here, up to where it waits for a query, on a Spark of one core. Its queries read no rows and
-    write none; what else its code does, it does. No cluster is needed.
-
-    Exit status: 0 all queries fit, if with loss; 1 one does not.
-    """
-    from runtime.cluster.check_command import check_job_file
-
-    check_job_file(configuration, file, args, state, as_json)  # type: ignore[arg-type]
+    with readable_errors():
+        with contextlib.redirect_stdout(sys.stderr):  # output of the file is not part of the picture
+            graph = read_job_file(file, args)
+        if as_json:
+            print_json(explain_plan(graph))
+        else:
+            draw = {"text": explain_text, "dot": explain_dot, "svg": explain_svg}[form]
+            print_line(draw(graph).rstrip("\n"))
 
 
-@job.command(name="list")
+@job.command(name="list", epilog=examples("understudy job list", "understudy job list --json"))
 @configured
 @json_option
-def job_list(**settings: object) -> None:
+def job_list(configuration: Configuration, as_json: bool) -> None:
     """List running and finished jobs, the newest first."""
-    from runtime.cluster import commands
+    with connected(configuration) as client:
+        jobs = client.list_jobs()
+    if as_json:
+        print_json(jobs)
+    else:
+        print_jobs([view_of_details(job) for job in jobs])
 
-    commands.job_list(**settings)  # type: ignore[arg-type]
 
-
-@job.command(name="info")
+@job.command(name="info", epilog=examples(f"understudy job info {EXAMPLE_ID}"))
 @configured
 @json_option
-@job_argument
-def job_info(**settings: object) -> None:
+@job_argument()
+def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None:
     """Show a job: its vertices, attempts, and why it failed."""
-    from runtime.cluster import commands
+    with connected(configuration) as client:
+        job = client.job(job_id)
+    if as_json:
+        print_json(job)
+    else:
+        print_job(view_of_job(job))
+        print_checkpoints(job.checkpoints)
 
-    commands.job_info(**settings)  # type: ignore[arg-type]
 
-
-@job.command(name="checkpoint")
+@job.command(name="cancel", epilog=examples(f"understudy job cancel --no-wait {EXAMPLE_ID}"))
 @configured
+@click.option("--wait/--no-wait", default=True, help="Return when no process of the job runs any more.")
 @json_option
-@job_argument
-def job_checkpoint(**settings: object) -> None:
-    """Take a checkpoint of a job's streaming queries now; its directory goes to standard output."""
-    from runtime.cluster import checkpoint_commands
-
-    checkpoint_commands.job_checkpoint(**settings)  # type: ignore[arg-type]
-
-
-@job.command(name="savepoint")
-@configured
-@json_option
-@job_argument
-@click.argument("directory", required=False, type=click.Path(file_okay=False))
-def job_savepoint(**settings: object) -> None:
-    """Make a savepoint of a job's streaming queries in DIRECTORY; its own directory goes to standard output.
-
-    DIRECTORY is execution.checkpointing.savepoint-dir unless it is given.
-    """
-    from runtime.cluster import checkpoint_commands
-
-    checkpoint_commands.job_savepoint(**settings)  # type: ignore[arg-type]
-
-
-@job.command(name="rollback")
-@configured
-@click.option(
-    "--to", "target", required=True, help="A checkpoint that is kept (chk-N), or the directory of a savepoint."
-)
-@click.option(
-    "--new-query-id",
-    is_flag=True,
-    help="Give the queries new ids, so that sinks that remember batches by query and number take them again.",
-)
-@json_option
-@job_argument
-def job_rollback(**settings: object) -> None:
-    """Restart a job from where its queries stood in one of its own checkpoints or savepoints.
-
-    What they have written to file sinks since then is taken back. Where that is not possible the job goes on as it is.
-    """
-    from runtime.cluster import checkpoint_commands
-
-    checkpoint_commands.job_rollback(**settings)  # type: ignore[arg-type]
-
-
-@job.command(name="stop")
-@configured
-@click.option(
-    "--savepoint",
-    "directory",
-    type=click.Path(file_okay=False),
-    help="The directory for the savepoint.  [default: execution.checkpointing.savepoint-dir]",
-)
-@click.option("--drain", is_flag=True, help="Let the queries work off first what their sources have.")
-@json_option
-@job_argument
-def job_stop(**settings: object) -> None:
-    """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
-
-    A query that commits no batch within task.cancellation.timeout is stopped by force, which is told; it does that
-    batch again when it is restored. Where the savepoint fails the job goes on.
-    """
-    from runtime.cluster import checkpoint_commands
-
-    checkpoint_commands.job_stop(**settings)  # type: ignore[arg-type]
-
-
-@job.command(name="cancel")
-@configured
-@click.option("--wait/--no-wait", default=True, help="Return when nothing of the job runs any more.")
-@json_option
-@job_argument
-def job_cancel(**settings: object) -> None:
+@job_argument()
+def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json: bool) -> None:
     """Cancel a job."""
-    from runtime.cluster import commands
+    left = f"job {job_id} goes on being cancelled; `python -m runtime.cluster job info {job_id}` shows its state"
+    state: str | None = None
+    with connected(configuration) as client, waiting(f"cancelling job {job_id}", left):
+        client.cancel(job_id)
+        if wait:
+            state = _await_end(client, job_id, lambda _: None).status.value
+    text = f"job {job_id} is {state or 'to be cancelled'}"
+    print_result({"job_id": job_id, "state": state or "CANCELLING"}, text, as_json)
 
-    commands.job_cancel(**settings)  # type: ignore[arg-type]
 
-
-@job.command(name="logs")
+@job.command(name="logs", epilog=examples(f"understudy job logs -f {EXAMPLE_ID}"))
 @configured
 @json_option
-@click.option("-f", "--follow", is_flag=True, help="Follow them while the job runs; its end gives the exit status.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Follow the logs while the job runs; the exit status is that of the job."
+)
 @click.option(
     "--task-executors",
     is_flag=True,
-    help="Show the logs of the TaskExecutors that it ran on, and of their Spark drivers, instead.",
+    help="Show the logs of its TaskExecutors and their Spark drivers instead.",
 )
-@job_argument
-def job_logs(**settings: object) -> None:
+@job_argument()
+def job_logs(configuration: Configuration, job_id: JobID, follow: bool, task_executors: bool, as_json: bool) -> None:
     """Print what a job's tasks wrote: their standard output, and their standard error to standard error."""
-    from runtime.cluster import commands
+    from runtime.cluster.logs import follow_logs, show_logs, show_task_executor_logs
 
-    commands.job_logs(**settings)  # type: ignore[arg-type]
+    if follow and task_executors:
+        raise ClusterError("the logs of TaskExecutors cannot be followed", "leave out -f, or --task-executors")
+    with connected(configuration) as client:
+        if follow:
+            sys.exit(follow_logs(client, job_id, as_json))
+        show = show_task_executor_logs if task_executors else show_logs
+        show(client, job_id, as_json)
 
 
-@job.command(name="exceptions")
+@job.command(name="exceptions", epilog=examples("understudy job exceptions", "understudy job exceptions --json"))
 @configured
 @json_option
-@click.argument("job_id", required=False, shell_complete=complete_job)
-def job_exceptions(**settings: object) -> None:
+@job_argument(required=False)
+def job_exceptions(configuration: Configuration, job_id: JobID | None, as_json: bool) -> None:
     """Print why a job failed: your own traceback of each failure, the last first.
 
-    Without JOB_ID it is the job that failed last.
+    Without JOB_ID, show the job that failed last.
     """
-    from runtime.cluster import diagnosis_commands
-
-    diagnosis_commands.job_exceptions(**settings)  # type: ignore[arg-type]
+    with connected(configuration) as client:
+        if job_id is None:
+            failed = [job for job in client.list_jobs() if job.status.value == "FAILED"]
+            if not failed:
+                raise ClusterError("no job has failed", "`python -m runtime.cluster job list` shows the jobs")
+            job_id = max(failed, key=lambda job: job.end_ms or 0).job_id
+        job = client.job(job_id)
+    failures = list(reversed(job.failure_history))
+    if job.failure is not None and job.failure not in failures:
+        failures.insert(0, job.failure)
+    if as_json:
+        print_json({"job_id": job.job_id, "name": job.name, "state": job.status, "failures": failures})
+        return
+    say(f"job {job.job_id} ({clean(job.name)}) is {job.status.value}")
+    if not failures:
+        say("nothing of it has failed")
+    for failure in failures:
+        where = f", task {clean(failure.task)}" if failure.task else ""
+        say(f"--- {format_moment(failure.timestamp_ms)}, {failure.kind.value}{where}")
+        print_line(clean_lines(failure.traceback).rstrip("\n") if failure.traceback else clean(str(failure)))

@@ -1,28 +1,43 @@
-"""Removes what killed processes left: their Unix sockets, and their children as zombies.
+"""Removes what is left over: sockets of killed processes, orphans that have ended, and logs of forgotten JobMasters.
 
-Nobody listens at the sockets of a process that was killed, and nobody else would remove them. An actor system's process
-is a subreaper (`actors.process.thespian_base.become_subreaper`): it inherits the descendants of its children when those
-have ended, so nobody else waits for them.
+Nobody listens at the sockets of a killed process, and nobody else would remove them. An actor system's process is a
+subreaper (`actors.process.thespian_base.become_subreaper`): it inherits the descendants of its children, for which
+nobody else waits. The Dispatcher that forgets a job removes its logs, but only from its own machine and while it leads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import re
 import socket
 import stat
 import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from conf.options import JobStoreOptions, JobStoreType
 from runtime.cluster.supervisor import reap
+from runtime.environment.context import ComponentContext
+from runtime.protocol.leader import job_master
+
+if TYPE_CHECKING:  # a worker has no use for Redis
+    from runtime.ha.running_jobs import JobEntry
+    from runtime.ha.services import HighAvailabilityServices
+
+logger = logging.getLogger(__name__)
 
 SOCKETS_INTERVAL_S = 60.0
 LEAST_AGE_S = 10.0
-"""A process binds its socket a moment before it listens."""
+"""Age in seconds from which a socket may be removed: a process binds it a moment before it listens."""
 
 
 async def remove_abandoned_sockets(directory: Path, interval_s: float = SOCKETS_INTERVAL_S) -> None:
-    """Go on removing them; to be cancelled.
+    """Remove them regularly, until cancelled.
 
     Args:
         directory: where the processes of the cluster have their sockets.
@@ -34,7 +49,7 @@ async def remove_abandoned_sockets(directory: Path, interval_s: float = SOCKETS_
 
 
 def sweep(directory: Path, made_before: float) -> list[Path]:
-    """Remove the sockets that were made before a moment (seconds since 1970) and that nobody serves; returns them."""
+    """Remove and return the sockets that were made before a moment (seconds since 1970) and that nobody serves."""
     removed = []
     for path in directory.glob("rpc-*"):
         with contextlib.suppress(FileNotFoundError):  # its process has ended in good order meanwhile
@@ -46,14 +61,14 @@ def sweep(directory: Path, made_before: float) -> list[Path]:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether somebody listens there, if only one that stands still."""
+    """Whether a process listens there, be it suspended."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             return False
-        except OSError:  # many wait for it to accept them
+        except OSError:  # its backlog is full
             return True
         return True
 
@@ -62,7 +77,7 @@ CHILDREN_INTERVAL_S = 5.0
 
 
 def ended_children() -> set[int]:
-    """Children of this process that have ended and that nobody has waited for yet (Linux)."""
+    """Return the children of this process that have ended and that nobody has waited for yet (Linux)."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended: another has its children
@@ -79,10 +94,10 @@ def _is_zombie(pid: int) -> bool:
 
 
 async def collect_orphans(interval_s: float = CHILDREN_INTERVAL_S) -> None:
-    """Go on collecting; to be cancelled.
+    """Collect them regularly, until cancelled.
 
-    Whoever starts a child of this process also waits for it, and does so at once. So an ended child that is still there
-    at the next look is nobody's.
+    Code that starts a child waits for it without delay. So a child that has ended and is still there at the next look
+    is an orphan.
 
     Args:
         interval_s: seconds between two looks.
@@ -94,3 +109,99 @@ async def collect_orphans(interval_s: float = CHILDREN_INTERVAL_S) -> None:
         for pid in before & now:
             reap(pid)
         before = now - before
+
+
+# --------------------------------------------------------- logs of JobMasters
+
+
+LOGS_INTERVAL_S = 60.0
+GRACE_S = 600.0
+"""Seconds for which the log of an unknown job stays after its last line: the job may be known a moment later."""
+
+_NAME = re.compile(re.escape(job_master("")) + r"([0-9a-f]{32})(-[0-9]+)?\.log(\.[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class JobMasterLog:
+    """A log: its name, the id of its job, its bytes, and the time of its last line (seconds since the epoch)."""
+
+    name: str
+    job_id: str
+    size: int
+    written_s: float
+
+
+def list_job_master_logs(directory: Path) -> list[JobMasterLog]:
+    """Return the logs of JobMasters in a log directory, those of all masters, rotated ones too; raises OSError."""
+    found = []
+    for path in directory.iterdir():
+        name = _NAME.fullmatch(path.name)
+        if name is None:
+            continue
+        try:
+            status = path.lstat()
+        except FileNotFoundError:  # the Dispatcher has forgotten its job at this moment
+            continue
+        found.append(JobMasterLog(path.name, name[1], status.st_size, status.st_mtime))
+    return found
+
+
+def surplus_logs(
+    logs: Iterable[JobMasterLog], running: Collection[str], listed: Collection[str], now_s: float, max_bytes: int
+) -> list[str]:
+    """Return the names of the logs to remove. Pure.
+
+    Args:
+        logs: all that exist.
+        running: ids of the jobs that are not over: their logs stay.
+        listed: ids of the ended jobs that are still listed. Their logs stay up to *max_bytes* together; beyond it the
+            oldest are removed first, but never those of the last job.
+        now_s: seconds since the epoch.
+        max_bytes: see *listed*.
+    """
+    by_job = defaultdict[str, list[JobMasterLog]](list)
+    for file in logs:
+        if file.job_id not in running:
+            by_job[file.job_id].append(file)
+    surplus: list[str] = []
+    ended: list[tuple[float, int, list[str]]] = []
+    for job_id, group in by_job.items():
+        written_s, names = max(file.written_s for file in group), [file.name for file in group]
+        if job_id in listed:
+            ended.append((written_s, sum(file.size for file in group), names))
+        elif now_s - written_s > GRACE_S:
+            surplus += names
+    ended.sort()
+    total = sum(size for _, size, _ in ended)
+    for _, size, names in ended[:-1]:
+        if total <= max_bytes:
+            break
+        surplus += names
+        total -= size
+    return sorted(surplus)
+
+
+async def remove_surplus_job_master_logs(context: ComponentContext, ha: HighAvailabilityServices) -> None:
+    """Remove them regularly, until cancelled."""
+    from runtime.ha.errors import HaError
+
+    while True:
+        await asyncio.sleep(LOGS_INTERVAL_S)
+        try:
+            entries = await ha.running_jobs_registry().entries()
+            for name in await asyncio.to_thread(_remove, context, entries, time.time()):
+                logger.info("removed %s: its job is forgotten, or jobstore.log-size is exceeded", name)
+        except (HaError, OSError) as error:
+            logger.warning("the logs of forgotten jobs are not removed yet: %s", error)
+
+
+def _remove(context: ComponentContext, entries: Mapping[str, JobEntry], now_s: float) -> list[str]:
+    get, directory = context.configuration.get, context.directory.log
+    ended = {job_id for job_id, entry in entries.items() if entry.status.value == "DONE"}
+    in_files = get(JobStoreOptions.TYPE) is JobStoreType.FILE
+    listed = {path.stem for path in context.archive.glob("*.job")} if in_files else ended
+    running, files = entries.keys() - ended, list_job_master_logs(directory)
+    surplus = surplus_logs(files, running, listed, now_s, get(JobStoreOptions.LOG_SIZE))
+    for name in surplus:
+        (directory / name).unlink(missing_ok=True)
+    return surplus

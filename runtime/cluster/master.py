@@ -1,8 +1,8 @@
-"""The master: guardian of a cluster's processes. One of several that share a Redis and a runtime directory.
+"""The master: guardian of a cluster's processes, one of several that share a Redis and a runtime directory.
 
-Each master has an actor system with a Dispatcher, a ResourceManager and a BlobServer of its own, which contend with
-those of the others. What there is once on a machine, Redis and the workers, is looked after by whichever master holds
-its claim: it finds them running when its predecessor was killed, and starts them again when they end.
+Each master has an actor system with a Dispatcher, a ResourceManager and a BlobServer of its own, which contend for
+leadership with those of the other masters. Redis and the workers exist once on a machine. The master that holds the
+claim of such a process keeps it running; it takes over the processes of a killed master.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,33 @@ from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress, BlobServerGateway
-from conf.options import BlobOptions, ClusterOptions, ResourceManagerDriverType, ResourceManagerOptions, RestOptions
-from runtime.cluster.claimed_process import claimed_process
-from runtime.cluster.cluster_entrypoint import ClusterEntrypoint
-from runtime.cluster.job_master_logs import remove_surplus_job_master_logs
-from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
-from runtime.cluster.supervisor import COMPONENTS, Child, ChildRemoved, Running, Supervisor
-from runtime.cluster.workers import PREFIX, OnDemandWorkers, fixed_workers, worker_child
+from conf.configuration import Configuration
+from conf.options import (
+    BlobOptions,
+    ClusterOptions,
+    DeploymentOptions,
+    ExecutionTarget,
+    ResourceManagerDriverType,
+    ResourceManagerOptions,
+    RestOptions,
+)
+from runtime.cluster.host_processes import fixed_workers
+from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets, remove_surplus_job_master_logs
+from runtime.cluster.supervisor import (
+    COMPONENTS,
+    WORKER_PREFIX,
+    Child,
+    ChildRemoved,
+    OnDemandWorkers,
+    Running,
+    Supervisor,
+    process_child,
+    worker_child,
+)
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, blob_store_url, bound_outputs, log_config
 from runtime.environment.descriptor import ClusterDescriptor, ProcessRecord
-from runtime.environment.directory import ClusterLock
+from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.ha.redis_process import EmbeddedRedis
@@ -64,8 +80,66 @@ from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 logger = logging.getLogger(__name__)
 
 
-class _Entry:
-    """Follows the leader of one component."""
+_EXIT_CODES = {ApplicationStatus.FAILED: 1, ApplicationStatus.UNKNOWN: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEntrypoint:
+    """A kind of cluster (Flink's `ClusterEntrypoint` and its subclasses).
+
+    A session cluster lives until it is stopped. The others are of one application and end with it: a per-job cluster
+    with its job, an application cluster with the user's main() and all jobs that it executes. Any master, also one that
+    joins later, finds the kind in the cluster's configuration.
+
+    Attributes:
+        is_own: whether it is of one application, with which it ends.
+        dispatcher: factory of its Dispatcher, as an actor's host takes it.
+        bootstrap: module of a process that its masters keep running beside its components; empty for none.
+    """
+
+    is_own: bool
+    dispatcher: str = "runtime.dispatcher.endpoint:create"
+    bootstrap: str = ""
+
+    def exit_code(self, status: ApplicationStatus) -> int:
+        """Return the exit status of a master that was told to stop.
+
+        0 for a session cluster. Else 0 SUCCEEDED or CANCELED, 1 FAILED, 2 UNKNOWN: Flink's 0, 1443 and 1445 do not fit
+        into a byte.
+        """
+        return _EXIT_CODES.get(status, 0) if self.is_own else 0
+
+    def clean_up(self, directory: ClusterDirectory) -> None:
+        """Remove what the ended cluster does not need again; called by its last master. Raises OSError."""
+        directory.clean()
+        if self.is_own:
+            directory.discard()
+
+
+ENTRYPOINTS = {
+    ExecutionTarget.SESSION: ClusterEntrypoint(is_own=False),
+    ExecutionTarget.PER_JOB: ClusterEntrypoint(is_own=True, dispatcher="runtime.dispatcher.mini_dispatcher:create"),
+    ExecutionTarget.APPLICATION: ClusterEntrypoint(is_own=True, bootstrap="runtime.cluster.application_bootstrap"),
+}
+
+
+def entrypoint_of(configuration: Configuration) -> ClusterEntrypoint:
+    """Return the kind of cluster that a configuration describes (``execution.target``)."""
+    return ENTRYPOINTS[configuration.get(DeploymentOptions.TARGET)]
+
+
+class LeaderEntry:
+    """The leader of a component, entered into the receptionist: so every living master answers for all components.
+
+    Args:
+        receptionist: of this master.
+        component: whose leader.
+        retrieval: finds the leader.
+        observe: called with each leadership that is heard of.
+
+    Attributes:
+        address: of the present leader; empty while there is none.
+    """
 
     def __init__(
         self,
@@ -78,62 +152,24 @@ class _Entry:
         self._observe = observe
         self._path = f"{USER}/{component}"
         self.retrieval = retrieval
-        self.leader: LeaderInformation | None = None
+        self.address = ""
 
     def notify_leader_address(self, leader: LeaderInformation | None) -> None:
         """Called by the retrieval service."""
         if leader is not None:
             self._observe(leader.term)
             self._receptionist.enter(Listing(self._path, leader.address, 0, leader.term.token))
-        elif self.leader is not None:
-            self._receptionist.deregister(self._path, self.leader.address)
-        self.leader = leader
+        elif self.address:
+            self._receptionist.deregister(self._path, self.address)
+        self.address = "" if leader is None else leader.address
 
     def handle_error(self, error: Exception) -> None:
         """Called by the retrieval service when it cannot go on."""
         logger.error("following the leader of %s failed", self._path, exc_info=error)
 
 
-class LeaderBoard:
-    """The leaders of some components, entered into a receptionist: so every living master answers for all.
-
-    Args:
-        receptionist: of this master.
-        ha: finds the leaders.
-        components: whose.
-        observe: called with each leadership that is heard of.
-    """
-
-    def __init__(
-        self,
-        receptionist: Receptionist,
-        ha: HighAvailabilityServices,
-        components: Iterable[str],
-        observe: Callable[[LeaderTerm], None],
-    ) -> None:
-        self._entries = {
-            component: _Entry(receptionist, component, ha.leader_retrieval(component), observe)
-            for component in components
-        }
-
-    async def start(self) -> None:
-        """Begin to follow."""
-        for entry in self._entries.values():
-            await entry.retrieval.start(entry)
-
-    async def stop(self) -> None:
-        """Follow no more."""
-        for entry in self._entries.values():
-            await entry.retrieval.stop()
-
-    def address_of(self, component: str) -> str:
-        """The address of the present leader; empty while there is none."""
-        leader = self._entries[component].leader
-        return "" if leader is None else leader.address
-
-
 class ComponentSpecs:
-    """The components of one master.
+    """Says how the components of one master are started.
 
     Args:
         context: their surroundings.
@@ -155,7 +191,7 @@ class ComponentSpecs:
         return replace(self._context.host_spec(name, factory, **arguments), log=log)
 
     def blob_server(self) -> HostSpec:
-        """The BlobServer; started again at the port that it had."""
+        """Return the BlobServer, which keeps its port when it is started again."""
         get, directory = self._context.configuration.get, self._context.directory
         wanted = 0 if self._suffix else get(BlobOptions.SERVER_PORT)
         local = Path(f"{directory.blob}{self._suffix}")
@@ -186,21 +222,21 @@ class ComponentSpecs:
         return {"blob_host": host, "blob_port": self.blob.port}
 
     def resource_manager(self) -> HostSpec:
-        """The ResourceManager."""
+        """Return the ResourceManager."""
         return self._spec(RESOURCE_MANAGER, "runtime.resourcemanager.endpoint:create", self._blob_arguments())
 
     def dispatcher(self, factory: str, master_address: str) -> HostSpec:
-        """The Dispatcher that *factory* makes, which has JobMasters started by the master at that address."""
+        """Return the Dispatcher that *factory* makes; the master at *master_address* starts its JobMasters."""
         arguments = {"master_address": master_address, **self._blob_arguments()}
         return self._spec(DISPATCHER, factory, arguments)
 
     def web_monitor(self) -> HostSpec:
-        """The web endpoint; started again at the port that it had."""
+        """Return the web endpoint, which keeps its port when it is started again."""
         arguments = {"port": 0 if self.rest is None else self.rest.port, "others_serve": bool(self._suffix)}
         return self._spec(REST_ENDPOINT, "runtime.rest.endpoint:create", arguments)
 
     def job_master(self, job_id: JobID) -> HostSpec:
-        """The JobMaster of a job."""
+        """Return the JobMaster of a job."""
         arguments = {"job_id": job_id, **self._blob_arguments()}
         spec = self._spec(job_master(job_id), "runtime.jobmaster.endpoint:create", arguments)
         return replace(spec, prepare="runtime.jobmaster.endpoint:prepare")
@@ -217,25 +253,25 @@ SPARE_DELAY_S = 0.1
 
 
 def _is_of_machine(name: str) -> bool:
-    """Whether a child is one that there is once on the machine, and ends with the last master."""
-    return name.startswith((PREFIX, APPLICATION))
+    """Return whether a child exists once on the machine and ends with the last master."""
+    return name.startswith((WORKER_PREFIX, APPLICATION))
 
 
 class Master(RpcEndpoint, MasterGateway):
-    """The guardian as an endpoint: starts, watches, restarts and stops the processes of the cluster.
+    """The guardian as an endpoint: starts, restarts and stops the processes of the cluster.
 
     Args:
         service: the RPC service at the system's port.
         context: the surroundings of the components.
         system: the actor system that they run in.
         receptionist: the directory that names them.
-        redis: the embedded Redis, or None when another is configured.
+        redis: the embedded Redis, or None when another one is configured.
         ha: high-availability services; closed with the endpoint.
         claim: its own, with its number.
-        lock: of the runtime directory, which says whether there are other masters, those that are being started too.
-        entrypoint: which kind of cluster it is of.
-        is_member: whether it is one host's of a cluster on several: told to end by a signal, it leaves the jobs to the
-            masters of the others, or to those that are started later.
+        lock: of the runtime directory; shows whether there are other masters, also those that are being started.
+        entrypoint: the kind of its cluster.
+        is_member: whether it is one host's master of a cluster on several hosts. Stopped by a signal, it leaves the
+            jobs to the masters of other hosts, or to those that are started later.
     """
 
     supervisor_strategy = COMPONENTS
@@ -268,7 +304,10 @@ class Master(RpcEndpoint, MasterGateway):
         number = claim.path.name.removeprefix("master-")
         self._suffix = "" if number == "0" else f"-{number}"
         self._specs = ComponentSpecs(context, self._suffix)
-        self._leaders = LeaderBoard(receptionist, ha, ELECTED, self.fences.observe)
+        self._leaders = {
+            component: LeaderEntry(receptionist, component, ha.leader_retrieval(component), self.fences.observe)
+            for component in ELECTED
+        }
         self._system_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor-system")
         self._supervisor = Supervisor(self._process_ended, service.node, self.path)
         driver = context.configuration.get(ResourceManagerOptions.DRIVER)
@@ -288,15 +327,16 @@ class Master(RpcEndpoint, MasterGateway):
     # ------------------------------------------------------------------ start, stop
 
     async def bring_up(self) -> None:
-        """Start everything in the order in which it depends on each other.
+        """Start all components, in the order of their dependencies.
 
         Raises:
-            ClusterError: it was told to stop meanwhile.
+            ClusterError: the master was told to stop meanwhile.
         """
         if self._redis is not None:
             redis = self._redis
             await self._look_after(REDIS, lambda claim: self._redis_child(redis))
-        await self._leaders.start()
+        for entry in self._leaders.values():
+            await entry.retrieval.start(entry)
         self._check_wanted()
         blob = await self._supervisor.add(self._actor_child(BLOB_SERVER, self._specs.blob_server))
         self._specs.blob = await self.service.gateway(blob.address, BlobServerGateway).request_address()
@@ -306,9 +346,9 @@ class Master(RpcEndpoint, MasterGateway):
         await self._supervisor.add(self._actor_child(DISPATCHER, dispatcher))
         self._check_wanted()
         for index in range(fixed_workers(self._context.configuration)):
-            await self._look_after(f"{PREFIX}{index}", functools.partial(worker_child, self._context, index))
+            await self._look_after(f"{WORKER_PREFIX}{index}", functools.partial(worker_child, self._context, index))
         if bootstrap := self._entrypoint.bootstrap:
-            application = functools.partial(claimed_process, self._context, APPLICATION, "application", bootstrap, ())
+            application = functools.partial(process_child, self._context, APPLICATION, "application", bootstrap, ())
             await self._look_after(APPLICATION, application)
         if self._context.configuration.get(RestOptions.ENABLED):
             await self._supervisor.add(self._actor_child(REST_ENDPOINT, self._specs.web_monitor))
@@ -329,7 +369,7 @@ class Master(RpcEndpoint, MasterGateway):
             raise ClusterError("the master was told to stop while it was being started", "start it again")
 
     async def _look_after(self, name: str, child: Callable[[Claim], Child]) -> None:
-        """Have a process of this machine running: now, or once the master that looks after it is gone."""
+        """Keep a process of this machine running: now, or once the master that keeps it running is gone."""
         self._looked_after[name] = child
         claim = self._claims[name] = self._context.directory.claim(name)
         if claim.try_acquire():
@@ -338,7 +378,7 @@ class Master(RpcEndpoint, MasterGateway):
             self.spawn(self._take_over(name, claim, child), f"waiting to look after {name}")
 
     async def _take_over(self, name: str, claim: Claim, child: Callable[[Claim], Child]) -> None:
-        while not claim.try_acquire():  # noqa: ASYNC110  # a file lock tells nobody that it is free
+        while not claim.try_acquire():  # noqa: ASYNC110  # a file lock has no event
             await asyncio.sleep(CLAIM_INTERVAL_S)
         logger.warning("the master that looked after %s is gone: this one does from now on", name)
         while not self.stop_requested.is_set():
@@ -346,18 +386,18 @@ class Master(RpcEndpoint, MasterGateway):
                 await self._supervisor.add(child(claim))
             except ChildRemoved:
                 return
-            except Exception as error:  # whatever hinders the start, there is nobody else to try it again
+            except Exception as error:  # whatever it is, nobody else would try again
                 logger.error("%s could not be started: %s", name, error)
                 await asyncio.sleep(1.0)
             else:
                 return
 
     async def bring_down(self) -> None:
-        """Stop what this master has, and with the last one the cluster. What one process refuses hinders no other.
+        """Stop this master's processes, and with the last master the cluster; a failure to stop one does not stop this.
 
-        The last master is the one that has the lock alone: at once, or when its own components have ended. Any other
-        leaves the workers and Redis to those that have the lock too, if they are only being started. One that could not
-        join a cluster whose masters were all killed leaves them to the next.
+        The last master is the one that holds the lock alone, at once or when its components have ended. Any other
+        leaves the workers and Redis to those that hold the lock too, even if they are only being started. A master that
+        could not join a cluster whose masters were all killed leaves them to the next one.
         """
         self.stop_requested.set()
         for task in list(self._spawned):
@@ -374,11 +414,12 @@ class Master(RpcEndpoint, MasterGateway):
             await self._stop(workers)
         await self._stop([name for name in reversed(names) if name not in (*workers, *jobs, REDIS)])
         await self.service.loop.run_in_executor(self._system_thread, self._system.shutdown)
-        await self._leaders.stop()
+        for entry in self._leaders.values():
+            await entry.retrieval.stop()
         if not is_last:
             await self._let_go()
             is_last = self._lock.leave() and may_end
-            if is_last:  # the others have let go too
+            if is_last:  # the other masters have released their locks too
                 await self._adopt()
                 await self._stop([name for name in self._supervisor.children if _is_of_machine(name)])
         if is_last and self._is_up and (self._ends_cluster or not self._is_member):
@@ -395,21 +436,21 @@ class Master(RpcEndpoint, MasterGateway):
                 logger.error("a process could not be stopped: %s", outcome)
 
     async def _adopt(self) -> None:
-        """Look after what other masters have left running on this machine, to end it."""
+        """Take over what other masters have left running on this machine, to end it."""
         if self._starts_on_demand:
             await self._on_demand.list()
         for name, child in self._looked_after.items():
             claim = self._claims[name]
             if name in self._supervisor.children or not claim.try_acquire():
                 continue
-            if name == REDIS or claim.living() is not None:  # without Redis nobody could forget what it knows
+            if name == REDIS or claim.living() is not None:  # the cluster's keys are removed from a running Redis
                 try:
                     await self._supervisor.add(child(claim))
-                except Exception as error:  # the rest is to end all the same
+                except Exception as error:  # the rest ends all the same
                     logger.error("%s could not be taken over: %s", name, error)
 
     async def _let_go(self) -> None:
-        """Leave what there is once on this machine running, for whoever claims it next."""
+        """Leave the processes of this machine running for the next master that claims them."""
         for name in list(self._supervisor.children):
             await self._supervisor.detach(name)
         self._on_demand.let_go()
@@ -471,7 +512,7 @@ class Master(RpcEndpoint, MasterGateway):
             return "" if child.running is None else child.running.address
 
     def _keep_spare(self) -> None:
-        """Have a process ready for the JobMaster of the next job, when that of the last one has begun its work."""
+        """Start a spare process for the JobMaster of the next job."""
         if not self.stop_requested.is_set():
             self.spawn(self._start_spare(), "starting a spare process")
 
@@ -492,7 +533,7 @@ class Master(RpcEndpoint, MasterGateway):
         self._job_masters.pop(job_id, None)
 
     async def _stop_idle_job_masters(self) -> None:
-        """A Dispatcher stops the JobMasters of its own master: those of another one see here that their job is over."""
+        """Stop the JobMasters of ended jobs: a Dispatcher stops only those of its own master."""
         registry = self._ha.running_jobs_registry()
         while True:
             await asyncio.sleep(JOB_MASTER_CHECK_S)
@@ -557,8 +598,8 @@ class Master(RpcEndpoint, MasterGateway):
 
     def _view(self, child: Child) -> ProcessView:
         pid, address = (0, "") if child.running is None else (child.running.pid, child.running.address)
-        leader = self._leaders.address_of(child.name) if child.name in ELECTED else None
-        leadership = "" if leader is None else "leader" if leader == address else "standby"
+        entry = self._leaders.get(child.name)
+        leadership = "" if entry is None else "leader" if entry.address == address else "standby"
         name = child.name + (self._suffix if child.role == "actor" else "")
         url = self._specs.rest.url if child.name == REST_ENDPOINT and pid and self._specs.rest is not None else ""
         return ProcessView(name, child.role, pid, address, child.restarts, leadership, url=url)

@@ -1,7 +1,6 @@
-"""What a start needs of the machine, checked before anything is started.
+"""Checks of what a start needs of the machine, made before anything is started.
 
-Each check either returns a line that says what it found, or raises ``PreflightError`` with the remedy. Checks that need
-another package (Java, Redis) are given as callables.
+Each check returns a line that says what it found, or raises ``PreflightError`` with the remedy.
 """
 
 from __future__ import annotations
@@ -17,7 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf import Configuration
-from conf.options import BlobOptions, ClusterOptions, JobManagerOptions, RestOptions, TaskManagerOptions
+from conf.options import (
+    BlobOptions,
+    ClusterOptions,
+    EnvironmentOptions,
+    HighAvailabilityOptions,
+    JobManagerOptions,
+    RestOptions,
+    SparkOptions,
+    TaskManagerOptions,
+)
+from runtime.environment.context import has_redis
 from runtime.errors import ClusterError, PreflightError
 from runtime.rest.listening import bind_address, check_exposure, listen, ports, ports_key
 from runtime.taskexecutor.control_groups import control_groups
@@ -28,11 +37,11 @@ HEADROOM = 256 << 20  # bytes for logs, Spark's shuffle and Redis, beside what t
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at.
+    """A check.
 
     Attributes:
-        name: what is looked at.
-        run: looks; returns what it found, in a few words, or raises PreflightError or another error with a ``remedy``.
+        name: what it checks.
+        run: returns what it found, in a few words, or raises PreflightError or another error with a ``remedy``.
     """
 
     name: str
@@ -41,7 +50,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found. ``remedy`` is empty when all is well."""
+    """Result of a check; ``remedy`` is empty when it passed."""
 
     name: str
     ok: bool
@@ -56,13 +65,13 @@ def standard_checks(
     *,
     with_ports: bool = True,
 ) -> list[Check]:
-    """The checks of a start with this configuration.
+    """Return the checks of a start with this configuration.
 
     Args:
         configuration: of the cluster to be started.
-        find_java: finds a fitting Java and describes it in a few words, or raises.
-        check_redis: finds a redis-server or reaches the configured one, and describes it, or raises.
-        with_ports: whether the cluster's ports are to be free; those of one that runs are not.
+        find_java: the check of Java; None: it is not checked.
+        check_redis: the check of Redis; None: it is not checked.
+        with_ports: whether to check that the cluster's ports are free; those of a running cluster are not.
     """
     runtime_dir = configuration.get(ClusterOptions.RUNTIME_DIR)
     needed = configuration.get(BlobOptions.DISK_RESERVE) + HEADROOM
@@ -88,17 +97,24 @@ def standard_checks(
     return checks
 
 
+def start_checks(configuration: Configuration, *, with_ports: bool = True) -> list[Check]:
+    """Return all checks of a start; arguments as of `standard_checks`."""
+    redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
+    checks = standard_checks(configuration, lambda: find_java(configuration), redis, with_ports=with_ports)
+    return [*checks, Check("Spark master", lambda: check_spark_master(configuration))]
+
+
 def require(checks: Iterable[Check]) -> list[CheckResult]:
-    """Runs the checks and stops at the first that fails, raising its error; returns what they found."""
+    """Make the checks and return their results; raise the error of the first that fails."""
     return [CheckResult(check.name, True, check.run()) for check in checks]
 
 
 def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (ClusterError,)) -> list[CheckResult]:
-    """Runs every check, failed or not.
+    """Make all checks and return their results.
 
     Args:
-        checks: what to look at.
-        expected: the errors that are findings; any other is raised.
+        checks: the checks.
+        expected: the errors that are results; any other is raised.
     """
     results = []
     for check in checks:
@@ -110,18 +126,18 @@ def examine(checks: Iterable[Check], expected: tuple[type[Exception], ...] = (Cl
 
 
 def check_control_groups(configuration: Configuration) -> str:
-    """Whether tasks can have the control groups that they are to have."""
+    """Check that tasks can have their control groups."""
     control_groups(configuration, owner=f"preflight {os.getpid()}")
     return f"tasks get theirs in {configuration.get(TaskManagerOptions.CGROUP)}"
 
 
 def check_port_free(host: str, port: int, key: str) -> str:
-    """Whether nothing listens on a port of this machine.
+    """Check that nothing listens on a port of this machine.
 
     Args:
         host: the address to listen on.
         port: the port.
-        key: the option that says so, for the remedy.
+        key: of the option that names the port, for the remedy.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -141,7 +157,7 @@ def check_port_free(host: str, port: int, key: str) -> str:
 
 
 def check_web_endpoint(configuration: Configuration) -> str:
-    """Whether the web endpoint may listen where it is to, and finds a port there."""
+    """Check that the web endpoint may listen at its address, and that a port is free there."""
     check_exposure(configuration)
     host, wanted, key = bind_address(configuration), ports(configuration), ports_key(configuration)
     try:
@@ -167,10 +183,10 @@ def _port_error(error: OSError, host: str, port: int, key: str) -> PreflightErro
 
 
 def port_holder(port: int) -> str:
-    """Who listens on a port: `` by process 123 (redis-server)``, or nothing when that cannot be seen."""
-    import psutil  # only for a taken port: keeps the command line quick to start
+    """Return who listens on a port, such as `` by process 123 (redis-server)``; empty if that is hidden."""
+    import psutil  # only for a taken port, so that the command line starts quickly
 
-    with suppress(psutil.Error):  # whom the system does not show us we do not name
+    with suppress(psutil.Error):
         for connection in psutil.net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:2] == (port,) and connection.pid:
                 return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
@@ -178,7 +194,7 @@ def port_holder(port: int) -> str:
 
 
 def check_writable(directory: Path) -> str:
-    """Whether files can be made in a directory, or in the nearest one above it that exists."""
+    """Check that files can be made in a directory, or in the nearest one above it that exists."""
     existing = _nearest_existing(directory)
     if not existing.is_dir():
         raise PreflightError(
@@ -194,7 +210,7 @@ def check_writable(directory: Path) -> str:
 
 
 def check_disk_space(directory: Path, needed: int) -> str:
-    """Whether ``needed`` bytes are free on the disk of a directory."""
+    """Check that ``needed`` bytes are free on the disk of a directory."""
     free = shutil.disk_usage(_nearest_existing(directory)).free
     if free < needed:
         raise PreflightError(
@@ -205,7 +221,7 @@ def check_disk_space(directory: Path, needed: int) -> str:
 
 
 def check_file_limit(needed: int = MINIMUM_FILES) -> str:
-    """Whether a process may open ``needed`` files; raises the soft limit, for children too, if need be."""
+    """Check that a process may open ``needed`` files; raise the soft limit, for children too, if needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
@@ -216,6 +232,56 @@ def check_file_limit(needed: int = MINIMUM_FILES) -> str:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         soft = needed
     return "no limit" if soft == resource.RLIM_INFINITY else f"{soft} allowed"
+
+
+def find_java(configuration: Configuration) -> str:
+    """Return the Java that a start would use, without running it; raises `SparkError`."""
+    from runtime.spark import java as installed
+
+    if configuration.get(SparkOptions.REMOTE) is not None:
+        return "not needed for spark.remote"
+    home = configuration.get(EnvironmentOptions.JAVA_HOME)
+    java = installed.find_java(None if home is None else str(home))
+    return f"Java {java.version} in {java.home}"
+
+
+def check_spark_master(configuration: Configuration) -> str:
+    """Check the Spark master, or the endpoint of ``spark.remote``; raises `SparkError`."""
+    remote = configuration.get(SparkOptions.REMOTE)
+    if remote is not None:
+        from runtime.spark.remote import check_remote
+
+        return check_remote(remote.reveal())
+    from runtime.spark.masters import check_master, network_conf
+
+    master = configuration.get(SparkOptions.MASTER)
+    found = check_master(master)
+    network_conf(master, configuration.spark_properties())
+    return found
+
+
+def describe_redis(configuration: Configuration) -> str:
+    """Return the redis-server that would be started, or ask the configured one; raises `HaError`."""
+    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
+    if url is None:
+        from runtime.ha.redis_process import find_redis_server
+
+        return f"{find_redis_server()}"
+    import asyncio
+
+    from runtime.ha.connection import RedisConnection
+
+    async def check() -> str:
+        try:
+            connection = RedisConnection(url.reveal())
+        except ValueError as error:
+            raise PreflightError(str(error), "set high-availability.redis.url to such a URL") from None
+        try:
+            return str(await connection.check())
+        finally:
+            await connection.close()
+
+    return asyncio.run(check())
 
 
 def _nearest_existing(path: Path) -> Path:

@@ -1,37 +1,192 @@
-"""Starting and stopping one host's part of a cluster on several (Flink's ``jobmanager.sh`` and ``taskmanager.sh``)."""
+"""One host's part of a cluster on several hosts: its configuration, its start and its stop.
+
+Flink's ``jobmanager.sh`` and ``taskmanager.sh``.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import socket
 import time
 from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import urlsplit
 
 from actors.address import ActorAddress
 from actors.client import ActorClient
 from actors.errors import ActorError, AuthenticationError
 from actors.rpc.config import RpcConfig
-from actors.rpc.security import load_or_create_secret
+from actors.rpc.security import load_or_create_secret, load_secret
 from conf.configuration import Configuration
 from conf.options import (
     ClusterOptions,
     HeartbeatOptions,
+    HighAvailabilityOptions,
     JobManagerOptions,
     SecurityOptions,
     TaskManagerOptions,
 )
 from runtime.cluster.host import registrations
-from runtime.cluster.host_processes import HOST, ClusterStartError, launch, sweep
-from runtime.cluster.role_configuration import Role, check_host, check_role, find_host, role_configuration
-from runtime.cluster.session import Say, StartedCluster, leave_cluster, require_for_workers, start_cluster
+from runtime.cluster.host_processes import HOST, ClusterStartError, last_words, launch, sweep
+from runtime.cluster.preflight import require, start_checks
+from runtime.cluster.session import Say, StartedCluster, leave_cluster, start_cluster
 from runtime.environment.context import has_redis, tls_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory
-from runtime.errors import ClusterAlreadyRunning
+from runtime.errors import ClusterAlreadyRunning, PreflightError
 from runtime.rest.access import is_loopback
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, RegistrationState
 
-PATIENCE_S = 3.0  # that a TaskExecutor which has started is given to be registered, before it is said to wait
+PATIENCE_S = 3.0  # for a started TaskExecutor to be registered, before `start` says that it waits
 POLL_S = 0.1
+
+
+ONLY_SILENCE_COUNTS = -1
+TASK_EXECUTOR_DIR = "task-executor"
+
+
+class Role(Enum):
+    """Role of a host in the cluster."""
+
+    MASTER = "master"
+    TASK_EXECUTOR = "task-executor"
+
+
+def role_configuration(configuration: Configuration, role: Role, host: str | None = None) -> Configuration:
+    """Return the configuration of one host's processes.
+
+    Args:
+        configuration: the cluster's, the same on all hosts.
+        role: of the host.
+        host: its address (see `find_host` and `check_host`); None where nothing will be started.
+    """
+    get = configuration.get
+    # Both default to places in the runtime directory, which changes below.
+    own = configuration.set(ClusterOptions.SHARED_DIR, get(ClusterOptions.SHARED_DIR))
+    own = own.set(SecurityOptions.SECRET_FILE, get(SecurityOptions.SECRET_FILE))
+    if host is not None:
+        own = own.set(ClusterOptions.HOST, host)
+    if not configuration.is_set(HeartbeatOptions.RPC_FAILURE_THRESHOLD):
+        # Across a network an unreachable TaskExecutor may be alive. Its tasks must not run again before it has ended
+        # them itself (taskmanager.isolation.timeout).
+        own = own.set(HeartbeatOptions.RPC_FAILURE_THRESHOLD, ONLY_SILENCE_COUNTS)
+    if role is Role.MASTER:
+        return own.set(TaskManagerOptions.COUNT, 0)
+    own = own.set(ClusterOptions.RUNTIME_DIR, get(ClusterOptions.RUNTIME_DIR) / TASK_EXECUTOR_DIR)
+    if host is not None and not configuration.is_set(TaskManagerOptions.RESOURCE_ID):
+        own = own.set(TaskManagerOptions.RESOURCE_ID, f"taskmanager-{host.replace(':', '.').strip('.')}")
+    if not configuration.is_set(TaskManagerOptions.ISOLATION_TIMEOUT):
+        timeout_s, interval_s = get(HeartbeatOptions.TIMEOUT), get(HeartbeatOptions.INTERVAL)
+        own = own.set(TaskManagerOptions.ISOLATION_TIMEOUT, max(timeout_s - 2 * interval_s, timeout_s / 2))
+    return own
+
+
+def check_role(configuration: Configuration, role: Role, host: str) -> None:
+    """Check that a cluster of this configuration can have several hosts.
+
+    Raises:
+        PreflightError: an option does not fit, or the secret is missing; with the remedy.
+        AuthenticationError: the secret cannot be used.
+    """
+    get = configuration.get
+    if has_redis(configuration):
+        if get(HighAvailabilityOptions.REDIS_URL) is None:
+            raise PreflightError(
+                "the cluster has no Redis that several hosts could share: only its own host reaches one that it starts",
+                "set high-availability.redis.url to one that every host reaches, or high-availability.type to none",
+            )
+    elif role is Role.TASK_EXECUTOR and get(JobManagerOptions.RPC_PORT) == 0:
+        raise PreflightError(
+            "without Redis the TaskExecutors find the master by its port, and jobmanager.rpc.port is 0",
+            "set jobmanager.rpc.port, and jobmanager.rpc.address to the master's host",
+        )
+    isolation_s = get(TaskManagerOptions.ISOLATION_TIMEOUT)
+    if isolation_s is not None and isolation_s >= get(HeartbeatOptions.TIMEOUT):
+        raise PreflightError(
+            f"taskmanager.isolation.timeout ({isolation_s:g} s) is not below heartbeat.timeout: tasks would run again "
+            "before those of a host that is cut off have ended",
+            "set the former lower, or leave it out",
+        )
+    if is_loopback(host):
+        return
+    secret = get(SecurityOptions.SECRET_FILE)
+    if not secret.exists():
+        raise PreflightError(
+            f"there is no secret in {secret}, and without one nothing listens on {host}",
+            f"make one (install -m 600 /dev/null {secret}; openssl rand -hex 32 >> {secret}) and copy it to every host",
+        )
+    load_secret(secret)
+    if not configuration.is_set(ClusterOptions.SHARED_DIR):
+        raise PreflightError(
+            "cluster.shared-dir is not set: other hosts do not see this one's disk",
+            "set it to a directory on a file system that all hosts have mounted at the same place",
+        )
+
+
+def find_host(configuration: Configuration, role: Role) -> str:
+    """Return the address of this machine: as configured, or the one by which it reaches Redis or the master."""
+    if configuration.is_set(ClusterOptions.HOST):
+        return configuration.get(ClusterOptions.HOST)
+    master = configuration.get(JobManagerOptions.RPC_ADDRESS)
+    if role is Role.MASTER and configuration.is_set(JobManagerOptions.RPC_ADDRESS) and _is_own(master):
+        return master
+    target, port = master, configuration.get(JobManagerOptions.RPC_PORT) or 1
+    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
+    if has_redis(configuration) and url is not None and (found := _redis_host(url.reveal())):
+        target, port = found
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(target, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # sends nothing: the kernel chooses the route, and with it the address
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise PreflightError(
+            f"there is no way from this host to {target}: {error.strerror or error}",
+            "mend the network, or name this host's own address with --host",
+        ) from error
+
+
+def check_host(host: str) -> str:
+    """Return the address that *host* names, if other hosts can reach this machine by it.
+
+    Raises:
+        PreflightError: it is not.
+    """
+    try:
+        address = str(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise PreflightError(
+            f"cannot resolve the host {host!r}: {error.strerror or error}", "name this host's address with --host"
+        ) from error
+    if is_loopback(address) and not is_loopback(host):
+        raise PreflightError(
+            f"{host} is {address} on this machine, which no other host reaches",
+            "name this host's address with --host, or mend its line in /etc/hosts",
+        )
+    if not _is_own(address):
+        raise PreflightError(
+            f"{host} is not an address of this machine", "name one of its own with --host, or leave it out"
+        )
+    return address
+
+
+def _is_own(host: str) -> bool:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _redis_host(url: str) -> tuple[str, int] | None:
+    """Return host and port of a Redis, or of its first Sentinel; None for a Unix socket."""
+    where = urlsplit(url).netloc.rpartition("@")[2].split(",")[0]
+    parts = urlsplit(f"//{where}")
+    return None if not parts.hostname else (parts.hostname, parts.port or 6379)
+
+
+# -------------------------------------------------------------- start and stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +194,9 @@ class StartedRole:
     """What was started on this host.
 
     Args:
-        role: what it does in the cluster.
+        role: of this host.
         host: the address of this machine.
-        directory: where its files are.
+        directory: its runtime directory.
         waiting: why its TaskExecutors are not registered yet; empty when they are.
     """
 
@@ -54,18 +209,18 @@ class StartedRole:
 def start_role(configuration: Configuration, role: Role, host: str | None, say: Say) -> StartedRole:
     """Start one host's part of a cluster in the background.
 
-    A master serves when this returns. TaskExecutors may still wait for one: they go on trying to be registered for
+    A master serves when this returns. TaskExecutors may still wait for a master; they try to be registered for
     ``taskmanager.registration.timeout``.
 
     Args:
         configuration: the cluster's, the same on all hosts.
         role: of this host.
         host: its address, or a name for it; None: as configured, or found.
-        say: told each step, in a few words.
+        say: called with each step.
 
     Raises:
-        ClusterError, HaError, SparkError, AuthenticationError: this host lacks something, the configuration does
-            not allow several hosts, it runs already, or it failed.
+        ClusterError, HaError, SparkError, AuthenticationError: this host lacks something, the configuration does not
+            allow several hosts, the role runs already, or its start failed.
     """
     address = check_host(host or find_host(configuration, role))
     check_role(configuration, role, address)
@@ -78,7 +233,7 @@ def start_role(configuration: Configuration, role: Role, host: str | None, say: 
 
 
 def stop_role(configuration: Configuration, role: Role, say: Say) -> None:
-    """Stop this host's part of a cluster; jobs go on with the others, and are kept where there is no other.
+    """Stop this host's part of a cluster; its jobs go on on the other hosts, or are kept if there are none.
 
     Raises:
         ClusterNotRunning: nothing of it runs here.
@@ -102,7 +257,7 @@ def _start_task_executors(configuration: Configuration, say: Say) -> str:
             f"TaskExecutors of this host run already in {directory.root}",
             "stop them with `python -m runtime.cluster stop --role task-executor`",
         )
-    require_for_workers(configuration)
+    require(start_checks(configuration, with_ports=False))
     if not has_redis(configuration):
         _check_secret(configuration)
     load_or_create_secret(configuration.get(SecurityOptions.SECRET_FILE))
@@ -126,7 +281,7 @@ def _start_task_executors(configuration: Configuration, say: Say) -> str:
 
 
 def _check_secret(configuration: Configuration) -> None:
-    """Where the master is known and answers, a wrong secret is told at once. Raises AuthenticationError."""
+    """Raise AuthenticationError where the master answers and refuses this host's secret."""
     address = ActorAddress(
         "understudy",
         configuration.get(JobManagerOptions.RPC_ADDRESS),
@@ -140,14 +295,14 @@ def _check_secret(configuration: Configuration) -> None:
         except AuthenticationError:
             raise
         except ActorError:
-            return  # it is not there yet: the TaskExecutors wait for it
+            return  # no master yet: the TaskExecutors wait for one
 
 
 def _await_registration(
     configuration: Configuration, directory: ClusterDirectory, states: dict[str, RegistrationState], deadline: float
 ) -> str:
-    """Wait until all are registered; returns why one is not, when it has started and has to wait for the master."""
-    # A name may be taken until the ResourceManager has found out that its last bearer is gone.
+    """Wait until all are registered; return why a started one has to wait for the master, or nothing."""
+    # A name may be taken until the ResourceManager has noticed that the process that had it before is gone.
     refusal_s = configuration.get(HeartbeatOptions.TIMEOUT) + PATIENCE_S
     since: dict[tuple[str, str], float] = {}
     while True:
@@ -167,17 +322,9 @@ def _await_registration(
             )
         if now > deadline:
             name = min(open_states)
-            words = _last_words(directory, name)
+            words = last_words(directory, name)
             raise ClusterStartError(
                 f"{name} did not start within cluster.start-timeout{words and f': {words}'}",
                 f"see {directory.log}/{name}*.log",
             )
         time.sleep(POLL_S)
-
-
-def _last_words(directory: ClusterDirectory, name: str) -> str:
-    """The last line that the process of a worker wrote, which says why it ended."""
-    with contextlib.suppress(FileNotFoundError):
-        lines = (directory.log / f"{name}.out").read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("error: ") if lines else ""
-    return ""

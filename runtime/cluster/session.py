@@ -1,4 +1,4 @@
-"""Starting, finding and stopping the session cluster of a runtime directory."""
+"""Starting and stopping the cluster of a runtime directory."""
 
 from __future__ import annotations
 
@@ -9,26 +9,20 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from actors.errors import ActorError
 from actors.rpc.security import load_or_create_secret
-from actors.rpc.service import RpcConfig
 from conf.configuration import Configuration
 from conf.files import write_private
 from conf.options import (
-    BlobOptions,
-    ClientOptions,
     ClusterOptions,
     DeploymentOptions,
-    EnvironmentOptions,
     ExecutionTarget,
     HighAvailabilityOptions,
-    RpcOptions,
     SecurityOptions,
-    SparkOptions,
 )
 from runtime.client import ClusterClient
+from runtime.cluster.discovery import connect
 from runtime.cluster.host_processes import (
     FIRST,
     JOINING,
@@ -37,23 +31,24 @@ from runtime.cluster.host_processes import (
     ClusterStartError,
     await_condition,
     embedded_redis,
+    fixed_workers,
     kill_heads,
+    last_words,
     launch,
     left_behind,
     processes_of,
     sweep,
 )
-from runtime.cluster.preflight import Check, require, standard_checks
-from runtime.cluster.workers import fixed_workers
-from runtime.environment.context import has_redis, tls_config
+from runtime.cluster.preflight import require, start_checks
+from runtime.environment.context import has_redis
 from runtime.environment.directory import ClusterDirectory, ClusterLock
-from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning, PreflightError
+from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.rest.listening import exposure_warning
 
 Say = Callable[[str], None]
 
 WORKER_TRIES = 2
-LAST_STEPS_S = 2.0  # between a master's release of the lock and the end of its process
+LAST_STEPS_S = 2.0  # from a master's release of the lock to the end of its process
 KILLED_S = 10.0  # from the SIGKILL of a process to its end, on a busy machine
 
 
@@ -69,9 +64,9 @@ def start_cluster(
 
     Args:
         configuration: the cluster's.
-        say: told each step, in a few words.
+        say: called with each step.
         masters: how many masters; one leads, the others are standbys.
-        target: which kind of cluster; see `runtime.cluster.cluster_entrypoint`.
+        target: the kind of cluster; see `runtime.cluster.master.ClusterEntrypoint`.
         is_member: whether it is one host's master of a cluster on several hosts.
 
     Raises:
@@ -82,10 +77,8 @@ def start_cluster(
     configuration = configuration.set(DeploymentOptions.TARGET, target)
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     _refuse_running(directory)
-    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
-    checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis)
     try:
-        require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
+        require(start_checks(configuration))
     except ClusterError:
         _refuse_running(directory)  # another `start` was faster: the ports are its cluster's
         raise
@@ -118,7 +111,7 @@ def start_cluster(
 
 
 def _refuse_running(directory: ClusterDirectory) -> None:
-    """Raise `ClusterAlreadyRunning` where a cluster runs, or is being started."""
+    """Raise `ClusterAlreadyRunning` where a cluster runs or is being started."""
     if not directory.is_running():
         return
     with contextlib.suppress(ClusterNotRunning):
@@ -128,18 +121,18 @@ def _refuse_running(directory: ClusterDirectory) -> None:
                 f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
                 "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
             )
-    directory.acquire().release()  # it says what hinders
+    directory.acquire().release()  # raises with the cause
 
 
 @dataclass(frozen=True, slots=True)
 class StartedCluster:
-    """The processes that one `start` has begun, and ends again if it fails; no others of the directory.
+    """The processes that one `start` has begun, and ends again if it fails.
 
-    Jobs that a killed cluster left in the directory stay, for the next start.
+    Jobs that a killed cluster left in the directory stay for the next start.
 
     Args:
         directory: of the cluster.
-        lock: its lock, held alone from before the first change until the first master serves.
+        lock: of the directory, held alone until the first master serves.
         found: the configuration that a killed cluster left; None where there was none.
     """
 
@@ -155,7 +148,7 @@ class StartedCluster:
         return cls(directory, lock, file.read_bytes() if file.exists() else None)
 
     def take_down(self) -> None:
-        """End its processes, as a kill would, and restore what was found; another cluster's are left alone."""
+        """Kill its processes and restore what was found; leave those of another cluster alone."""
         if not self.lock.held:  # its first master has it
             kill_heads(self.directory, self.lock.incarnation)
             lock = await_lock(self.directory, self.lock.incarnation, KILLED_S)
@@ -172,13 +165,13 @@ class StartedCluster:
 
 
 def join_cluster(configuration: Configuration) -> str:
-    """Start one more master for the cluster of the runtime directory; returns its address.
+    """Start one more master for the cluster of the runtime directory and return its address.
 
     Where all masters of the cluster were killed, it takes over what they left: Redis, the workers and their tasks.
 
     Raises:
         ClusterNotRunning: no cluster was started in the directory.
-        ClusterError: the cluster keeps its state in its one master, or the master did not come up.
+        ClusterError: the cluster keeps its state in its one master, or the master did not start.
     """
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     return _start_joining(directory, time.monotonic() + configuration.get(ClusterOptions.START_TIMEOUT))
@@ -187,7 +180,7 @@ def join_cluster(configuration: Configuration) -> str:
 def _start_joining(directory: ClusterDirectory, deadline: float) -> str:
     _require_started(directory)
     with directory.join() as lock:
-        _require_started(directory)  # nobody can stop and remove it from here on
+        _require_started(directory)  # nobody can stop and remove it while this holds the lock
         _require_redis(
             Configuration.read(directory.configuration_file), f"the cluster in {directory.root} has one master"
         )
@@ -210,131 +203,42 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
         )
 
 
-def _find_java(configuration: Configuration) -> str:
-    from runtime.spark.java import find_java
-
-    if configuration.get(SparkOptions.REMOTE) is not None:
-        return "not needed for spark.remote"
-    home = configuration.get(EnvironmentOptions.JAVA_HOME)
-    java = find_java(None if home is None else str(home))
-    return f"Java {java.version} in {java.home}"
-
-
-def check_spark_master(configuration: Configuration) -> str:
-    """Whether the Spark master, or the endpoint, can be had, in words; raises `SparkError`."""
-    remote = configuration.get(SparkOptions.REMOTE)
-    if remote is not None:
-        from runtime.spark.remote import check_remote
-
-        return check_remote(remote.reveal())
-    from runtime.spark.masters import check_master, network_conf
-
-    master = configuration.get(SparkOptions.MASTER)
-    found = check_master(master)
-    network_conf(master, configuration.spark_properties())
-    return found
-
-
-def describe_redis(configuration: Configuration) -> str:
-    """The redis-server that would be started, or the configured one, which is asked; raises `HaError`."""
-    url = configuration.get(HighAvailabilityOptions.REDIS_URL)
-    if url is None:
-        from runtime.ha.redis_process import find_redis_server
-
-        return f"{find_redis_server()}"
-    import asyncio
-
-    from runtime.ha.connection import RedisConnection
-
-    async def check() -> str:
-        try:
-            connection = RedisConnection(url.reveal())
-        except ValueError as error:
-            raise PreflightError(str(error), "set high-availability.redis.url to such a URL") from None
-        try:
-            return str(await connection.check())
-        finally:
-            await connection.close()
-
-    return asyncio.run(check())
-
-
 def _start_master(directory: ClusterDirectory, lock: ClusterLock, deadline: float, mode: str) -> str:
-    """Start a master, see `runtime.cluster.entrypoint`, and return its address once it serves."""
+    """Start a master (see `runtime.cluster.entrypoint`) and return its address once it serves."""
     return launch(directory, lock, "master", MASTER, [mode], deadline)
 
 
 def _await_workers(client: ClusterClient, configuration: Configuration, deadline: float, say: Say) -> None:
     wanted = fixed_workers(configuration)
-    log_dir = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR)).log
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     if wanted:
         each = "a TaskExecutor with its" if wanted == 1 else f"{wanted} TaskExecutors, each with a"
         say(f"starting {each} Spark driver")
-    while (there := client.overview().task_managers + _stopped_workers(client)) < wanted:
+    while True:
+        registered, processes = client.overview().task_managers, client.status().processes
+        # Stopped workers have registered, and were idle for resourcemanager.taskmanager-timeout.
+        registered += sum(process.is_stopped for process in processes)
+        if registered >= wanted:
+            return
         if time.monotonic() > deadline:
             raise ClusterStartError(
-                f"only {there} of {wanted} TaskExecutors have registered within cluster.start-timeout",
-                f"see {log_dir}/taskmanager-*.log",
+                f"only {registered} of {wanted} TaskExecutors have registered within cluster.start-timeout",
+                f"see {directory.log}/taskmanager-*.log",
             )
-        _give_up_on_dying_workers(client, log_dir)
+        for process in processes:
+            if process.role == "worker" and process.restarts >= WORKER_TRIES:  # a third start would end like these
+                cause = last_words(directory, process.name) or "it says nothing"
+                raise ClusterStartError(
+                    f"{process.name} does not start: {cause}", f"see {directory.log}/{process.name}*.log"
+                )
         time.sleep(0.1)
 
 
-def _stopped_workers(client: ClusterClient) -> int:
-    """Workers that have come and that nobody used for ``resourcemanager.taskmanager-timeout``."""
-    return sum(process.is_stopped for process in client.status().processes)
-
-
-def _give_up_on_dying_workers(client: ClusterClient, log_dir: Path) -> None:
-    """A worker that has ended twice without ever registering ends a third time: say why at once."""
-    for process in client.status().processes:
-        if process.role == "worker" and process.restarts >= WORKER_TRIES:
-            words = (log_dir / f"{process.name}.out").read_text(errors="replace").strip().splitlines()
-            cause = words[-1].removeprefix("error: ") if words else "it says nothing"
-            raise ClusterStartError(f"{process.name} does not start: {cause}", f"see {log_dir}/{process.name}*.log")
-
-
-def connect(configuration: Configuration) -> ClusterClient:
-    """A client of the running cluster of the configuration's runtime directory.
-
-    Where none was started there, it is one on other hosts, if the configuration says how to find that.
-
-    Raises:
-        ClusterNotRunning: none runs there.
-        HaError: the Redis by which it is to be found cannot be used.
-    """
-    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
-    if not directory.cluster_json.exists():
-        from runtime.cluster.discovery import connect_elsewhere
-
-        client = connect_elsewhere(configuration)
-        if client is not None:
-            return client
-    descriptor = directory.read_descriptor()
-    if not directory.is_running():
-        raise ClusterNotRunning(
-            f"the cluster in {directory.root} is not running: its master is gone",
-            "`python -m runtime.cluster master` takes over what it left, `stop` cleans up, `start` starts it again",
-        )
-    running = Configuration.read(directory.configuration_file)  # the limits that the cluster itself has
-    frame_size = running.get(RpcOptions.FRAME_SIZE)
-    return ClusterClient(
-        (*directory.masters().values(), *descriptor.masters) or (descriptor.system_address,),
-        load_or_create_secret(running.get(SecurityOptions.SECRET_FILE)),
-        rpc=RpcConfig(socket_dir=Path(descriptor.socket_dir), frame_size=frame_size, tls=tls_config(running)),
-        inline_limit=min(running.get(BlobOptions.OFFLOAD_MINSIZE), frame_size // 2),
-        patience_s=configuration.get(ClientOptions.TIMEOUT),
-        find_masters=lambda: tuple(directory.masters().values()),
-        # Killed masters leave it: others may take over what they left.
-        was_stopped=lambda: not directory.configuration_file.exists() and not directory.is_running(),
-    )
-
-
 def stop_cluster(configuration: Configuration, say: Say) -> None:
-    """Stop the cluster of the configuration's runtime directory, and whatever a killed part of it left behind.
+    """Stop the cluster of the configuration's runtime directory, and what killed processes of it left behind.
 
-    Its unfinished jobs are over with it: the next cluster in the directory does not recover them. One that is still
-    being started is stopped too. Another one, which is started meanwhile, is left alone.
+    The next cluster in the directory does not recover its unfinished jobs. A cluster that is still being started is
+    stopped too. A cluster that is started meanwhile is left alone.
 
     Raises:
         ClusterNotRunning: there is nothing to stop.
@@ -356,7 +260,7 @@ def stop_cluster(configuration: Configuration, say: Say) -> None:
 
 
 def _require_something(directory: ClusterDirectory, nothing: str) -> None:
-    """Raise `ClusterNotRunning` where there is nothing to stop; what a cluster left in files is removed then."""
+    """Raise `ClusterNotRunning` where there is nothing to stop, and remove what a cluster left in files."""
     if directory.is_running() or left_behind(directory):
         return
     if directory.cluster_json.exists():
@@ -366,7 +270,7 @@ def _require_something(directory: ClusterDirectory, nothing: str) -> None:
 
 
 def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: Say) -> set[int]:
-    """Tell all masters that serve to end the cluster; returns their processes, or none where nobody answered."""
+    """Tell all masters that serve to end the cluster; return their processes, or none where none answered."""
     serving = set(directory.heads(serving=True))
     if not serving or not directory.cluster_json.exists():
         say("the cluster is being started or stopped: its processes are told to end")
@@ -382,7 +286,7 @@ def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: S
 
 
 def _sweep(directory: ClusterDirectory, told: set[int], say: Say) -> None:
-    """End what is left; masters that were told to end have given up the lock, and take their last steps."""
+    """End what is left. Masters that were told to end have released the lock and get a moment to end."""
     await_condition(lambda: told.isdisjoint(processes_of(directory)), LAST_STEPS_S)
     left = sweep(directory)
     if left:
@@ -394,20 +298,20 @@ def end_cluster(
 ) -> ClusterLock | None:
     """Wait until the cluster of a directory has ended, and take its lock.
 
-    Masters that were not told yet, those that are being started among them, get SIGTERM, and after *timeout_s* seconds
-    all masters SIGKILL.
+    Masters that were not told to end, also those that are being started, get SIGTERM; after *timeout_s* seconds all
+    masters get SIGKILL.
 
     Args:
         directory: of the cluster.
         incarnation: which cluster; see `ClusterDirectory.incarnation`.
-        told: processes of masters that were told to end already; the others are added.
+        told: processes of masters that were told to end; the others are added.
         timeout_s: seconds for an end in good order.
 
     Returns:
         the lock; None where another cluster was started meanwhile.
 
     Raises:
-        ClusterError: something holds the lock and does not end.
+        ClusterError: the lock stays held.
     """
     lock = await_lock(directory, incarnation, timeout_s, told)
     if lock is None and kill_heads(directory, incarnation):
@@ -423,16 +327,16 @@ def end_cluster(
 def await_lock(
     directory: ClusterDirectory, incarnation: str | None, timeout_s: float, told: set[int] | None = None
 ) -> ClusterLock | None:
-    """Take the lock of a directory as soon as a cluster there has given it up.
+    """Take the lock of a directory as soon as a cluster there has released it.
 
     Args:
         directory: of the cluster.
         incarnation: which cluster.
         timeout_s: seconds to wait.
-        told: processes of masters that know that they are to end; every other one gets SIGTERM. None: nobody does.
+        told: processes of masters that were told to end; every other one gets SIGTERM. None: no master gets it.
 
     Returns:
-        the lock; None where it was not to be had in time, or is another cluster's by now.
+        the lock; None where it stayed held, or is another cluster's by now.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -451,21 +355,14 @@ def await_lock(
 
 
 def wait_until_stopped(directory: ClusterDirectory, timeout_s: float) -> bool:
-    """Wait for the end of a directory's cluster; whether it has come, and no process is left of it."""
+    """Wait for the end of a directory's cluster; return whether no process is left of it."""
     return await_condition(lambda: not directory.is_running(), timeout_s) and await_condition(
         lambda: not processes_of(directory), LAST_STEPS_S
     )
 
 
-def require_for_workers(configuration: Configuration) -> None:
-    """See that this host has what TaskExecutors need; raises as `start_cluster`."""
-    check_redis = (lambda: describe_redis(configuration)) if has_redis(configuration) else None
-    checks = standard_checks(configuration, lambda: _find_java(configuration), check_redis, with_ports=False)
-    require([*checks, Check("Spark master", lambda: check_spark_master(configuration))])
-
-
 def leave_cluster(configuration: Configuration, say: Say) -> None:
-    """Stop what runs in the configuration's runtime directory of a cluster on several hosts; its jobs are the others'.
+    """Stop one host's part of a cluster on several hosts, and leave its jobs to the other hosts.
 
     Raises:
         ClusterNotRunning: there is nothing to stop.
@@ -481,9 +378,9 @@ def leave_cluster(configuration: Configuration, say: Say) -> None:
 
 
 def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
-    """Remove what a master that did not stop in good order left in files, and in Redis if there is one."""
+    """Remove the jobs that a killed master left in files, and in Redis if there is one."""
     if not directory.configuration_file.exists():
-        return  # it did
+        return  # the master has stopped in good order
     import asyncio
 
     from runtime.environment.context import open_redis_services
@@ -503,11 +400,11 @@ def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
         delete_state_files(storage / configuration.get(ClusterOptions.ID))
         return
     if configuration.get(HighAvailabilityOptions.REDIS_URL) is None:
-        return  # the master did not come as far as to store anything
+        return  # the master was killed before it stored anything
     embedded = embedded_redis(directory)
     try:
         if embedded is not None and embedded.pid is None:
-            embedded.start()  # it was killed too; only it can forget what it knows
+            embedded.start()  # it was killed too, and the keys can only be removed by it
         asyncio.run(clean_up(configuration))
     except HaError as error:
         say(f"the cluster's keys stay in Redis: {error}")

@@ -1,7 +1,7 @@
-"""Keeps the processes of a cluster running: each is a child actor, whose failure is the end of its process.
+"""Keeps the processes of a cluster running, workers among them, and takes over those that a killed master has left.
 
-The decisions are those of every supervisor of actors: a `SupervisorStrategy` with a back-off. The end of a process is
-seen by pidfd.
+Each process is a child actor, which fails when its process ends (seen by pidfd). What happens then is decided as for
+all actors: by a `SupervisorStrategy` with a back-off.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,25 +21,29 @@ from actors import Actor, ActorProcessDied, ActorRef, Backoff, Directive, OneFor
 from actors.address import ActorAddress
 from actors.core.guardians import Guardian
 from actors.core.node import Node
-from runtime.environment.context import wait_for_process, wait_readable
+from runtime.environment.claims import Claim
+from runtime.environment.context import ComponentContext, wait_for_process, wait_readable
+from runtime.environment.descriptor import ProcessRecord
+from runtime.protocol.master import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
 COMPONENTS = OneForOneStrategy(
     decider={Exception: Directive.RESTART}, backoff=Backoff(0.1, 10.0, jitter=0.0, reset_after_s=30.0)
 )
-"""A cluster's own components are always wanted back.
-
-The pause before a restart doubles from 0.1 s to 10 s while a child keeps dying, and is short again once it has run for
-30 s.
-"""
+"""Always restart. The pause doubles from 0.1 s to 10 s while a child keeps dying, and is short again once the child has
+run for 30 s."""
 
 STOP_LIMIT_S = 3600.0
+PROCESS_STOP_S = 20.0
+WORKER_PREFIX = "taskmanager-"
+GATE_VARIABLE = "UNDERSTUDY_GATE"
+"""Environment variable with the descriptor on which a started process waits in `await_gate`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started process: its number, its address if it has one, and whatever stopping it needs."""
+    """A started process: its number, its address if it has one, and what is needed to stop it."""
 
     pid: int
     address: str = ""
@@ -46,19 +52,19 @@ class Running:
 
 @dataclass(slots=True)
 class Child:
-    """A process that is to be running.
+    """A process to keep running.
 
     Args:
         name: unique among the children.
-        role: what it is, for listings.
+        role: of the process, for listings.
         start: starts it.
         stop: stops it in good order and returns when it has ended.
-        is_kept: whether it is started again when it has ended; otherwise it is a child no more then.
+        is_kept: whether it is started again when it has ended; otherwise it is removed then.
         running: the present process, or None while there is none.
         restarts: how often it was started again.
         ref: its actor.
         first: its first start.
-        is_detached: whether its process is to run on when its actor stops.
+        is_detached: whether its process runs on when its actor stops.
     """
 
     name: str
@@ -83,7 +89,7 @@ class Ended:
 
     Args:
         what: what has happened, for the log.
-        pid: its process; 0 for one that was not started.
+        pid: of the process; 0 for one that was not started.
     """
 
     what: str
@@ -91,10 +97,10 @@ class Ended:
 
 
 class ComponentProcess(Actor):
-    """The process of a child: it starts with this actor, and this actor fails with it.
+    """The actor of a child's process: starts it, and fails when it ends.
 
     Args:
-        child: what is to be running.
+        child: the process to keep running.
         on_exit: see `Supervisor`.
     """
 
@@ -108,7 +114,7 @@ class ComponentProcess(Actor):
         assert first is not None
         try:
             running = await self._start()
-        except Exception as error:  # the caller of `Supervisor.add` knows what to do about it
+        except Exception as error:  # for the caller of `Supervisor.add`
             if not first.done():
                 first.set_exception(error)
             self.context.stop(self.self_ref)
@@ -123,7 +129,7 @@ class ComponentProcess(Actor):
         self._child.restarts += 1
         try:
             running = await self._start()
-        except Exception as error:  # whatever hinders the start, it is tried again: there is nobody else to do it
+        except Exception as error:  # whatever it is, nobody else would try again
             self.self_ref.tell(Ended(f"could not be started again: {error}"))
         else:
             logger.info("%s runs again as process %d", self._child.name, running.pid)
@@ -160,7 +166,7 @@ class Supervisor:
     """The processes that an actor supervises by the strategy `COMPONENTS`.
 
     Args:
-        on_exit: called with the child and the pid of its process whenever one has ended unasked.
+        on_exit: called with the child and the pid of its process when that has ended unasked.
         node: where that actor lives.
         parent: its path.
     """
@@ -179,9 +185,9 @@ class Supervisor:
             self._told(child, pid)
 
     async def add(self, child: Child) -> Running:
-        """Start a child and watch it from then on; the error of a failing first start is the caller's.
+        """Start a child and keep it running; the error of a first start that fails is raised here.
 
-        A caller that is cancelled leaves the start to itself: the child is one until `remove`.
+        If the caller is cancelled, the start goes on, and the child stays until `remove`.
 
         Raises:
             ChildRemoved: `remove` was called meanwhile.
@@ -203,16 +209,16 @@ class Supervisor:
         return running
 
     async def remove(self, name: str) -> None:
-        """Stop a child and watch it no longer; no error when there is none of that name.
+        """Stop a child and forget it; no error when there is none of that name.
 
-        A start of it that is under way is waited for: its process is stopped too.
+        Waits for a start that is under way, and stops that process too.
         """
         child = self.children.pop(name, None)
         if child is not None:
             await self._stop(child)
 
     async def detach(self, name: str) -> None:
-        """Watch a child no longer, and leave it running; no error when there is none of that name."""
+        """Forget a child and leave its process running; no error when there is none of that name."""
         child = self.children.get(name)
         if child is not None:
             child.is_detached = True
@@ -228,7 +234,7 @@ class Supervisor:
 
 
 def own_supervisor(on_exit: Callable[[Child, int], None]) -> Supervisor:
-    """A supervisor for a process that has no actors but those of its children; to be called on its loop."""
+    """Return a supervisor for a process without other actors; call it on the process's event loop."""
     node = Node(asyncio.get_running_loop(), "understudy", ActorAddress("understudy", "127.0.0.1", 0, "/"), 1)
     assert node.root is not None
     node.root.user.make_child(Props(Guardian, COMPONENTS).local(), "components")
@@ -236,7 +242,7 @@ def own_supervisor(on_exit: Callable[[Child, int], None]) -> Supervisor:
 
 
 async def wait_for_exit(pid: int) -> None:
-    """Wait until a process has ended; it is reaped if it is a child of this one."""
+    """Wait until a process has ended; reap it if it is a child of this one."""
     await wait_for_process(pid)
     reap(pid)
 
@@ -268,3 +274,183 @@ async def terminate(pid: int, deadline_s: float) -> None:
     finally:
         os.close(descriptor)
     reap(pid)
+
+
+# --------------------------------------------------------- processes, workers
+
+
+def start_process(
+    context: ComponentContext,
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    note: Callable[[int], None] = lambda pid: None,
+) -> subprocess.Popen[bytes]:
+    """Start a process that begins once it is noted, by a fork of some milliseconds. Raises OSError.
+
+    If this process is killed before the note is written, the started one ends before it does anything, because the next
+    master could not find it.
+
+    Args:
+        context: the surroundings of the components; its arguments come first.
+        name: of the file in the log directory that the process writes to.
+        module: what it runs.
+        arguments: after those of the context.
+        note: writes down the number of the process.
+    """
+    path = context.directory.log / f"{name}.out"
+    command = [sys.executable, "-m", module, *map(str, context.arguments().values()), *arguments]
+    waiting, letting_go = os.pipe()
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: PTH123
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(waiting,),
+                env={**os.environ, GATE_VARIABLE: str(waiting)},
+            )
+        note(process.pid)
+        os.write(letting_go, b"\n")
+    finally:
+        os.close(waiting)
+        os.close(letting_go)
+    return process
+
+
+def await_gate() -> None:
+    """Wait until the parent has noted this process; end it if the parent died before."""
+    gate = os.environ.pop(GATE_VARIABLE, None)
+    if gate is not None:
+        noted = os.read(int(gate), 1)
+        os.close(int(gate))
+        if not noted:
+            sys.exit(1)
+
+
+def process_child(
+    context: ComponentContext,
+    name: str,
+    role: str,
+    module: str,
+    arguments: Sequence[str],
+    claim: Claim | None = None,
+    *,
+    is_kept: bool = True,
+) -> Child:
+    """Return a child that is a process of its own.
+
+    Args:
+        context: the surroundings of the components; its arguments come first.
+        name: of the child, and of the file in the log directory that it writes to.
+        role: of the process, for listings.
+        module: what it runs.
+        arguments: after those of the context.
+        claim: names the process for the next master. It is held; the process of a killed master is taken over. None:
+            the process is of this one's alone.
+        is_kept: whether it is started again when it has ended.
+    """
+
+    async def start() -> Running:
+        living = None if claim is None else claim.living()
+        if living is not None:
+            logger.info("%s runs as process %d already", name, living[0].pid)
+            return Running(living[0].pid)
+
+        def note(pid: int) -> None:
+            if claim is not None:
+                claim.note(ProcessRecord.of(name, pid))
+
+        process = start_process(context, name, module, arguments, note)
+        return Running(process.pid, "", process)
+
+    async def stop(running: Running) -> None:
+        await terminate(running.pid, PROCESS_STOP_S)
+
+    return Child(name, role, start, stop, is_kept=is_kept)
+
+
+def worker_child(context: ComponentContext, index: int, claim: Claim, *, is_kept: bool = True) -> Child:
+    """Return a worker as a child: found running by its claim, which is held, or started."""
+    name = f"{WORKER_PREFIX}{index}"
+    return process_child(context, name, "worker", "runtime.cluster.worker", (str(index),), claim, is_kept=is_kept)
+
+
+class OnDemandWorkers:
+    """The workers that a ResourceManager asks for; it decides whether one that has ended is started again.
+
+    Args:
+        context: the surroundings of the components.
+        supervisor: of the master.
+    """
+
+    def __init__(self, context: ComponentContext, supervisor: Supervisor) -> None:
+        self._context = context
+        self._supervisor = supervisor
+        self._claims: dict[str, Claim] = {}
+
+    def _claim(self, index: int) -> Claim:
+        name = f"{WORKER_PREFIX}{index}"
+        if name not in self._claims:
+            self._claims[name] = self._context.directory.claim(name)
+        return self._claims[name]
+
+    async def start(self) -> WorkerProcess:
+        """Start a worker under the lowest free number. Raises OSError."""
+        index = 0
+        while self._claim(index).held or not self._claim(index).try_acquire() or await self._adopted(index):
+            index += 1
+        return await self._supervise(index)
+
+    async def _supervise(self, index: int) -> WorkerProcess:
+        child = worker_child(self._context, index, self._claim(index), is_kept=False)
+        try:
+            running = await self._supervisor.add(child)
+        except BaseException:
+            self.ended(child.name)
+            raise
+        return WorkerProcess(child.name, running.pid)
+
+    async def _adopted(self, index: int) -> bool:
+        """Supervise the worker of that number, whose claim is held, if it runs; return whether it does."""
+        if self._claim(index).living() is None:
+            return False
+        await self._supervise(index)
+        return True
+
+    async def list(self) -> list[WorkerProcess]:
+        """Return the workers that run; adopt those whose master has ended."""
+        for path in self._context.directory.claims.glob(f"{WORKER_PREFIX}*"):
+            claim = self._claim(int(path.name.removeprefix(WORKER_PREFIX)))
+            if not claim.held and claim.living() is not None and claim.try_acquire():
+                await self._adopt_or_release(path.name)
+        children = [self._supervisor.children.get(name) for name in self._claims]
+        return [
+            WorkerProcess(child.name, child.running.pid) for child in children if child is not None and child.running
+        ]
+
+    async def _adopt_or_release(self, name: str) -> None:
+        if not await self._adopted(int(name.removeprefix(WORKER_PREFIX))):
+            self.ended(name)
+
+    async def stop(self, name: str) -> bool:
+        """Stop a worker; return whether it has ended, which is unknown for a worker of another master."""
+        await self.list()
+        if name not in self._claims or not self._claims[name].held:
+            return name in self._claims and self._claims[name].living() is None
+        await self._supervisor.remove(name)
+        self.ended(name)
+        return True
+
+    def let_go(self) -> None:
+        """Leave the running workers to another master."""
+        for claim in self._claims.values():
+            claim.release()
+
+    def ended(self, name: str) -> None:
+        """Free a worker's number; no error for a process that is not one of these workers."""
+        claim = self._claims.get(name)
+        if claim is not None:
+            claim.forget()

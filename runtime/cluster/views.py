@@ -1,39 +1,41 @@
-"""What the command line shows of jobs and TaskManagers: plain values."""
+"""Jobs and TaskExecutors as the command line shows them: values, tables, and progress while a job runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
-if TYPE_CHECKING:  # the commands that show nothing of these need not load them
+from runtime.cluster.output import (
+    STATE_STYLES,
+    clean,
+    clean_lines,
+    format_duration,
+    format_moment,
+    format_size,
+    is_fancy,
+    print_error,
+    print_facts,
+    print_line,
+    print_table,
+)
+
+if TYPE_CHECKING:  # a command that shows none of these need not load them
+    from rich.progress import Progress, TaskID
+
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails, TaskInfo, VertexInfo
+    from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot
+    from runtime.protocol.execution_state import ErrorInfo
     from runtime.protocol.messages import TaskManagerView
-    from runtime.protocol.streaming_query import BackPressure, QueryProgress
-
-
-@dataclass(frozen=True, slots=True)
-class FailureView:
-    """Why a job failed.
-
-    Attributes:
-        type: name of the exception's type.
-        message: its text.
-        traceback: the user's own traceback, or empty.
-        task: name of the task, or empty for the job as a whole.
-        remedy: what to do where the cause is the cluster's; empty where it is the job's.
-    """
-
-    type: str
-    message: str
-    traceback: str = ""
-    task: str = ""
-    remedy: str = ""
+    from runtime.protocol.streaming_query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True)
 class VertexView:
-    """A vertex of a job.
+    """A vertex of a job and its present attempt.
 
     Attributes:
         id: its id.
@@ -42,8 +44,8 @@ class VertexView:
         attempt: 0 for the first attempt.
         started_ms: when its attempt was deployed, in milliseconds since 1970; None before that.
         ended_ms: when it ended; None before that.
-        tasks_total: Spark tasks known so far; 0 while none are.
-        tasks_completed: those of them that are completed.
+        tasks_total: Spark tasks known so far; 0 while none are known.
+        tasks_completed: how many of them are completed.
         task_manager: where it runs, or empty.
     """
 
@@ -59,29 +61,6 @@ class VertexView:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryView:
-    """An active streaming query of a job.
-
-    Attributes:
-        name: as the job named it, or empty.
-        id: Spark's id.
-        run_id: Spark's id of this run.
-        batch: number of the last batch that it has reported; None before the first.
-        progress: of that batch.
-        trigger_interval_ms: None where one batch follows the other.
-        back_pressure: whether it keeps up; None while that is not known.
-    """
-
-    name: str
-    id: str
-    run_id: str
-    batch: int | None = None
-    progress: QueryProgress | None = None
-    trigger_interval_ms: int | None = None
-    back_pressure: BackPressure | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class JobView:
     """A job.
 
@@ -92,10 +71,10 @@ class JobView:
         started_ms: when it was accepted, in milliseconds since 1970.
         ended_ms: when it ended; None before that.
         restarts: how often it was restarted.
-        waiting_for: what it waits for, such as ``2 slots``; empty when for nothing.
-        vertices: in topological order; empty where only the job's own line is shown.
+        waiting_for: what it waits for, such as ``2 slots``; else empty.
+        vertices: in topological order; empty for a line of a list.
         failure: why it failed or was last restarted.
-        failures: how many failures of each kind there were, by the kind.
+        failures: the number of failures by their kind.
         queries: its active streaming queries.
     """
 
@@ -107,9 +86,9 @@ class JobView:
     restarts: int = 0
     waiting_for: str = ""
     vertices: tuple[VertexView, ...] = ()
-    failure: FailureView | None = None
+    failure: ErrorInfo | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
-    queries: tuple[QueryView, ...] = ()
+    queries: tuple[StreamingQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +104,8 @@ class TaskManagerRow:
         memory_bytes: heap of its Spark driver.
         pid: its process.
         spark_pid: process of its Spark driver.
-        last_heartbeat_ms: when it was last heard of, in milliseconds since 1970.
-        spark_loss: when and why its Spark driver was lost last; empty where none was.
+        last_heartbeat_ms: time of its last heartbeat, in milliseconds since 1970.
+        spark_loss: when and why its Spark driver was last replaced; else empty.
     """
 
     id: str
@@ -142,17 +121,16 @@ class TaskManagerRow:
 
 
 def view_of_details(details: JobDetails) -> JobView:
-    """The line of a job in a list."""
+    """Return a job as a line of a list."""
     return JobView(details.job_id, details.name, details.status.value, details.start_ms, details.end_ms)
 
 
 def view_of_job(job: ArchivedExecutionGraph) -> JobView:
-    """A job with its vertices; each has the state and the times of the present attempt of its task."""
+    """Return a job with its vertices, each with the state and times of its task's present attempt."""
     tasks = {task.key: task for task in job.tasks}
     waiting = [task.waiting_for for task in job.tasks if task.state.value == "SCHEDULED" and task.waiting_for]
     if any(task.state.is_deployed for task in job.tasks):
-        waiting = []  # it goes on: what is still to come waits for its own tasks
-    error = job.failure
+        waiting = []  # the job makes progress: the other tasks wait for these
     return JobView(
         id=job.job_id,
         name=job.name,
@@ -162,29 +140,14 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         restarts=job.restarts,
         waiting_for=", ".join(dict.fromkeys(waiting)),
         vertices=tuple(_view_of_vertex(vertex, tasks[vertex.task]) for vertex in job.vertices),
-        failure=None
-        if error is None
-        else FailureView(error.type, error.message, error.traceback, error.task, error.kind.remedy),
+        failure=job.failure,
         failures=job.failure_counts,
-        queries=tuple(
-            QueryView(
-                query.name,
-                query.id,
-                query.run_id,
-                query.batch,
-                query.progress,
-                query.trigger_interval_ms,
-                query.back_pressure,
-            )
-            for task in job.tasks
-            if not task.state.is_terminal
-            for query in task.attempts[-1].queries
-        ),
+        queries=tuple(query for task in job.tasks if not task.state.is_terminal for query in task.attempts[-1].queries),
     )
 
 
 def view_of_task_manager(view: TaskManagerView) -> TaskManagerRow:
-    """The line of a TaskManager in a list."""
+    """Return a TaskManager as a line of a list."""
     registration = view.registration
     return TaskManagerRow(
         id=registration.resource_id,
@@ -213,3 +176,348 @@ def _view_of_vertex(vertex: VertexInfo, task: TaskInfo) -> VertexView:
         tasks_completed=vertex.progress.tasks_completed,
         task_manager=attempt.task_executor,
     )
+
+
+# ------------------------------------------------------------------------ tables
+
+
+def print_jobs(jobs: Sequence[JobView], stream: TextIO | None = None, now_ms: int | None = None) -> None:
+    """Print the table of ``job list``."""
+    if not jobs:
+        print_line("no jobs", stream)
+        return
+    now = _now_ms() if now_ms is None else now_ms
+    rows = [
+        (job.id, job.name, job.state, format_moment(job.started_ms), _lasted(job.started_ms, job.ended_ms, now))
+        for job in jobs
+    ]
+    print_table(("ID", "NAME", "STATE", "STARTED", "DURATION"), rows, stream)
+
+
+def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = None) -> None:
+    """Print the page of ``job info``: the job, its vertices and queries, and why it failed."""
+    now = _now_ms() if now_ms is None else now_ms
+    facts = {
+        "Job": job.id,
+        "Name": job.name,
+        "State": job.state + (f" (waits for {job.waiting_for})" if job.waiting_for else ""),
+        "Started": format_moment(job.started_ms),
+        "Ended": format_moment(job.ended_ms) if job.ended_ms is not None else "",
+        "Duration": _lasted(job.started_ms, job.ended_ms, now),
+        "Restarts": str(job.restarts) if job.restarts else "",
+        "Failures": ", ".join(f"{count} {kind}" for kind, count in job.failures.items()),
+    }
+    print_facts(facts, stream)
+    if job.vertices:
+        print_line("", stream)
+        rows = [
+            (
+                vertex.name,
+                vertex.state,
+                str(vertex.attempt + 1),
+                _lasted(vertex.started_ms, vertex.ended_ms, now),
+                task_counts(vertex),
+                vertex.task_manager,
+            )
+            for vertex in job.vertices
+        ]
+        print_table(("VERTEX", "STATE", "ATTEMPT", "DURATION", "TASKS", "TASKMANAGER"), rows, stream)
+    if job.queries:
+        print_line("", stream)
+        queries = [
+            (query.name or "-", query.id, query.run_id, "-" if query.batch is None else str(query.batch))
+            for query in job.queries
+        ]
+        print_table(("STREAMING QUERY", "ID", "RUN ID", "BATCH"), queries, stream)
+        _print_progress(job.queries, stream)
+    if job.failure is not None:
+        print_line("", stream)
+        where = f" in task {job.failure.task!r}" if job.failure.task else ""
+        print_line(clean(f"Failure{where}: {job.failure}"), stream)
+        if job.failure.traceback:
+            print_line(clean_lines(job.failure.traceback), stream)
+
+
+def _print_progress(queries: Iterable[StreamingQuery], stream: TextIO | None) -> None:
+    rows = [
+        (
+            query.name or query.id,
+            str(progress.rows),
+            f"{progress.rows_per_second:.1f}",
+            f"{progress.processed_per_second:.1f}",
+            "-" if progress.lag is None else str(progress.lag),
+            f"{progress.state_rows} rows, {format_size(progress.state_bytes)}",
+            _batch_time(progress.duration_ms, query.trigger_interval_ms),
+            "-" if query.back_pressure is None else query.back_pressure.level.name,
+        )
+        for query in queries
+        if (progress := query.progress) is not None
+    ]
+    if rows:
+        print_line("", stream)
+        heads = ("LAST BATCH OF", "ROWS", "ROWS/S IN", "ROWS/S DONE", "LAG", "STATE", "TOOK", "BACK PRESSURE")
+        print_table(heads, rows, stream)
+
+
+def _batch_time(duration_ms: int, interval_ms: int | None) -> str:
+    took = format_duration(duration_ms)
+    return took if interval_ms is None else f"{took} of {format_duration(interval_ms)}"
+
+
+def print_failed_job(job: JobView, stream: TextIO | None = None) -> None:
+    """Print how an attached run failed, to standard error: the user's traceback, then the job's state."""
+    out = stream or sys.stderr
+    if job.failure is not None and job.failure.traceback:
+        print_line(clean_lines(job.failure.traceback), out)
+    cause, remedy = ("", "") if job.failure is None else (f": {job.failure}", job.failure.kind.remedy)
+    print_error(
+        f"job {job.id} ({job.name}) {job.state}{cause}",
+        remedy or f"python -m runtime.cluster job logs {job.id} shows its output",
+        out,
+    )
+
+
+def print_task_managers(
+    rows: Sequence[TaskManagerRow], stream: TextIO | None = None, now_ms: int | None = None
+) -> None:
+    """Print the table of TaskManagers of ``status``."""
+    if not rows:
+        print_line("no TaskManagers", stream)
+        return
+    now = _now_ms() if now_ms is None else now_ms
+    print_table(
+        ("ID", "SLOTS", "FREE", "SPARK", "MEMORY", "PID", "SPARK PID", "HEARD OF", "ADDRESS"),
+        [
+            (
+                row.id,
+                str(row.slots),
+                str(row.free_slots),
+                row.spark_master,
+                format_size(row.memory_bytes),
+                str(row.pid),
+                str(row.spark_pid),
+                f"{format_duration(now - row.last_heartbeat_ms)} ago",
+                row.address,
+            )
+            for row in rows
+        ],
+        stream,
+    )
+    for row in rows:
+        if row.spark_loss:
+            print_line(clean(f"{row.id}: its Spark driver was replaced; {row.spark_loss}"), stream)
+
+
+def print_checkpoints(figures: CheckpointStatsSnapshot) -> None:
+    """Print the checkpoints of ``job info``; nothing for a job without any."""
+    counts = figures.counts
+    if not counts.total and figures.latest_restored is None:
+        return
+    print_line("")
+    restored = figures.latest_restored
+    print_facts(
+        {
+            "Checkpoints": f"{counts.completed} completed, {counts.in_progress} in progress, {counts.failed} failed, "
+            f"{counts.restored} restored",
+            "Latest completed": _stats(figures.latest_completed),
+            "Latest savepoint": _stats(figures.latest_savepoint),
+            "Latest failed": _failure(figures.latest_failed),
+            "Latest restored": ""
+            if restored is None
+            else f"{restored.external_path}, {format_moment(restored.restore_timestamp)}",
+        }
+    )
+
+
+def _stats(stats: CheckpointStats | None) -> str:
+    if stats is None:
+        return ""
+    size = f"{format_size(stats.state_size)}, {format_size(stats.checkpointed_size)} new"
+    moment, duration = format_moment(stats.trigger_timestamp), format_duration(stats.end_to_end_duration)
+    return f"{stats.id}, {moment}, {duration}, {size}, {stats.external_path}"
+
+
+def _failure(stats: CheckpointStats | None) -> str:
+    if stats is None:
+        return ""
+    return f"{stats.id}, {format_moment(stats.trigger_timestamp)}: {stats.failure_message}"
+
+
+def task_counts(vertex: VertexView) -> str:
+    """Return a vertex's completed and known Spark tasks as ``3/8``; empty while none are known."""
+    return f"{vertex.tasks_completed}/{vertex.tasks_total}" if vertex.tasks_total else ""
+
+
+def _lasted(started_ms: int | None, ended_ms: int | None, now_ms: int | None = None) -> str:
+    if started_ms is None:
+        return ""
+    end_ms = _now_ms() if now_ms is None else now_ms
+    return format_duration((end_ms if ended_ms is None else ended_ms) - started_ms)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+# ------------------------------------------------------------------------ progress
+
+
+class JobProgress(AbstractContextManager["JobProgress", None], Protocol):
+    """Shows a job while it runs; a context manager that restores the terminal."""
+
+    def update(self, job: JobView) -> None:
+        """Show the job's present state."""
+
+
+def job_progress(
+    stream: TextIO | None = None, output: TextIO | None = None, environ: Mapping[str, str] | None = None
+) -> JobProgress:
+    """Return live bars where both streams are terminals, else plain lines.
+
+    Args:
+        stream: where to show the job; None: standard error, so that standard output holds what the job prints.
+        output: where the job's own output goes; None: standard output.
+        environ: the environment; None: that of the process.
+    """
+    stream, output = stream or sys.stderr, output or sys.stdout
+    if is_fancy(stream, environ) and is_fancy(output, environ):
+        return LiveProgress(stream)
+    return PlainProgress(stream)
+
+
+class PlainProgress:
+    """Prints a line whenever the state of the job or of a vertex changes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._waiting_for = ""
+        self._wait_is_told = False
+
+    def update(self, job: JobView) -> None:
+        """Print what has changed since the last call."""
+        ended = job.ended_ms is not None
+        if not ended:
+            self._show_job(job)
+        for vertex in job.vertices:
+            if self._changed(vertex.id, vertex.state, vertex.attempt):
+                self._write(f"vertex {clean(vertex.name)}: {vertex.state}{_vertex_notes(vertex)}")
+        if ended:  # the last lines of its vertices come first
+            self._show_job(job)
+
+    def _show_job(self, job: JobView) -> None:
+        if self._changed("", job.state, job.restarts):
+            notes = f" after {format_duration(job.ended_ms - job.started_ms)}" if job.ended_ms is not None else ""
+            self._write(f"job {job.id} ({clean(job.name)}): {job.state}{notes}")
+        if job.waiting_for != self._waiting_for:
+            self._waiting_for = job.waiting_for  # every job waits for a moment: only a longer wait is shown
+            self._wait_is_told = False
+        elif job.waiting_for and not self._wait_is_told:
+            self._wait_is_told = True
+            self._write(f"job {job.id} waits for {clean(job.waiting_for)}")
+
+    def _changed(self, key: str, state: str, attempt: int) -> bool:
+        if self._seen.get(key) == (state, attempt):
+            return False
+        self._seen[key] = (state, attempt)
+        return True
+
+    def _write(self, text: str) -> None:
+        print_line(f"{time.strftime('%H:%M:%S')} {text}", self._stream)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.flush()
+
+
+class LiveProgress:
+    """Draws a bar for the job and, below it, one for each vertex, with Spark's counts of tasks."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        self._rows: dict[str, TaskID] = {}
+        self._progress: Progress = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[counts]}", markup=False, justify="right"),
+            TextColumn("[{task.fields[style]}]{task.fields[state]}[/]"),
+            TextColumn("{task.fields[lasted]}", markup=False, justify="right"),
+            console=Console(file=stream),
+            refresh_per_second=10,
+        )
+
+    def update(self, job: JobView) -> None:
+        """Redraw the bars."""
+        finished = sum(vertex.state == "FINISHED" for vertex in job.vertices)
+        self._show(
+            "",
+            description=job.name + (f" (waits for {job.waiting_for})" if job.waiting_for else ""),
+            state=job.state,
+            total=max(1, len(job.vertices)),
+            completed=finished if job.vertices else int(job.state == "FINISHED"),
+            counts=f"{finished}/{len(job.vertices)}" if job.vertices else "",
+            lasted=_lasted(job.started_ms, job.ended_ms),
+        )
+        for vertex in job.vertices:
+            total, completed = bar_of(vertex)
+            self._show(
+                vertex.id,
+                description=f"  {vertex.name}" + (f" (attempt {vertex.attempt + 1})" if vertex.attempt else ""),
+                state=vertex.state,
+                total=total,
+                completed=completed,
+                counts=task_counts(vertex),
+                lasted=_lasted(vertex.started_ms, vertex.ended_ms),
+            )
+
+    def _show(
+        self, key: str, *, description: str, state: str, total: int | None, completed: int, counts: str, lasted: str
+    ) -> None:
+        fields: dict[str, Any] = {
+            "counts": counts,
+            "state": state,
+            "style": STATE_STYLES.get(state, "dim"),
+            "lasted": lasted,
+        }
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = self._progress.add_task(clean(description), total=total, **fields)
+        task = self._progress.tasks[self._progress.task_ids.index(row)]
+        task.total = total  # update() ignores None, which makes a bar pulse
+        self._progress.update(row, description=clean(description), completed=completed, **fields)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def bar_of(vertex: VertexView) -> tuple[int | None, int]:
+    """Return total and completed of a vertex's bar.
+
+    The bar is full when the vertex is finished and empty before it runs. It pulses (a total of None) while the vertex
+    runs and Spark has reported no tasks.
+    """
+    if vertex.state == "FINISHED":
+        return 1, 1
+    if vertex.tasks_total:
+        return vertex.tasks_total, min(vertex.tasks_completed, vertex.tasks_total)
+    return (None, 0) if vertex.state == "RUNNING" else (1, 0)
+
+
+def _vertex_notes(vertex: VertexView) -> str:
+    notes = []
+    if vertex.attempt:
+        notes.append(f"attempt {vertex.attempt + 1}")
+    if vertex.ended_ms is not None and vertex.started_ms is not None:
+        notes.append(f"after {format_duration(vertex.ended_ms - vertex.started_ms)}")
+        if vertex.tasks_total:
+            notes.append(f"{task_counts(vertex)} tasks")
+    return f" ({', '.join(notes)})" if notes else ""

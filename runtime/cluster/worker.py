@@ -2,8 +2,8 @@
 
     python -m runtime.cluster.worker RUNTIME_DIR SYSTEM_ADDRESS INDEX [NAME]
 
-The TaskExecutor may be killed and is started again beside the living JVM, which it adopts. When the JVM ends, the
-TaskExecutor ends with it and both are started anew.
+A TaskExecutor that was killed is started again beside the living JVM, which it adopts. When the JVM ends, the
+TaskExecutor ends with it, and both are started again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from actors.process.system import HostedActor, ProcessActorSystem
 from actors.rpc.security import load_or_create_secret
 from conf.configuration import Configuration
 from conf.options import SecurityOptions, SparkOptions
-from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
-from runtime.cluster.supervisor import Child, Running, own_supervisor, wait_for_exit
+from runtime.cluster.supervisor import Child, Running, await_gate, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, bound_outputs, log_config
 from runtime.spark import SparkDriver, SparkError, info_file
 from runtime.spark.adopted import AdoptedDriver
@@ -65,19 +64,21 @@ class TaskManagerRunner:
             loop.add_signal_handler(number, self._stop_requested.set)
         supervisor = own_supervisor(lambda child, pid: None)
         await supervisor.add(Child(self._name, "actor", self._start, self._stop))
-        build = loop.create_task(self._build_archive())
-        orphans = loop.create_task(collect_orphans())
-        sockets = loop.create_task(remove_abandoned_sockets(self._context.directory.socket_dir()))
-        outputs = loop.create_task(bound_outputs(self._context))
+        background = (
+            self._build_archive(),
+            collect_orphans(),
+            remove_abandoned_sockets(self._context.directory.socket_dir()),
+            bound_outputs(self._context),
+        )
+        others = [loop.create_task(work) for work in background]
         admin = loop.create_task(wait_for_exit(self._system.admin_pid))
         stopped = loop.create_task(self._stop_requested.wait())
         await asyncio.wait((admin, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():
             logger.error("the actor system's admin has ended: so does this worker")
-        background = (admin, stopped, build, orphans, sockets, outputs)
-        for task in background:
+        for task in (admin, stopped, *others):
             task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        await asyncio.gather(admin, stopped, *others, return_exceptions=True)
         await supervisor.remove(self._name)
         await loop.run_in_executor(self._system_thread, self._system.shutdown)
         if self._driver is not None:
@@ -108,7 +109,7 @@ class TaskManagerRunner:
             if self._driver.alive and await self._answers(self._driver):
                 return self._driver
             await self._driver.stop()
-        if self._is_embedded:  # the Spark of a program that has made this cluster beside it
+        if self._is_embedded:  # the Spark of the program that runs this cluster beside it
             self._driver = await AdoptedDriver.adopt(info_file(self._directory / "spark"))
             return self._driver
         log_file = self._context.directory.log / f"{self._name}-spark.log"
@@ -134,13 +135,13 @@ class TaskManagerRunner:
         get = self._context.configuration.get
         is_own = self._driver is not None and not self._is_embedded and not self._driver.info.remote
         if self._driver is None or not is_own or not (get(SparkOptions.CDS_ENABLED) and get(SparkOptions.WARM_UP)):
-            return  # the list of classes of a driver that was not warmed is too short
+            return  # a driver that was not warmed up has loaded too few classes
         await asyncio.sleep(ARCHIVE_DELAY_S)
         await self._driver.archive_build(get(SparkOptions.CDS_CACHE_DIR)).run()
 
 
 def main() -> int:
-    """Run a worker until it is told to stop; the exit status is 0, or 1 when it could not start."""
+    """Run a worker until told to stop; the exit status is 0, or 1 when it could not start."""
     await_gate()
     runtime_dir, system_address, index, *given = sys.argv[1:]
     context = ComponentContext.read(runtime_dir, system_address)

@@ -40,7 +40,7 @@ class KubernetesError(DriverError):
     """The API server does not answer, or refuses.
 
     Args:
-        status: of HTTP; 0 where there was no answer: then it is not known whether the request was carried out.
+        status: of HTTP; 0 without an answer, when the request may have been carried out or not.
         cause: in one line.
     """
 
@@ -84,59 +84,43 @@ class KubernetesApi:
             raise DriverError(
                 f"no way to Kubernetes: {error}; set {KubernetesOptions.CONFIG_FILE.key}, or run in a pod"
             ) from error
-        settings.retries = False  # whoever asks repeats, and knows what may be repeated
+        settings.retries = False  # the caller knows what may be repeated, and repeats it
         self._client = client.ApiClient(settings)
         self._pods = client.CoreV1Api(self._client)
         self._apps = client.AppsV1Api(self._client)
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="kubernetes")
 
     async def list_pods(self, labels: str) -> tuple[list[dict[str, Any]], str]:
-        """The pods with these labels, and the version from which they can be watched. Raises `KubernetesError`."""
-        answer = await self._ask(
-            lambda: self._pods.list_namespaced_pod(
-                self._namespace, label_selector=labels, _preload_content=False, _request_timeout=self._timeout_s
-            )
-        )
+        """Return the pods with these labels, and the version from which to watch them. Raises `KubernetesError`."""
+        answer = await self._ask(self._pods.list_namespaced_pod, self._namespace, label_selector=labels)
         return answer.get("items") or [], str(answer["metadata"]["resourceVersion"])
 
     async def create_pod(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Create a pod; one that is there by that name is no error. Raises `KubernetesError`."""
+        """Create a pod; no error if it exists. Raises `KubernetesError`."""
         try:
-            return await self._ask(
-                lambda: self._pods.create_namespaced_pod(
-                    self._namespace, manifest, _preload_content=False, _request_timeout=self._timeout_s
-                )
-            )
+            return await self._ask(self._pods.create_namespaced_pod, self._namespace, manifest)
         except KubernetesError as error:
             if error.status == 409:  # an earlier request for it, whose answer was lost
                 return manifest
             raise
 
     async def delete_pod(self, name: str) -> None:
-        """Delete a pod; none of that name is no error. Raises `KubernetesError`."""
+        """Delete a pod; no error if there is none. Raises `KubernetesError`."""
         try:
-            await self._ask(
-                lambda: self._pods.delete_namespaced_pod(
-                    name, self._namespace, _preload_content=False, _request_timeout=self._timeout_s
-                )
-            )
+            await self._ask(self._pods.delete_namespaced_pod, name, self._namespace)
         except KubernetesError as error:
             if error.status != 404:
                 raise
 
     async def read_deployment(self, name: str) -> dict[str, Any]:
-        """A deployment. Raises `KubernetesError`."""
-        return await self._ask(
-            lambda: self._apps.read_namespaced_deployment(
-                name, self._namespace, _preload_content=False, _request_timeout=self._timeout_s
-            )
-        )
+        """Return a deployment. Raises `KubernetesError`."""
+        return await self._ask(self._apps.read_namespaced_deployment, name, self._namespace)
 
     async def watch_pods(self, labels: str, version: str) -> AsyncGenerator[WatchEvent, None]:
-        """What happens to the pods with these labels after *version*, until the server ends it.
+        """Yield what happens to the pods with these labels after *version*, until the server ends the watch.
 
         Raises:
-            KubernetesError: the connection broke, or the server refuses; with status 410 the version is forgotten.
+            KubernetesError: the connection broke, or the server refuses; status 410: the version is too old.
         """
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Any] = asyncio.Queue()
@@ -165,13 +149,13 @@ class KubernetesApi:
             response.close()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the connections."""
         self._threads.shutdown(wait=False)
         self._client.close()
 
-    async def _ask(self, request: Callable[[], Any]) -> dict[str, Any]:
+    async def _ask(self, method: Callable[..., Any], *args: object, **more: object) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            response = request()
+            response = method(*args, **more, _preload_content=False, _request_timeout=self._timeout_s)
             try:
                 return dict(json.loads(response.data))
             finally:
@@ -187,7 +171,7 @@ class KubernetesApi:
 
 
 def _read_lines(response: Any, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
-    """Hand on each line, then the error that ended it, if any, and its end."""
+    """Put each line, then the error that ended the response, if any, and the end."""
 
     def tell(item: Any) -> None:
         loop.call_soon_threadsafe(put, item)

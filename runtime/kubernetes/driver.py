@@ -36,7 +36,7 @@ GONE = 410
 
 
 class KubernetesDriver(ResourceManagerDriver):
-    """See the module.
+    """Starts workers as pods, watches them and deletes them.
 
     Args:
         configuration: the cluster's.
@@ -63,7 +63,7 @@ class KubernetesDriver(ResourceManagerDriver):
         self._deleting: set[asyncio.Task[None]] = set()
 
     async def initialize(self, on_terminated: OnTerminated) -> Sequence[ResourceID]:
-        """Those that have ended meanwhile are deleted."""
+        """Return the pods that run; delete those that have ended meanwhile."""
         await self.stop()
         self._on_terminated = on_terminated
         deployment = self._configuration.get(KubernetesOptions.OWNER)
@@ -79,7 +79,7 @@ class KubernetesDriver(ResourceManagerDriver):
         return [ResourceID(name) for name in self._pods]
 
     async def request_resource(self) -> ResourceID:
-        """A pod of a name of its own, so that asking again for it is harmless."""
+        """Create a pod under a new name, so that repeating the request is harmless."""
         self._number += 1
         name = pod_name(self._configuration, self._token, self._number)
         try:

@@ -11,8 +11,8 @@ from conf.options import HighAvailabilityOptions, SecurityOptions
 from conf.secret import SecretStr
 from runtime.application.current import application_client
 from runtime.client import ClusterClient
+from runtime.cluster.discovery import connect as connect_local
 from runtime.cluster.discovery import connect_by_address, connect_by_redis
-from runtime.cluster.session import connect as connect_local
 from runtime.notebook.cluster import Cluster
 from runtime.protocol.leader import DISPATCHER
 

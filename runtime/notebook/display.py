@@ -6,8 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
-from runtime.cluster.progress import JobProgress, job_progress
-from runtime.cluster.views import JobView
+from runtime.cluster.views import JobProgress, JobView, job_progress
 from runtime.notebook.html import job_html
 
 

@@ -6,10 +6,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from runtime.cluster.formatting import format_duration, format_moment, format_size
-from runtime.cluster.progress import bar_of
-from runtime.cluster.render import task_counts
-from runtime.cluster.views import JobView, TaskManagerRow, VertexView
+from runtime.cluster.output import format_duration, format_moment, format_size
+from runtime.cluster.views import JobView, TaskManagerRow, VertexView, bar_of, task_counts
 from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot
 from runtime.protocol.messages import ClusterOverview
 

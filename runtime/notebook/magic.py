@@ -16,7 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from actors.errors import ActorError
 from blob.errors import BlobError
 from conf.errors import ConfigurationError
-from runtime.cluster.render import print_error
+from runtime.cluster.output import print_error
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.jobgraph.errors import JobGraphError

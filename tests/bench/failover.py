@@ -22,7 +22,7 @@ from pathlib import Path
 
 from conf.configuration import Configuration
 from runtime.client import ClusterClient
-from runtime.cluster.session import connect
+from runtime.cluster.discovery import connect
 from runtime.ids import JobID
 from runtime.protocol.execution_state import ExecutionState, JobStatus
 from tests.processes import lives

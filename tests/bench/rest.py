@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from conf.configuration import Configuration
 from conf.options import RestOptions
 from runtime.client import ClusterClient
-from runtime.cluster.session import connect
+from runtime.cluster.discovery import connect
 from runtime.job_file import read_job_file
 
 CONNECTIONS = 16

@@ -35,7 +35,7 @@ import pyspark
 from conf.configuration import Configuration
 from examples import flight_delays
 from runtime.client import ClusterClient
-from runtime.cluster.session import connect
+from runtime.cluster.discovery import connect
 from runtime.ids import JobID
 from runtime.job_file import read_job_file
 from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph

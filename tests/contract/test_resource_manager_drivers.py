@@ -20,8 +20,7 @@ from actors.rpc.gateway import rpc, rpc_sync
 from actors.rpc.service import RpcService
 from conf.configuration import Configuration
 from conf.errors import ConfigurationFileError
-from runtime.cluster.supervisor import own_supervisor
-from runtime.cluster.workers import OnDemandWorkers
+from runtime.cluster.supervisor import OnDemandWorkers, own_supervisor
 from runtime.environment.context import ComponentContext, rpc_config, system_address
 from runtime.environment.directory import ClusterDirectory
 from runtime.ids import JobID, ResourceID

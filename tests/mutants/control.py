@@ -538,7 +538,7 @@ MUTANTS = (
     Mutant(
         "process-that-nobody-noted-begins",
         "A process begins only when the next master could find it.",
-        "runtime/cluster/claimed_process.py",
+        "runtime/cluster/supervisor.py",
         "        if not noted:\n",
         "        if False:\n",
         ("unit/test_claimed_process.py::test_a_process_begins_only_when_it_is_noted",),

@@ -19,7 +19,7 @@ STARTER = """
 import os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
-from runtime.cluster.claimed_process import start_process
+from runtime.cluster.supervisor import start_process
 from runtime.environment.directory import ClusterDirectory
 
 directory, how = ClusterDirectory(Path(sys.argv[1])), sys.argv[2]
@@ -37,7 +37,7 @@ start_process(context, "noted", "noted", (), note)
 NOTED = """
 import json, os, sys
 from pathlib import Path
-from runtime.cluster.claimed_process import GATE_VARIABLE, await_gate
+from runtime.cluster.supervisor import GATE_VARIABLE, await_gate
 
 await_gate()
 part = Path(sys.argv[1], "part")

@@ -16,11 +16,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from runtime.cluster import commands
-from runtime.cluster.__main__ import INTERRUPTED, cli
-from runtime.cluster.examples import EXAMPLES
-from runtime.cluster.options import SHELLS
-from runtime.cluster.running import ExitStatus, waiting
+from runtime.cluster import job_commands
+from runtime.cluster.__main__ import SHELLS, cli
+from runtime.cluster.command_line import ExitStatus, waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_JSON = {"demo", "completion"}
@@ -33,6 +31,13 @@ def leaves(group: click.Group, words: str = "") -> dict[str, click.Command]:
         path = f"{words} {name}".strip()
         found |= leaves(command, path) if isinstance(command, click.Group) else {path: command}
     return found
+
+
+EXAMPLES = {
+    words: [line.strip() for line in command.epilog.splitlines()[2:]]
+    for words, command in leaves(cli).items()
+    if command.epilog
+}
 
 
 def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -82,10 +87,10 @@ def test_the_table_of_exit_statuses_is_whole() -> None:
     table = (ROOT / "docs" / "command-line.md").read_text()
     rows = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
     assert [int(row) for row in rows] == [status.value for status in ExitStatus]
-    assert ExitStatus.INTERRUPTED == INTERRUPTED
+    assert ExitStatus.INTERRUPTED == 130
 
 
-@pytest.mark.parametrize("words", sorted(EXAMPLES.keys() - WITHOUT_JSON))
+@pytest.mark.parametrize("words", sorted(leaves(cli).keys() - WITHOUT_JSON))
 def test_every_command_has_json(words: str) -> None:
     assert any("--json" in parameter.opts for parameter in leaves(cli)[words].params)
 
@@ -111,10 +116,10 @@ def test_what_is_interrupted_says_what_is_left(monkeypatch: pytest.MonkeyPatch) 
     assert ended.value.code == ExitStatus.INTERRUPTED
     assert out.getvalue() == "interrupted: the rest goes on\n"  # no sign of life in a pipe
 
-    def interrupted(**settings: object) -> None:
+    def interrupted(configuration: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "job_list", interrupted)
+    monkeypatch.setattr(job_commands, "connected", interrupted)
     done = CliRunner().invoke(cli, ["job", "list"])
     assert (done.exit_code, done.stderr) == (ExitStatus.INTERRUPTED, "interrupted\n")
 

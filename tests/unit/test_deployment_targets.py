@@ -8,8 +8,8 @@ import pytest
 
 from conf.configuration import Configuration
 from conf.options import ClusterOptions, DeploymentOptions, ExecutionTarget, JobManagerOptions, RestOptions
-from runtime.cluster.cluster_entrypoint import JobClusterEntrypoint, SessionClusterEntrypoint, entrypoint_of
 from runtime.cluster.deployment import own_configuration, reached_by, target_of
+from runtime.cluster.master import ENTRYPOINTS, entrypoint_of
 from runtime.dispatcher.mini_dispatcher import ClusterEnd, end_of_cluster
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError
@@ -97,9 +97,10 @@ def test_the_command_line_chooses_the_target_before_the_configuration() -> None:
 
 
 def test_each_kind_of_cluster_has_its_entrypoint_and_its_exit_codes() -> None:
-    assert isinstance(entrypoint_of(load()), SessionClusterEntrypoint)
+    session = entrypoint_of(load())
+    assert session is ENTRYPOINTS[ExecutionTarget.SESSION]
     entrypoint = entrypoint_of(load("execution.target=per-job"))
-    assert isinstance(entrypoint, JobClusterEntrypoint)
+    assert entrypoint is ENTRYPOINTS[ExecutionTarget.PER_JOB]
     codes = {status: entrypoint.exit_code(status) for status in ApplicationStatus}
     assert codes == {
         ApplicationStatus.SUCCEEDED: 0,
@@ -107,7 +108,7 @@ def test_each_kind_of_cluster_has_its_entrypoint_and_its_exit_codes() -> None:
         ApplicationStatus.FAILED: 1,
         ApplicationStatus.UNKNOWN: 2,
     }
-    assert SessionClusterEntrypoint().exit_code(ApplicationStatus.UNKNOWN) == 0
+    assert session.exit_code(ApplicationStatus.UNKNOWN) == 0
 
 
 def test_what_is_left_of_a_cluster_of_one_job_is_what_its_user_may_want(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_what_is_left_of_a_cluster_of_one_job_is_what_its_user_may_want(tmp_path
     ):
         (directory.root / name).touch()
     (directory.root / "tm-0" / "spark").mkdir(parents=True)
-    JobClusterEntrypoint().clean_up(directory)
+    ENTRYPOINTS[ExecutionTarget.PER_JOB].clean_up(directory)
     left = sorted(str(path.relative_to(directory.root)) for path in directory.root.rglob("*") if path.is_file())
     assert left == ["archive/1.job", "log/master.log", "mine"]
-    JobClusterEntrypoint().clean_up(directory)
+    ENTRYPOINTS[ExecutionTarget.PER_JOB].clean_up(directory)

@@ -10,9 +10,17 @@ from click.testing import CliRunner
 
 from conf.configuration import Configuration
 from runtime.cluster.__main__ import cli
-from runtime.cluster.host_commands import HostFileError, Master, parse_hosts, parse_masters, read_host_files
-from runtime.cluster.role_configuration import Role
-from runtime.cluster.ssh import HostRole, remote_command, ssh_command
+from runtime.cluster.roles import Role
+from runtime.cluster.ssh import (
+    HostFileError,
+    HostRole,
+    Master,
+    parse_hosts,
+    parse_masters,
+    read_host_files,
+    remote_command,
+    ssh_command,
+)
 from runtime.errors import ClusterError
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import RecipientUnreachable
-from runtime.cluster.log_commands import LogFollower, LogPiece
+from runtime.cluster.logs import LogFollower, LogPiece
 from runtime.dispatcher.endpoint import is_whole, merged_logs
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.job_logs import CHUNK, KeptLog, LogChunk, bounded, read_chunk

@@ -12,8 +12,8 @@ from hypothesis.strategies import builds, floats, integers, lists, sampled_from,
 
 from actors.address import ActorAddress
 from conf.configuration import Configuration
-from runtime.cluster import job_master_logs
-from runtime.cluster.job_master_logs import (
+from runtime.cluster import leftovers
+from runtime.cluster.leftovers import (
     GRACE_S,
     JobMasterLog,
     list_job_master_logs,
@@ -100,7 +100,7 @@ async def test_a_master_removes_the_logs_of_jobs_that_are_listed_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_in: str, also_listed: set[str]
 ) -> None:
     """A job of files is listed as long as its file is there, whatever is known of it elsewhere."""
-    monkeypatch.setattr(job_master_logs, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(leftovers, "LOGS_INTERVAL_S", 0.0)
     directory = ClusterDirectory(tmp_path / "cluster")
     directory.create()
     configuration = Configuration.from_dict({"cluster.runtime-dir": directory.root, "jobstore.type": kept_in})

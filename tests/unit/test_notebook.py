@@ -20,7 +20,7 @@ from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
 from runtime.cluster import discovery
-from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
+from runtime.cluster.views import JobView, TaskManagerRow, VertexView
 from runtime.errors import ClusterNotRunning, NotebookError
 from runtime.ha.errors import HaError, RedisAuthenticationError, RedisUnreachableError
 from runtime.ids import JobID
@@ -39,8 +39,10 @@ from runtime.protocol.checkpoint_statistics import (
 )
 from runtime.protocol.checkpoints import SnapshotType
 from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.execution_state import ErrorInfo, FailureKind
 from runtime.protocol.leader import LeaderInformation
 from runtime.protocol.messages import ClusterOverview
+from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark.errors import FunctionTaskError
 from runtime.spark.function_task import function_file, functions_file, load_functions, load_result, run_function
 
@@ -64,7 +66,8 @@ class _Elements(HTMLParser):
 
 def _job(text: str) -> JobView:
     vertex = VertexView("v", text, text, 1, 0, None, 4, 2, text)
-    failure, query = FailureView(text, text, text, text), QueryView(text, text, text, 3)
+    failure = ErrorInfo(FailureKind.USER_CODE, text, text, text, text)
+    query = StreamingQuery(text, text, text, 3)
     return JobView("j", text, "RUNNING", 0, None, 1, text, (vertex,), failure, {}, (query,))
 
 

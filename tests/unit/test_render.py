@@ -14,20 +14,35 @@ import pytest
 
 from conf import SecretStr
 from conf.errors import ConfigurationError
-from runtime.cluster.formatting import clean, format_duration, format_moment, format_size, to_plain, width
-from runtime.cluster.render import (
+from runtime.cluster.output import (
+    clean,
+    format_duration,
+    format_moment,
+    format_size,
     is_fancy,
     print_error,
+    print_json,
+    print_table,
+    to_plain,
+    width,
+)
+from runtime.cluster.views import (
+    JobView,
+    TaskManagerRow,
+    VertexView,
     print_failed_job,
     print_job,
     print_jobs,
-    print_json,
-    print_table,
     print_task_managers,
 )
-from runtime.cluster.views import FailureView, JobView, QueryView, TaskManagerRow, VertexView
-from runtime.protocol.execution_state import FailureKind
-from runtime.protocol.streaming_query import BackPressure, BackPressureLevel, QueryProgress, SourceProgress
+from runtime.protocol.execution_state import ErrorInfo, FailureKind
+from runtime.protocol.streaming_query import (
+    BackPressure,
+    BackPressureLevel,
+    QueryProgress,
+    SourceProgress,
+    StreamingQuery,
+)
 
 START = 1_700_000_000_000
 JOB = JobView(
@@ -42,7 +57,9 @@ JOB = JobView(
         VertexView("b", "join", "FAILED", 1, START + 1500, START + 4000, 20, 3, "tm-0"),
         VertexView("c", "write", "CANCELED"),
     ),
-    failure=FailureView("ZeroDivisionError", "division by zero", 'Traceback:\n  File "x.py"\n\tboom', "join"),
+    failure=ErrorInfo(
+        FailureKind.USER_CODE, "ZeroDivisionError", "division by zero", 'Traceback:\n  File "x.py"\n\tboom', "join"
+    ),
     failures={"user-code": 1, "task-process-lost": 1},
 )
 
@@ -167,7 +184,7 @@ def test_job_page_says_what_the_job_waits_for() -> None:
 
 
 def test_job_page_shows_streaming_queries() -> None:
-    queries = (QueryView("counts", "id-1", "run-1", 7), QueryView("", "id-2", "run-2"))
+    queries = (StreamingQuery("id-1", "run-1", "counts", 7), StreamingQuery("id-2", "run-2", "", None))
     out = io.StringIO()
     print_job(JobView("1" * 32, "a", "RUNNING", START, queries=queries), out, now_ms=START)
     lines = [line.split() for line in out.getvalue().splitlines()[-3:]]
@@ -179,9 +196,9 @@ def test_job_page_shows_how_its_queries_keep_up() -> None:
     progress = QueryProgress(7, "t", 1500, 30, 2.5, 20.0, 9, 4096, (SourceProgress("Kafka", 30, 2.5, 20.0, 12),))
     pressure = BackPressure(BackPressureLevel.HIGH, 1.5)
     queries = (
-        QueryView("counts", "id-1", "run-1", 7, progress, 1000, pressure),
-        QueryView("", "id-2", "run-2", 7, dataclasses.replace(progress, sources=())),
-        QueryView("new", "id-3", "run-3"),
+        StreamingQuery("id-1", "run-1", "counts", 7, 1000, progress, pressure),
+        StreamingQuery("id-2", "run-2", "", 7, progress=dataclasses.replace(progress, sources=())),
+        StreamingQuery("id-3", "run-3", "new", None),
     )
     out = io.StringIO()
     print_job(JobView("1" * 32, "a", "RUNNING", START, queries=queries), out, now_ms=START)
@@ -208,7 +225,7 @@ def test_failed_job() -> None:
 def test_a_job_that_failed_by_the_clusters_fault_has_the_clusters_remedy() -> None:
     for kind in (FailureKind.SPARK_LOST, FailureKind.TASK_EXECUTOR_LOST, FailureKind.NO_RESOURCE):
         out = io.StringIO()
-        failure = FailureView("SparkDriverLostException", "it has ended", remedy=kind.remedy)
+        failure = ErrorInfo(kind, "SparkDriverLostException", "it has ended")
         print_failed_job(dataclasses.replace(JOB, failure=failure), out)
         assert out.getvalue().splitlines()[-1] == f"remedy: {kind.remedy}"
         assert "understudy status" in kind.remedy
@@ -247,7 +264,7 @@ def test_task_managers() -> None:
 
 def test_heavy_modules_are_loaded_late() -> None:
     code = (
-        "import sys, runtime.cluster.progress, runtime.cluster.preflight, runtime.environment.directory;"
+        "import sys, runtime.cluster.views, runtime.cluster.preflight, runtime.environment.directory;"
         "print([m for m in ('rich', 'yaml', 'psutil', 'difflib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.cluster.progress import LiveProgress, PlainProgress, bar_of, job_progress
-from runtime.cluster.views import JobView, VertexView
+from runtime.cluster.views import JobView, LiveProgress, PlainProgress, VertexView, bar_of, job_progress
 
 READ = VertexView("a", "read", "CREATED")
 JOB = JobView("0" * 32, "flights", "CREATED", 1000, vertices=(READ,))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from runtime.cluster.views import FailureView, VertexView, view_of_details, view_of_job
+from runtime.cluster.views import VertexView, view_of_details, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
@@ -46,7 +46,7 @@ def test_a_job_is_shown_with_its_present_attempts() -> None:
     assert (view.state, view.started_ms, view.ended_ms, view.restarts) == ("RUNNING", 1, None, 1)
     assert view.waiting_for == "a slot"
     assert view.failures == {"user-code": 1}
-    assert view.failure == FailureView("ValueError", "no", "Traceback", "read")
+    assert view.failure == ErrorInfo(FailureKind.USER_CODE, "ValueError", "no", "Traceback", "read")
     assert view.vertices == (
         VertexView(READ, "read", "FINISHED", 1, 11, 20, 8, 8, "tm-1"),
         VertexView(SINK, "sink", "SCHEDULED", 0, None, None, 8, 0, ""),

@@ -14,9 +14,9 @@ from actors.address import ActorAddress
 from actors.errors import AuthenticationError
 from conf.configuration import Configuration
 from conf.options import ClusterOptions, HeartbeatOptions, HighAvailabilityOptions, SecurityOptions, TaskManagerOptions
-from runtime.cluster import role_configuration as roles
+from runtime.cluster import roles
 from runtime.cluster.host import RegistrationTimeoutError, all_registered, registrations
-from runtime.cluster.role_configuration import Role, check_host, check_role, find_host, role_configuration
+from runtime.cluster.roles import Role, check_host, check_role, find_host, role_configuration
 from runtime.environment.context import ComponentContext
 from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory, shared_directory_mark

@@ -21,11 +21,10 @@ from actors.rpc.service import RpcService
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobAddress, BlobServerGateway
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, EnvironmentOptions, HighAvailabilityOptions, SecurityOptions
+from conf.options import ClusterOptions, EnvironmentOptions, ExecutionTarget, HighAvailabilityOptions, SecurityOptions
 from conf.options.cluster import LogLevel
 from conf.secret import SecretStr
-from runtime.cluster.cluster_entrypoint import SessionClusterEntrypoint
-from runtime.cluster.master import ComponentSpecs
+from runtime.cluster.master import ENTRYPOINTS, ComponentSpecs
 from runtime.environment.context import ComponentContext, rpc_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.ha.connection import RedisConnection
@@ -127,7 +126,7 @@ class Surroundings:
 
     async def dispatcher(self, master: str) -> Component:
         """Start a Dispatcher whose master is at that address."""
-        return await self._start(self._specs.dispatcher(SessionClusterEntrypoint.dispatcher, master))
+        return await self._start(self._specs.dispatcher(ENTRYPOINTS[ExecutionTarget.SESSION].dispatcher, master))
 
     def enter(self, path: str, component: Component) -> None:
         """Enter a component that does not do it itself."""

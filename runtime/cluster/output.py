@@ -1,0 +1,210 @@
+"""How the command line prints a value: text, tables, facts, JSON, and errors with their remedies.
+
+Imports little, and ``rich`` only where a terminal shows a table, so that every command starts quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import TextIO
+
+from conf import SecretStr
+
+STATE_STYLES = {
+    "RUNNING": "green",
+    "FINISHED": "bold green",
+    "FAILED": "bold red",
+    "FAILING": "red",
+    "CANCELED": "yellow",
+    "CANCELING": "yellow",
+    "CANCELLING": "yellow",
+    "RESTARTING": "yellow",
+}
+
+_NUMBERS = frozenset(
+    {"SLOTS", "FREE", "SPARK", "MEMORY", "TASKS", "PID", "SPARK PID", "RESTARTS", "SIZE", "ATTEMPT", "BATCH"}
+)
+
+
+def is_fancy(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether a stream is a terminal that may show colours (see https://no-color.org)."""
+    variables = os.environ if environ is None else environ
+    return stream.isatty() and not variables.get("NO_COLOR") and variables.get("TERM", "") not in ("", "dumb")
+
+
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """Print one line, unchanged, to standard output unless *stream* is given."""
+    out = stream or sys.stdout
+    out.write(text + "\n")
+    out.flush()
+
+
+def say(step: str) -> None:
+    """Print a line to standard error: a step, a warning, or anything beside a command's result."""
+    print_line(step, sys.stderr)
+
+
+def print_json(value: object, stream: TextIO | None = None) -> None:
+    """Print a value as indented JSON; see `to_plain`. Raises TypeError."""
+    print_line(json.dumps(to_plain(value), indent=2), stream)
+
+
+def print_result(value: object, text: str, as_json: bool) -> None:
+    """Print what a command has done: *value* as JSON, or *text* on a line."""
+    if as_json:
+        print_json(value)
+    else:
+        print_line(text)
+
+
+def print_error(error: BaseException | str, remedy: str = "", stream: TextIO | None = None) -> None:
+    """Print ``error: ...`` and, where there is one, ``remedy: ...`` to standard error, one line each.
+
+    Args:
+        error: an exception or a text.
+        remedy: replaces the exception's attribute ``remedy``.
+        stream: replaces standard error.
+    """
+    out = stream or sys.stderr
+    fancy = is_fancy(out)
+    text = str(error) or type(error).__name__
+    remedy = remedy or str(getattr(error, "remedy", "") or "")
+    for label, style, line in (("error:", "31", text), ("remedy:", "36", remedy)):
+        if line:
+            head = f"\x1b[1;{style}m{label}\x1b[0m" if fancy else label
+            out.write(f"{head} {clean(' '.join(line.split()))}\n")
+    out.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], stream: TextIO | None = None) -> None:
+    """Print a table: coloured on a terminal; in a pipe aligned with spaces and never cut.
+
+    Args:
+        columns: headings, in capitals. The column STATE is coloured, columns of numbers are aligned to the right.
+        rows: one text for each column; unprintable characters are escaped.
+        stream: replaces standard output.
+    """
+    out = stream or sys.stdout
+    cells = [[clean(cell) for cell in row] for row in rows]
+    if is_fancy(out):
+        _print_rich_table(columns, cells, out)
+        return
+    widths = [max(map(width, column)) for column in zip(columns, *cells, strict=True)]
+    for line in (columns, *cells):
+        padded = [
+            " " * (wide - width(cell)) + cell if heading in _NUMBERS else cell + " " * (wide - width(cell))
+            for heading, cell, wide in zip(columns, line, widths, strict=True)
+        ]
+        out.write("  ".join(padded).rstrip() + "\n")
+    out.flush()
+
+
+def _print_rich_table(columns: Sequence[str], rows: list[list[str]], out: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in columns:
+        # an id that is folded in two cannot be copied, so the other columns give way
+        table.add_column(
+            heading,
+            justify="right" if heading in _NUMBERS else "left",
+            no_wrap=heading in ("ID", "STATE"),
+            overflow="fold",
+        )
+    for row in rows:
+        # Text, not str: a job's name is not markup
+        table.add_row(
+            *(
+                Text(cell, style=STATE_STYLES.get(cell, "") if heading == "STATE" else "")
+                for heading, cell in zip(columns, row, strict=True)
+            )
+        )
+    Console(file=out).print(table)
+
+
+def print_facts(facts: Mapping[str, str], stream: TextIO | None = None) -> None:
+    """Print names and values, aligned, one pair a line; leave out pairs without a value."""
+    shown = {name: value for name, value in facts.items() if value}
+    wide = max(map(width, shown), default=0)
+    for name, value in shown.items():
+        print_line(f"{name + ':':<{wide + 1}}  {clean(value)}", stream)
+
+
+def format_duration(milliseconds: float) -> str:
+    """Return a length of time in at most two units: ``350 ms``, ``4.2 s``, ``3 min 12 s``, ``2 h 5 min``."""
+    if milliseconds < 1000:
+        return f"{max(0, int(milliseconds))} ms"
+    seconds = milliseconds / 1000
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    raise AssertionError("a minute or more has a unit")
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes in powers of 1024: ``512 B``, ``1.5 KB``, ``10 MB``."""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KB", "MB", "GB", "TB"):
+        value /= 1024
+        if value < 1023.95 or unit == "TB":
+            break
+    return f"{value:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def format_moment(epoch_ms: int) -> str:
+    """Return a moment in local time: ``2026-03-01 14:05:09``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch_ms / 1000))
+
+
+def clean(text: str) -> str:
+    """Escape unprintable characters, so that a text of others stays on one line and cannot command a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def clean_lines(text: str) -> str:
+    """Return a text of many lines, such as a traceback, with each line passed through `clean`."""
+    return "\n".join(clean(line.replace("\t", "    ")) for line in text.splitlines())
+
+
+def width(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def to_plain(value: object) -> object:
+    """Turn a value into what JSON has: dataclasses into objects, enumerations into their values, paths into texts.
+
+    Secrets are masked.
+
+    Raises:
+        TypeError: JSON has no form for it.
+    """
+    if isinstance(value, Enum):
+        return to_plain(value.value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, PurePath | SecretStr):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(to_plain(key)): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(item) for item in value]
+    raise TypeError(f"no JSON form for {type(value).__name__}")
