@@ -13,7 +13,7 @@ from actors.rpc.codec import prepare
 from blob.gateway import BlobServerGateway
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
-from runtime.metrics.gateway import MetricQueryServiceGateway
+from runtime.metrics.metric import MetricQueryServiceGateway
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 from runtime.protocol.descriptor import AttemptInformation, JobInformation
 from runtime.protocol.dispatcher import DispatcherGateway
@@ -25,7 +25,7 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 COMPONENTS = (
     "runtime.dispatcher.endpoint",
     "runtime.jobmaster.endpoint",
-    "runtime.metrics.blob_server",
+    "runtime.cluster.blob_server",
     "runtime.resourcemanager.endpoint",
 )
 GATEWAYS = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
-from runtime.metrics.dump import MetricDump, MetricScope, ScopeCategory, ScopeDump
-from runtime.metrics.metric import HistogramStatistics, Value
+from runtime.metrics.metric import HistogramStatistics, MetricDump, MetricScope, ScopeCategory, ScopeDump, Value
 
 _STATISTICS = tuple(field.name for field in fields(HistogramStatistics) if field.name not in ("count", "sum"))
 _FILTERED = str.maketrans(dict.fromkeys(" .:,", "_"))

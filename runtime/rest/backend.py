@@ -26,10 +26,8 @@ from runtime.job_logs import KeptLog, LogChunk, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.leaders import G, LeaderFollower
-from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
-from runtime.metrics.gateway import MetricQueryServiceGateway
-from runtime.metrics.process import add_process_metrics
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.metric import MetricQueryServiceGateway, MetricScope, ScopeCategory, ScopeDump
+from runtime.metrics.registry import MetricRegistry, add_process_metrics
 from runtime.metrics.store import MetricStore
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot

@@ -16,8 +16,7 @@ from conf.options import RestOptions
 from runtime.environment.context import ComponentContext
 from runtime.ha.services import HighAvailabilityServices
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.prometheus import exposition
-from runtime.metrics.push_gateway import PushReporter
+from runtime.metrics.prometheus import PushReporter, exposition
 from runtime.protocol.leader import REST_ENDPOINT, LeaderTerm
 from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 from runtime.rest.access import AccessPolicy

@@ -13,8 +13,16 @@ import pytest
 
 from actors.errors import AskTimeout, RecipientUnreachable
 from runtime.ids import ResourceID
-from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
-from runtime.metrics.gateway import MetricQueryServiceGateway, TaskManagerMetricAddress
+from runtime.metrics.metric import (
+    MetricDump,
+    MetricKind,
+    MetricQueryServiceGateway,
+    MetricScope,
+    ScopeCategory,
+    ScopeDump,
+    TaskManagerMetricAddress,
+    gauges,
+)
 from runtime.metrics.prometheus import MEDIA, exposition
 from runtime.metrics.store import MetricStore
 from runtime.rest.backend import ClusterBackend
