@@ -22,10 +22,9 @@ from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import ClusterBackend
+from runtime.rest.context import Rest, Snapshots
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
-from runtime.rest.routing import Rest
 from runtime.rest.server import RestServer, tls_context
-from runtime.rest.snapshots import Snapshots
 
 
 class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.mutants.model import Mutant
 
 _ACCESS = "runtime/rest/access.py"
-_LOGS = "runtime/rest/log_files.py"
-_PATHS = "runtime/rest/savepoint_paths.py"
-_HTTP = "runtime/rest/http_protocol.py"
-_STATIC = "runtime/rest/static_files.py"
+_LOGS = "runtime/rest/handlers/cluster.py"
+_PATHS = "runtime/rest/handlers/checkpoints.py"
+_HTTP = "runtime/rest/server.py"
+_STATIC = "runtime/rest/app.py"
 
 MUTANTS = (
     Mutant(
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "upload-of-any-name",
         "A file of a job has a plain name.",
-        "runtime/rest/uploads.py",
+        "runtime/rest/handlers/submission.py",
         'or _FILE_NAME.fullmatch(upload.filename or "") is None:',
         ":",
         ("unit/test_rest_app.py::test_what_is_no_script_is_refused",),
@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant(
         "unknown-field",
         "A field that nobody reads is refused.",
-        "runtime/rest/uploads.py",
+        "runtime/rest/handlers/submission.py",
         "        if unknown:\n",
         "        if False:\n",
         ("unit/test_rest_app.py::test_what_is_no_script_is_refused",),
@@ -252,7 +252,7 @@ MUTANTS = (
     Mutant(
         "snapshot-older-than-a-change",
         "After a change nothing older is told.",
-        "runtime/rest/snapshots.py",
+        "runtime/rest/context.py",
         "            if self._asking.get(key) is own:  # otherwise something has changed since it was asked\n",
         "            if True:\n",
         ("unit/test_rest_access.py::test_after_a_change_nothing_older_is_told",),

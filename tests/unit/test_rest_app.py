@@ -46,8 +46,7 @@ from runtime.protocol.slots import SlotCounts
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import JobFile
-from runtime.rest.routing import Rest
-from runtime.rest.snapshots import Snapshots
+from runtime.rest.context import Rest, Snapshots
 from runtime.stack_samples import FoldedStack, StackProfile
 from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS

@@ -26,7 +26,7 @@ from runtime.metrics.metric import (
 from runtime.metrics.prometheus import MEDIA, exposition
 from runtime.metrics.store import MetricStore
 from runtime.rest.backend import ClusterBackend
-from runtime.rest.messages import metrics as messages
+from runtime.rest.handlers import metrics as messages
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_app import TOKEN, UNKNOWN, Site
 from tests.unit.test_rest_messages import ID, READ, WRITE

@@ -17,14 +17,18 @@ from starlette.responses import Response, StreamingResponse
 from actors.errors import ActorError
 from conf.options import RestOptions
 from runtime.protocol.messages import ClusterOverview, TaskManagerView
+from runtime.rest.context import Rest
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.jobs import details_of_jobs
-from runtime.rest.routing import Rest, RestRoute
+from runtime.rest.routing import RestRoute
 
 MEDIA = "text/event-stream"
 _CHANGED = b"event: changed\ndata: {}\n\n"
 _TICK = b"event: tick\ndata: {}\n\n"
 _WAITING = b"event: waiting\ndata: {}\n\n"
+
+
+ROUTES: list[RestRoute] = []
 
 
 async def _seen(rest: Rest) -> Any:
@@ -62,8 +66,6 @@ async def stream(rest: Rest) -> AsyncIterator[bytes]:
         closing.cancel()
 
 
+@RestRoute("GET", "/events", "Server-sent events: something has changed", media=MEDIA).on(ROUTES)
 async def get_events(rest: Rest, request: Request) -> Response:
     return StreamingResponse(stream(rest), media_type=MEDIA)
-
-
-ROUTES = (RestRoute("GET", "/events", get_events, "Server-sent events: something has changed", media=MEDIA),)

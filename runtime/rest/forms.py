@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.protocol.execution_state import ExecutionState, JobStatus
-from runtime.rest.messages.common import PASSED
+from runtime.rest.messages import PASSED
 
 Form = Any
 

@@ -1,4 +1,9 @@
-"""What several messages share: times, counts of states, an attempt as Flink's subtask."""
+"""What several answers share: times, counts of states, an attempt as Flink's subtask. Pure.
+
+The answers are the JSON of Flink's REST API v1 (Flink's `runtime.rest.messages`). Times are milliseconds since the
+epoch and -1 where there is none, never null; ids are 32 hexadecimal digits; states are Flink's words. What is not known
+of a Spark job is zero with its ``...-complete`` flag false, or an empty list.
+"""
 
 from __future__ import annotations
 
