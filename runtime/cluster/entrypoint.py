@@ -45,7 +45,7 @@ from runtime.ha.redis_process import EmbeddedRedis
 from runtime.ha.standalone_endpoint import StandaloneHa
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.execution import ExecutionGraphSnapshot
-from runtime.metrics.gateway import MetricQueryServiceGateway
+from runtime.metrics.metric import MetricQueryServiceGateway
 from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph
 from runtime.protocol.descriptor import AttemptInformation, JobInformation
 from runtime.protocol.dispatcher import DispatcherGateway
@@ -62,7 +62,7 @@ _EXPECTED = (ActorError, ClusterError, ConfigurationError, HaError, OSError)
 _COMPONENTS = (
     "runtime.dispatcher.endpoint",
     "runtime.jobmaster.endpoint",
-    "runtime.metrics.blob_server",
+    "runtime.cluster.blob_server",
     "runtime.resourcemanager.endpoint",
 )
 _GATEWAYS = (

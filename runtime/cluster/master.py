@@ -212,7 +212,7 @@ class ComponentSpecs:
                 "max_bytes_per_job": get(BlobOptions.JOB_MAX_SIZE),
             },
         }
-        spec = self._spec(BLOB_SERVER, "runtime.metrics.blob_server:create", {})
+        spec = self._spec(BLOB_SERVER, "runtime.cluster.blob_server:create", {})
         return replace(spec, arguments=arguments)
 
     def _blob_arguments(self) -> dict[str, Any]:

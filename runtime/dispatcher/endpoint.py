@@ -43,8 +43,8 @@ from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.gateway import TaskManagerMetricAddress
-from runtime.metrics.query_service import beside, serve_metrics
+from runtime.metrics.metric import TaskManagerMetricAddress
+from runtime.metrics.registry import beside, serve_metrics
 from runtime.protocol.archived_execution_graph import (
     ApplicationStatus,
     ArchivedExecutionGraph,

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from actors.rpc.service import RpcService
-from runtime.metrics.dump import MetricScope, ScopeCategory
-from runtime.metrics.metric import Value
-from runtime.metrics.process import add_process_metrics
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.metric import MetricScope, ScopeCategory, Value
+from runtime.metrics.registry import MetricRegistry, add_process_metrics
 from runtime.protocol.archived_execution_graph import JobDetails
 from runtime.protocol.execution_state import JobStatus
 

@@ -69,10 +69,8 @@ from runtime.jobmaster.slot_pool import (
 )
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump
-from runtime.metrics.process import add_process_metrics
-from runtime.metrics.query_service import serve_metrics
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.metric import MetricScope, ScopeCategory, ScopeDump
+from runtime.metrics.registry import MetricRegistry, add_process_metrics, serve_metrics
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import (

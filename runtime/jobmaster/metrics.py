@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.metrics.dump import MetricScope, ScopeCategory, ScopeDump, gauges
-from runtime.metrics.metric import Value
+from runtime.metrics.metric import MetricScope, ScopeCategory, ScopeDump, Value, gauges
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.execution_state import ExecutionState, JobStatus

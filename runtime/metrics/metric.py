@@ -1,4 +1,7 @@
-"""The kinds of metrics (Flink's `Counter`, `Meter`, `Histogram`; a `Gauge` is any callable). Pure.
+"""The kinds of metrics, their values as they travel, and the interface by which a process is asked for them. Pure.
+
+The kinds are Flink's `Counter`, `Meter` and `Histogram`; a `Gauge` is any callable. Values travel with the scope that
+they belong to, as in Flink's `QueryScopeInfo` and `MetricDump`.
 
 Nothing here has a timer: a rate and a quantile are worked out when they are asked for, so a process that nobody asks
 spends nothing on them. Flink's `MeterView` is updated every five seconds.
@@ -11,6 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+
+from actors.rpc.gateway import Ask, RpcGateway, reads
+from runtime.ids import ResourceID
+
+NAME = "metric-query-service"
+PATH = f"/user/{NAME}"
+"""Path of the MetricQueryService, the same in every process."""
 
 METER_WINDOW_S = 60
 HISTOGRAM_WINDOW = 1024
@@ -35,7 +46,7 @@ class Counter:
 
 
 class Meter:
-    """Says how many events there were a second within the last minute.
+    """Rate of events: how many there were a second within the last minute.
 
     Args:
         clock: gives monotonic seconds.
@@ -66,7 +77,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class HistogramStatistics:
-    """What a histogram says (Flink's `HistogramDump`): *count* and *sum* of all values, the rest of the last ones."""
+    """Statistics of a histogram (Flink's `HistogramDump`): count and sum of all values, the rest of the last ones."""
 
     count: int
     sum: float
@@ -102,7 +113,7 @@ class Histogram:
         self._kept.append(float(value))
 
     def statistics(self) -> HistogramStatistics:
-        """Of the values that are kept; zeros where there are none. Quantiles are values that occurred."""
+        """Return the statistics of the kept values; zeros where there are none. Quantiles are values that occurred."""
         ordered = sorted(self._kept) or [0.0]
         mean = math.fsum(ordered) / len(ordered)
         variance = math.fsum((value - mean) ** 2 for value in ordered) / len(ordered)
@@ -119,3 +130,97 @@ class Histogram:
             math.sqrt(variance),
             *(quantile(q) for q in (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.999)),
         )
+
+
+class ScopeCategory(Enum):
+    """Kind of thing that a metric belongs to."""
+
+    JOB_MANAGER = "jobmanager"
+    TASK_MANAGER = "taskmanager"
+    JOB = "job"
+    TASK = "task"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricScope:
+    """Owner of metrics (Flink's `QueryScopeInfo`); fields that do not apply are empty.
+
+    Args:
+        category: what they are of.
+        component: of JOB_MANAGER: the process, e.g. ``dispatcher``; empty for what is the cluster's.
+        task_manager: resource id of the TaskExecutor.
+        job_id: the job.
+        job_name: its name.
+        task_id: the task, which REST calls a vertex.
+        task_name: its name.
+        operator_name: the vertex of a chain, or a streaming query.
+    """
+
+    category: ScopeCategory
+    component: str = ""
+    task_manager: str = ""
+    job_id: str = ""
+    job_name: str = ""
+    task_id: str = ""
+    task_name: str = ""
+    operator_name: str = ""
+
+
+class MetricKind(Enum):
+    """The kind of a metric: what Prometheus is told of its type."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    METER = "meter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDump:
+    """The value of one metric.
+
+    Args:
+        name: within its scope, with dots between groups.
+        kind: its kind.
+        value: of a counter its count, of a meter events a second, of a gauge what it gives; of a histogram its count.
+        statistics: of a histogram only.
+    """
+
+    name: str
+    kind: MetricKind
+    value: Value
+    statistics: HistogramStatistics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeDump:
+    """The metrics of one scope."""
+
+    scope: MetricScope
+    metrics: tuple[MetricDump, ...]
+
+
+def gauges(values: dict[str, Value | None]) -> tuple[MetricDump, ...]:
+    """Values that were read together, as gauges; those that are None are not known and are left out."""
+    return tuple(MetricDump(name, MetricKind.GAUGE, value) for name, value in values.items() if value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerMetricAddress:
+    """Address at which the metrics of a TaskExecutor are asked for."""
+
+    resource_id: ResourceID
+    address: str
+
+
+class MetricQueryServiceGateway(RpcGateway):
+    """Interface by which the metrics of a process are asked for (Flink's `MetricQueryServiceGateway`).
+
+    Not fenced: a process answers with its own figures whether or not it leads.
+    """
+
+    @reads
+    def query_metrics(self) -> Ask[list[ScopeDump]]:
+        """Return the present values."""
+        raise NotImplementedError

@@ -1,16 +1,44 @@
-"""The metrics of one process (Flink's `MetricRegistry` and `MetricGroup`): registered once, read when asked for."""
+"""The metrics of one process: registered once, read when asked for, answered by an actor.
+
+Flink's `MetricRegistry`, `MetricGroup` and `MetricQueryService`. Every component of the cluster has a registry; a
+TaskExecutor's ``Status.JVM`` is its Spark driver's, and what is Flink's ``Status.JVM`` of the other processes is
+``Status.Process`` here, since those are Python's.
+"""
 
 from __future__ import annotations
 
+import gc
 import logging
+import resource
 import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeDump, gauges
-from runtime.metrics.metric import Counter, Gauge, Histogram, Meter, Value
+import psutil
+
+from actors.address import ActorAddress
+from actors.rpc.endpoint import RpcEndpoint
+from actors.rpc.gateway import rpc_sync
+from actors.rpc.service import RpcService
+from runtime.metrics.metric import (
+    NAME,
+    PATH,
+    Counter,
+    Gauge,
+    Histogram,
+    Meter,
+    MetricDump,
+    MetricKind,
+    MetricQueryServiceGateway,
+    MetricScope,
+    ScopeDump,
+    Value,
+    gauges,
+)
 
 logger = logging.getLogger(__name__)
+
+NANOSECONDS = 1_000_000_000
 
 Reader = Callable[[], Iterable[MetricDump]]
 Source = Callable[[], Iterable[ScopeDump]]
@@ -86,7 +114,7 @@ class MetricRegistry:
         self._sources.append(source)
 
     def snapshot(self) -> list[ScopeDump]:
-        """All values of now. What cannot be read is left out and logged: it takes nothing else away."""
+        """Return all present values; logs and leaves out a metric that cannot be read."""
         found = [
             ScopeDump(scope, tuple(dump for name, reader in readers.items() for dump in _read(name, reader)))
             for scope, readers in self._scopes.items()
@@ -102,3 +130,61 @@ def _read(name: str, reader: Callable[[], Iterable[T]]) -> Iterable[T]:
     except Exception:  # whatever it is, the other metrics are as good as before
         logger.exception("the metric %s cannot be read", name)
         return []
+
+
+def add_process_metrics(group: MetricGroup, service: RpcService) -> None:
+    """Register the figures of this process and of its RPC service in *group*."""
+    process = psutil.Process()
+
+    def status() -> dict[str, Value | None]:
+        with process.oneshot():
+            times, memory = process.cpu_times(), process.memory_info()
+            return {
+                "CPU.Time": int((times.user + times.system) * NANOSECONDS),
+                "Memory.Resident": memory.rss,
+                "Threads.Count": process.num_threads(),
+                "FileDescriptor.Open": process.num_fds(),
+                "FileDescriptor.Max": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                "GarbageCollector.Count": sum(generation["collections"] for generation in gc.get_stats()),
+            }
+
+    def rpc() -> dict[str, Value | None]:
+        figures = service.statistics()
+        return {
+            "numConnections": figures.connections,
+            "numMessagesReceived": figures.messages,
+            "mailboxSize": figures.queued,
+            "numHandlersRunning": figures.running,
+            "numDeadLetters": figures.dead_letters,
+        }
+
+    group.gauges("Status.Process", status)
+    group.gauges("Rpc", rpc)
+
+
+class MetricQueryService(RpcEndpoint, MetricQueryServiceGateway):
+    """Answers with the metrics of its process; reads the registry only when asked.
+
+    Args:
+        service: the RPC service of the process.
+        registry: its metrics.
+    """
+
+    def __init__(self, service: RpcService, registry: MetricRegistry) -> None:
+        super().__init__(service, NAME)
+        self._registry = registry
+
+    @rpc_sync
+    def query_metrics(self) -> list[ScopeDump]:
+        return self._registry.snapshot()
+
+
+async def serve_metrics(service: RpcService, registry: MetricRegistry) -> None:
+    """Start the actor that answers with the metrics of this process; it ends with the RPC service."""
+    await service.start_server(MetricQueryService(service, registry))
+
+
+def beside(address: ActorAddress | str) -> str:
+    """Return the address of the MetricQueryService in the process of the component at *address*."""
+    known = ActorAddress.parse(address) if isinstance(address, str) else address
+    return str(known.with_path(PATH))

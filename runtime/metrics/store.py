@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
-from runtime.metrics.dump import MetricDump, MetricScope, ScopeCategory, ScopeDump
-from runtime.metrics.metric import HistogramStatistics, Value
+from runtime.metrics.metric import HistogramStatistics, MetricDump, MetricScope, ScopeCategory, ScopeDump, Value
 
 _STATISTICS = tuple(field.name for field in fields(HistogramStatistics) if field.name not in ("count", "sum"))
 _FILTERED = str.maketrans(dict.fromkeys(" .:,", "_"))
@@ -61,6 +60,6 @@ class MetricStore:
 
 
 def _prefix(scope: MetricScope) -> str:
-    """What tells the metrics of scopes apart that are shown together; without what separates names in a query."""
+    """Return what distinguishes scopes that are shown together, without characters that separate names in a query."""
     inner = scope.component or scope.operator_name
     return f"{inner.translate(_FILTERED)}." if inner else ""

@@ -16,8 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import JobFailedError, NotebookError, SavepointFailedError
-from runtime.notebook.cluster import Cluster
-from runtime.notebook.connecting import connect
+from runtime.notebook.cluster import Cluster, connect
 from runtime.notebook.job import Job
 
 if TYPE_CHECKING:

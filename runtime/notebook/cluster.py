@@ -1,30 +1,41 @@
-"""A cluster as a notebook has it."""
+"""A cluster in a notebook: how it is found, its handle, and its actors as objects whose methods return the answers."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from actors.address import ActorAddress
-from actors.rpc.gateway import RpcGateway
+from actors.rpc.gateway import Ask, RpcGateway, gateway_methods
+from conf.configuration import Configuration
+from conf.options import HighAvailabilityOptions, SecurityOptions
+from conf.secret import SecretStr
 from runtime.api import Pipeline
+from runtime.application.current import application_client
 from runtime.client import ClusterClient
+from runtime.cluster.discovery import connect as connect_local
+from runtime.cluster.discovery import connect_by_address, connect_by_redis
 from runtime.cluster.views import view_of_details, view_of_task_manager
 from runtime.ids import JobID
-from runtime.notebook.gateways import synchronous
 from runtime.notebook.html import cluster_html, jobs_html
 from runtime.notebook.job import Job
 from runtime.notebook.submission import Submission, submit
 from runtime.protocol.dispatcher import DispatcherGateway
+from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.messages import ClusterOverview
 from runtime.protocol.resource_manager import ResourceManagerGateway
 
 G = TypeVar("G", bound=RpcGateway)
 
 SHOWN_JOBS = 10
+
+Call = Callable[[Callable[[Any], Any]], Any]
+"""Calls a function with the present gateway, and again with another one while the leader changes."""
 
 
 class Cluster:
@@ -169,9 +180,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -200,3 +209,109 @@ class Jobs(Sequence[Job]):
 
     def _repr_html_(self) -> str:
         return jobs_html([view_of_details(job.details) for job in self._jobs if job.details is not None])
+
+
+def connect(
+    address: str | None = None,
+    *,
+    redis: str | None = None,
+    secret_file: str | Path | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> Cluster:
+    """Return a handle of a running cluster. It follows the leader, whichever master that is.
+
+    Args:
+        address: where a master is, ``akka.tcp://understudy@host:6123`` or the address of any actor there. None: the
+            cluster of this machine's runtime directory, unless *redis* is given; in an application's main() its own.
+        redis: URL of the cluster's Redis, which knows who leads; ``redis+sentinel://`` too. The cluster is the one of
+            the setting ``cluster.id``.
+        secret_file: the cluster's secret, copied from ``security.secret-file`` there. None: as this machine's
+            configuration says, ``~/.understudy/<cluster.id>/secret``.
+        config: a configuration file in place of ``$UNDERSTUDY_CONF_DIR/config.yaml``.
+        settings: further options by key, as ``-D`` gives them: ``{"cluster.id": "second"}``.
+
+    Raises:
+        ClusterNotRunning: no cluster runs there.
+        SecurityError: the secret cannot be read, or is not the cluster's.
+        ActorError: it does not answer within ``client.timeout``.
+        HaError: Redis cannot be used.
+        ConfigurationError: a setting is wrong.
+    """
+    own = application_client()
+    if own is not None and address is None and redis is None:
+        return Cluster(cast(ClusterClient, own))
+    configuration = Configuration.load(None if config is None else Path(config))
+    configuration = configuration.overlaid(dict(settings or {}), "settings")
+    if secret_file is not None:
+        configuration = configuration.set(SecurityOptions.SECRET_FILE, Path(secret_file).expanduser())
+    if redis is not None:
+        configuration = configuration.set(HighAvailabilityOptions.REDIS_URL, SecretStr(redis))
+        client = connect_by_redis(configuration)
+    elif address is not None:
+        client = connect_by_address(configuration, (_any_path(address),))
+    else:
+        client = connect_local(configuration)
+    try:
+        client.overview()  # says now what is wrong, not at the first use
+    except BaseException:
+        client.close()
+        raise
+    return Cluster(client)
+
+
+def _any_path(address: str) -> str:
+    """Complete an address: of a master alone, the address of its Dispatcher."""
+    bare = address.rstrip("/")
+    return bare if "/" in bare.removeprefix("akka.tcp://") else f"{bare}/user/{DISPATCHER}"
+
+
+class SynchronousGateway:
+    """Base of the classes that `synchronous` makes: the methods of a gateway, each of which waits for its answer."""
+
+    def __init__(self, description: str) -> None:
+        self._description = description
+
+    def __repr__(self) -> str:
+        return f"<{self._description}>"
+
+
+def synchronous(gateway_type: type[RpcGateway], description: str, call: Call) -> Any:
+    """Return an object with the methods of a gateway; each waits for its reply and returns that.
+
+    Tab completion, ``?`` and signatures are those of the gateway; an ``Ask[T]`` has become ``T``.
+
+    Args:
+        gateway_type: declares the methods.
+        description: for its repr.
+        call: see `Call`.
+    """
+    methods: dict[str, Any] = {
+        name: _waiting(method, name, call) for name, method in gateway_methods(gateway_type).items()
+    }
+    kind = type(
+        f"Synchronous{gateway_type.__name__}", (SynchronousGateway,), {**methods, "__doc__": gateway_type.__doc__}
+    )
+    return kind(description)
+
+
+def _waiting(method: Callable[..., Any], name: str, call: Call) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wait(_self: Any, *args: Any, **kwargs: Any) -> Any:
+        def ask(gateway: Any) -> Any:
+            answer = getattr(gateway, name)(*args, **kwargs)
+            return answer.result() if isinstance(answer, Ask) else answer
+
+        return call(ask)
+
+    signature, hints = inspect.signature(method), typing.get_type_hints(method)
+    answer = hints.get("return")
+    if typing.get_origin(answer) is Ask:
+        (answer,) = typing.get_args(answer)
+    parameters = [
+        item.replace(annotation=hints.get(item.name, item.annotation)) for item in signature.parameters.values()
+    ]
+    wait.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters, return_annotation=answer
+    )
+    return wait

@@ -1,21 +1,21 @@
-"""A job as a notebook has it."""
+"""A job in a notebook: its handle, and how it is shown while it runs."""
 
 from __future__ import annotations
 
 import base64
+import sys
 import time
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runtime.client import ClusterClient
-from runtime.cluster.views import view_of_job
+from runtime.cluster.views import JobView, job_progress, view_of_job
 from runtime.errors import JobFailedError, SavepointFailedError
 from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS
 from runtime.jobgraph.job_graph import ExchangeMode, JobEdge, JobGraph, JobVertex
 from runtime.jobgraph.svg import explain_svg
-from runtime.notebook.display import JobDisplay
 from runtime.notebook.html import checkpoints_html, job_html
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
@@ -110,7 +110,7 @@ class Job:
 
         An interrupt (Ctrl-C) ends the showing, not the job.
         """
-        with JobDisplay() as display:
+        with NotebookProgress() if in_notebook() else job_progress() as display:
             for job in self._client.watch(self.id):
                 display.update(view_of_job(job))
 
@@ -126,7 +126,7 @@ class Job:
     # --------------------------------------------------------------------- logs
 
     def logs(self, name: str | None = None) -> Logs:
-        """What its tasks wrote so far, the first attempts first.
+        """Return what its tasks wrote so far, the first attempts first.
 
         Args:
             name: ``stdout`` or ``stderr``, as they are; None: both, with a title above each.
@@ -255,3 +255,46 @@ def _directory(status: OperationStatus, what: str) -> Path:
             f"the {what} failed: {status.error}", "the job goes on; mend the cause and ask again"
         )
     return Path(status.path)
+
+
+class NotebookProgress:
+    """The `JobProgress` of a notebook: draws the same output again (IPython's ``update_display``), without widgets."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._shown = ""
+
+    def update(self, job: JobView) -> None:
+        """Draw the job, if it looks different."""
+        from IPython import display
+
+        html = job_html(job)
+        if html == self._shown:
+            return
+        self._shown = html
+        if self._handle is None:
+            self._handle = display.display(_html(html), display_id=True)  # type: ignore[no-untyped-call, unused-ignore]
+        else:
+            self._handle.update(_html(html))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
+def _html(text: str) -> Any:
+    from IPython import display
+
+    return display.HTML(text)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook (a terminal's IPython is none)."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

@@ -20,8 +20,7 @@ from runtime.cluster.output import print_error
 from runtime.errors import ClusterError
 from runtime.ha.errors import HaError
 from runtime.jobgraph.errors import JobGraphError
-from runtime.notebook.cluster import Cluster
-from runtime.notebook.connecting import connect
+from runtime.notebook.cluster import Cluster, connect
 from runtime.protocol.errors import GatewayError
 from runtime.spark.errors import SparkError, TaskError
 

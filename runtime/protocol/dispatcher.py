@@ -6,7 +6,7 @@ from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, read
 from blob.gateway import BlobAddress
 from blob.offload import Inline, Offloaded
 from runtime.ids import JobID, JobVertexID, TriggerID
-from runtime.metrics.gateway import TaskManagerMetricAddress
+from runtime.metrics.metric import TaskManagerMetricAddress
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobResult
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationStatus

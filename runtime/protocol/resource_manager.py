@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.rpc.gateway import RECIPIENT, Ask, FencedRpcGateway, fenced_by, reads
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
-from runtime.metrics.gateway import TaskManagerMetricAddress
+from runtime.metrics.metric import TaskManagerMetricAddress
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.leader import JOB_MASTER

@@ -23,8 +23,8 @@ from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.gateway import TaskManagerMetricAddress
-from runtime.metrics.query_service import beside, serve_metrics
+from runtime.metrics.metric import TaskManagerMetricAddress
+from runtime.metrics.registry import beside, serve_metrics
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import (

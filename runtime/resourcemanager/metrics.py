@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actors.rpc.service import RpcService
-from runtime.metrics.dump import MetricScope, ScopeCategory
-from runtime.metrics.metric import Value
-from runtime.metrics.process import add_process_metrics
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.metric import MetricScope, ScopeCategory, Value
+from runtime.metrics.registry import MetricRegistry, add_process_metrics
 from runtime.protocol.messages import ResourceOverview
 
 

@@ -1,23 +1,28 @@
-"""The ASGI application: checks who asks, finds the route, and tells every error in Flink's form."""
+"""The ASGI application: the files of the web page, who may ask, the way of a request to its handler, and every error in
+Flink's form.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from runtime.rest.access import AccessPolicy, Refusal
+from runtime.rest.context import Rest
 from runtime.rest.errors import RestError, error_body, status_of
 from runtime.rest.handlers import ROUTES, cluster, events, jobs
-from runtime.rest.openapi import PREFIX, openapi
-from runtime.rest.routing import JSON, Rest, RestRoute, answer
-from runtime.rest.static_files import StaticFiles
+from runtime.rest.routing import JSON, PREFIX, RestRoute, answer, openapi
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +39,67 @@ Encoded = Callable[[Rest], Awaitable[bytes]]
 
 # What is asked for all the time is answered without a Request, a Response and a look through the routes.
 _SHORT_CUTS: dict[str, Encoded] = {"/jobs/overview": jobs.encoded_overview, "/overview": cluster.encoded_overview}
+
+_MEDIA = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_INDEX = "/index.html"
+
+# Nothing but the page's own files, no inline script or style, and no text may become markup (trusted types).
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",  # kept, and asked for anew: the answer is mostly 304
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    media: str
+    tag: str
+
+
+class StaticFiles:
+    """The files below a directory of this package.
+
+    Args:
+        root: the directory.
+    """
+
+    def __init__(self, root: Traversable | None = None) -> None:
+        self._files: Mapping[str, _File] = dict(_read(root or files("runtime.rest") / "static", ""))
+
+    def find(self, scope: Scope) -> Response | None:
+        """The answer to a request for one of the files; None when it asks for something else."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return None
+        file = self._files.get(_INDEX if scope["path"] == "/" else scope["path"])
+        if file is None:
+            return None
+        headers = {**_HEADERS, "etag": file.tag}
+        if (b"if-none-match", file.tag.encode()) in scope["headers"]:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.media, headers=headers)
+
+
+def _read(directory: Traversable, path: str) -> Iterator[tuple[str, _File]]:
+    for entry in directory.iterdir():
+        name = f"{path}/{entry.name}"
+        if entry.is_dir():
+            yield from _read(entry, name)
+        elif media := _MEDIA.get("." + entry.name.rpartition(".")[2]):
+            content = entry.read_bytes()
+            yield name, _File(content, media, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 class _TooLarge(Exception):
@@ -55,15 +121,17 @@ class RestApplication:
         self._policy = policy
         self._max_content = max_content
         self._page = StaticFiles()
-        self.routes = (
-            *ROUTES,
-            RestRoute("GET", "/openapi.json", self._openapi, "This document", result={"openapi": str, "paths": dict}),
-        )
+        own = RestRoute("GET", "/openapi.json", "This document", result={"openapi": str, "paths": dict})
+        self.routes = (*ROUTES, replace(own, handler=self._openapi))
         self._document = openapi(self.routes, with_token=with_token)
-        self._table = [
-            (Route(route.path, _never, methods=[route.method], name=route.path), route)
-            for route in (*self.routes, *events.ROUTES)  # a stream without an end is not for the document
-        ]
+        rows = dict[str, list[RestRoute]]()
+        for route in (*self.routes, *events.ROUTES):  # a stream without an end is not for the document
+            rows.setdefault(route.path, []).append(route)
+        self._router = Router(
+            [Route(path, _Resource(rest, found)) for path, found in rows.items()],
+            redirect_slashes=False,
+            default=_nothing_there,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,7 +165,7 @@ class RestApplication:
                 await send({"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, _length(body)]})
                 await send({"type": "http.response.body", "body": body})
                 return
-            await self._serve({**scope, "path": path}, _bounded(receive, self._max_content), watch)
+            await self._router({**scope, "path": path}, _bounded(receive, self._max_content), watch)
         except ClientDisconnect:
             logger.debug("who asked for %s %r has gone", method, path[:200])
         except Exception as error:  # whatever it is, a stranger gets one line, and the log the rest
@@ -105,25 +173,6 @@ class RestApplication:
                 logger.error("the answer to %s %r broke off: %s", method, path[:200], error)
                 raise
             await self._tell(send, error, method, path)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        allowed: list[str] = []
-        for route, row in self._table:
-            match, child = route.matches({**scope, "method": method})
-            if match is Match.FULL:
-                request = Request({**scope, **child}, receive, send)
-                response = await row.handler(self._rest, request)
-                await response(scope, receive, send)
-                return
-            if match is Match.PARTIAL:
-                allowed.append(row.method)
-        if allowed:
-            verbs = ", ".join(dict.fromkeys(allowed))
-            error = error_body(f"{scope['method']} is not served here, only {verbs}")
-            await Response(error, 405, {"allow": verbs}, JSON)(scope, receive, send)
-            return
-        raise RestError(404, "there is nothing of that name; GET /v1/openapi.json shows what there is")
 
     async def _tell(self, send: Send, error: Exception, method: str, path: str) -> None:
         if isinstance(error, _TooLarge):
@@ -142,8 +191,26 @@ class RestApplication:
         return answer(self._document)
 
 
-async def _never(request: Request) -> Response:
-    raise NotImplementedError
+class _Resource:
+    """The ASGI application of one path: answers by the route of the request's method, or with 405."""
+
+    def __init__(self, rest: Rest, routes: Sequence[RestRoute]) -> None:
+        self._rest = rest
+        self._handlers = {route.method: route.handler for route in routes}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._handlers.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        if handler is None:
+            verbs = ", ".join(self._handlers)
+            error = error_body(f"{scope['method']} is not served here, only {verbs}")
+            response = Response(error, 405, {"allow": verbs}, JSON)
+        else:
+            response = await handler(self._rest, Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RestError(404, "there is nothing of that name; GET /v1/openapi.json shows what there is")
 
 
 def _length(body: bytes) -> tuple[bytes, bytes]:

@@ -16,21 +16,19 @@ from conf.options import RestOptions
 from runtime.environment.context import ComponentContext
 from runtime.ha.services import HighAvailabilityServices
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.prometheus import exposition
-from runtime.metrics.push_gateway import PushReporter
+from runtime.metrics.prometheus import PushReporter, exposition
 from runtime.protocol.leader import REST_ENDPOINT, LeaderTerm
 from runtime.protocol.web_monitor import RestAddress, WebMonitorGateway
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.backend import ClusterBackend
+from runtime.rest.context import Rest, Snapshots
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports, ports_key
-from runtime.rest.routing import Rest
 from runtime.rest.server import RestServer, tls_context
-from runtime.rest.snapshots import Snapshots
 
 
 class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
-    """Serves HTTP from its start to its end.
+    """The component that serves HTTP, from its start to its end.
 
     Args:
         service: the RPC service of the process.
@@ -110,7 +108,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         await self._ha.close()
 
     async def lead(self, term: LeaderTerm) -> None:
-        """It serves already; what only one may do is to send metrics."""
+        """Begin to send metrics, which only one may do; it serves already."""
         if self._reporter is not None:
             self._reporter.start()
 
@@ -123,7 +121,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         return exposition((await self._backend.metrics()).scopes)
 
     def check_token(self, token: FencingToken | None) -> None:
-        """Whoever wants the leader says so; its own master does not."""
+        """Check the token of callers that ask for the leader; its own master shows none."""
         if token is not None:
             super().check_token(token)
 

@@ -1,89 +1,63 @@
-"""The table of routes: what the endpoint serves, and what its OpenAPI document says of it."""
+"""The routes of the endpoint, and the OpenAPI document made of them, which says no more and no less than is served."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from conf.configuration import Configuration
-from runtime.ids import JobID
-from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
-from runtime.protocol.errors import JobNotFoundError
-from runtime.rest.backend import Backend
-from runtime.rest.errors import RestError
-from runtime.rest.messages import vertices
-from runtime.rest.messages.forms import Form
-from runtime.rest.operations import Disposals, TriggeredOperations
-from runtime.rest.snapshots import Snapshots
+import runtime
+from runtime.rest.access import changes_state
+from runtime.rest.context import Rest
+from runtime.rest.forms import Form, schema_of
 
 JSON = "application/json"
 WHOLE_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
 """The schema of what `number_of` reads."""
 TEXT = "text/plain; charset=UTF-8"
 MULTIPART = "multipart/form-data"
-BODY_TIMEOUT_S = 120.0
 LOG_SIZE = "X-Log-Size"
 """The header that says how many bytes a log has at present, of which an answer may be a part."""
 
-MOST_OFFSET = 10**9
-OFFSET = "offset"
-FETCHES_AT_ONCE = 4
-"""How many logs of TaskExecutors, each of a few MB, are in this process's memory at once."""
 
+VERSION = "3.1.0"
+PREFIX = "/v1"
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """What the handlers work with.
-
-    Args:
-        backend: the cluster.
-        snapshots: what it said a moment ago.
-        configuration: the cluster's.
-        log_dir: where the logs of this machine's control plane are.
-        url: the endpoint's own address.
-        closing: set when the endpoint stops, for streams that have no end of their own.
-        fetching: held while a log of a TaskExecutor is in memory.
-        operations: checkpoints and savepoints that were asked for here.
-        disposals: removals of savepoints that were asked for here.
-    """
-
-    backend: Backend
-    snapshots: Snapshots
-    configuration: Configuration
-    log_dir: Path
-    url: str
-    closing: asyncio.Event = field(default_factory=asyncio.Event)
-    fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_AT_ONCE))
-    operations: TriggeredOperations = field(default_factory=TriggeredOperations)
-    disposals: Disposals = field(default_factory=Disposals)
-
-    async def job(self, request: Request) -> ArchivedExecutionGraph:
-        """The job that the path names; raises RestError."""
-        job_id = job_id_of(request)
-        try:
-            found: ArchivedExecutionGraph = await self.snapshots.get(job_id, lambda: self.backend.job(job_id))
-        except JobNotFoundError as error:
-            raise RestError(404, f"Job {job_id} not found: {error}") from error
-        return found
-
-    async def task(self, request: Request) -> TaskInfo:
-        """The task that the path names as a vertex; raises RestError."""
-        graph, vertex_id = await self.job(request), request.path_params["vertexid"]
-        task = vertices.find_task(graph, vertex_id)
-        if task is None:
-            raise RestError(404, f"job {graph.job_id} has no vertex {vertex_id!r}; GET /jobs/{graph.job_id} shows them")
-        return task
-
+_PARAMETER = re.compile(r"\{([a-z]+)\}")
+_ID = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+_NUMBER = {"type": "integer", "minimum": 0}
+_PATH_PARAMETERS: Mapping[str, Any] = {
+    **dict.fromkeys(("jobid", "applicationid", "triggerid", "attemptid", "rescaleuuid"), _ID),
+    **dict.fromkeys(("checkpointid", "subtaskindex", "attempt"), _NUMBER),
+    "taskmanagerid": {"type": "string", "pattern": "^[!-~]+$"},
+}
+_TEXT = {"type": "string", "minLength": 1}
+_ERROR = {"$ref": "#/components/schemas/Errors"}
+_ERRORS: Mapping[int, str] = {
+    308: "What was asked for has been removed; the error names what is there instead",
+    400: "What was asked is not well formed",
+    401: "The token was not shown",
+    403: "The endpoint is not asked by that name, or not by pages of that site",
+    404: "There is none of that name",
+    408: "The body did not come in time",
+    409: "It cannot be done in the state that it is in",
+    413: "The body is too long",
+    415: "The body is of another media type",
+    500: "An error that nobody expected; the endpoint's log says more",
+    503: "Nobody leads or answers at present: ask again",
+}
 
 Handler = Callable[[Rest, Request], Awaitable[Response]]
+
+
+async def _no_handler(rest: Rest, request: Request) -> Response:
+    raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +72,9 @@ class Parameter:
     required: bool = False
 
 
+FROM_OFFSET = Parameter("offset", "the byte from which on it is wanted", schema=WHOLE_NUMBER)
+
+
 @dataclass(frozen=True, slots=True)
 class RestRoute:
     """One route.
@@ -105,20 +82,19 @@ class RestRoute:
     Args:
         method: the HTTP method.
         path: with parameters in braces, without ``/v1``.
-        handler: answers.
         summary: in one line.
         status: of a good answer.
         media: of a good answer; empty for none.
         query: the parameters that it looks at.
         body: the media type of the request's body; empty for none.
         form: the JSON schema of the body's fields; None for any.
-        result: the form (`runtime.rest.messages.forms`) of a good answer of JSON.
+        result: the form (`runtime.rest.forms`) of a good answer of JSON.
         also: statuses of errors that it alone may have.
+        handler: answers; `on` fills it in.
     """
 
     method: str
     path: str
-    handler: Handler
     summary: str
     status: int = 200
     media: str = JSON
@@ -127,6 +103,19 @@ class RestRoute:
     form: Mapping[str, Any] | None = None
     result: Form = dict
     also: tuple[int, ...] = ()
+    handler: Handler = _no_handler
+
+    def on(self, area: list[RestRoute]) -> Callable[[Handler], Handler]:
+        """Return a decorator that makes a function the handler of this route, and adds the route to *area*.
+
+        Requests look through an area in its order: of two routes that match, the first one answers.
+        """
+
+        def add(handler: Handler) -> Handler:
+            area.append(replace(self, handler=handler))
+            return handler
+
+        return add
 
 
 def now_ms() -> int:
@@ -149,34 +138,84 @@ def text(content: bytes) -> Response:
     return Response(content, media_type=TEXT)
 
 
-def job_id_of(request: Request) -> JobID:
-    """The job id in the path; raises RestError of status 400."""
-    shown = request.path_params.get("jobid") or request.path_params["applicationid"]
-    try:
-        return JobID(shown)
-    except ValueError as error:
-        raise RestError(400, f"{error}; GET /jobs/overview shows the ids of jobs") from None
+def openapi(routes: Iterable[RestRoute], *, with_token: bool) -> dict[str, Any]:
+    """The document of these routes.
+
+    Args:
+        routes: the table.
+        with_token: whether requests have to show the token.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route)
+    document: dict[str, Any] = {
+        "openapi": VERSION,
+        "info": {
+            "title": "Understudy REST API",
+            "version": runtime.__version__,
+            "description": "Flink's REST API v1 over PySpark jobs. The same paths are served without /v1.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {
+                "Errors": {
+                    "type": "object",
+                    "required": ["errors"],
+                    "properties": {"errors": {"type": "array", "items": {"type": "string"}, "minItems": 1}},
+                }
+            },
+            "responses": {
+                str(status): {"description": why, "content": {JSON: {"schema": _ERROR}}}
+                for status, why in _ERRORS.items()
+            },
+        },
+    }
+    if with_token:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+    return document
 
 
-def number_of(request: Request, name: str, default: int, most: int) -> int:
-    """A whole number of the query, at most *most*; raises RestError of status 400."""
-    shown = request.query_params.get(name)
-    if shown is None:
-        return default
-    if not (shown.isascii() and shown.isdigit() and 0 < len(shown) <= 9):
-        raise RestError(400, f"{name} must be a whole number, not {shown[:40]!r}")
-    return min(int(shown), most)
+def _operation(route: RestRoute) -> dict[str, Any]:
+    name = re.sub(r"[^a-zA-Z0-9]+", "_", route.path).strip("_")
+    good: dict[str, Any] = {"description": route.summary}
+    if route.media:
+        schema = schema_of(route.result) if route.media == JSON else {"type": "string"}
+        good["content"] = {route.media.partition(";")[0]: {"schema": schema if route.status < 400 else _ERROR}}
+    operation: dict[str, Any] = {
+        "operationId": f"{route.method.lower()}_{name}",
+        "summary": route.summary,
+        "parameters": [*map(_path_parameter, _PARAMETER.findall(route.path)), *map(_query_parameter, route.query)],
+        "responses": {
+            **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _errors_of(route)},
+            str(route.status): good,
+        },
+    }
+    if route.body:
+        operation["requestBody"] = {
+            "required": "required" in (route.form or {}),
+            "content": {route.body: {"schema": route.form or {"type": "object"}}},
+        }
+    return operation
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body; raises RestError when it has more than *limit* bytes, or takes too long."""
-    data = bytearray()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > limit:
-                    raise RestError(413, f"at most {limit} bytes are taken here")
-    except TimeoutError:
-        raise RestError(408, f"the request's body did not come within {BODY_TIMEOUT_S:g} s") from None
-    return bytes(data)
+def _errors_of(route: RestRoute) -> list[int]:
+    """The statuses of errors that its answers may have."""
+    found = {400, 401, 403, 413, 500, 503}
+    if "{" in route.path or route.query:
+        found.add(404)
+    if changes_state(route.method, route.path):
+        found |= {408, 409}
+    if route.body == MULTIPART:
+        found.add(415)
+    return sorted(found | set(route.also))
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": _PATH_PARAMETERS.get(name, _TEXT)}
+
+
+def _query_parameter(parameter: Parameter) -> dict[str, Any]:
+    schema = {"type": "string", "enum": list(parameter.words)} if parameter.words else parameter.schema
+    told = {"name": parameter.name, "in": "query", "description": parameter.summary, "schema": schema}
+    return {**told, "required": True} if parameter.required else told

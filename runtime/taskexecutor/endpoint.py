@@ -40,7 +40,7 @@ from runtime.ha.services import HighAvailabilityServices
 from runtime.heartbeat.manager import HeartbeatManager, Silence
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
-from runtime.metrics.query_service import serve_metrics
+from runtime.metrics.registry import serve_metrics
 from runtime.protocol.checkpoints import TriggerCheckpoint
 from runtime.protocol.descriptor import JobReport, TaskDeployment, TaskDeploymentDescriptor, unpack
 from runtime.protocol.diagnostics import ComponentLog, LogInfo, TaskManagerMetrics, TaskPoolReport, ThreadDump

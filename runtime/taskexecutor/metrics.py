@@ -12,10 +12,8 @@ import psutil
 
 from actors.rpc.service import RpcService
 from runtime.ids import ResourceID
-from runtime.metrics.dump import MetricScope, ScopeCategory
-from runtime.metrics.metric import Value
-from runtime.metrics.process import NANOSECONDS, add_process_metrics
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.metric import MetricScope, ScopeCategory, Value
+from runtime.metrics.registry import NANOSECONDS, MetricRegistry, add_process_metrics
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.slots import SlotReport
 from runtime.spark import SparkDriver, SparkError

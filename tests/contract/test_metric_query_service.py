@@ -17,13 +17,11 @@ from blob.client import BlobClient
 from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from blob.key import PermanentBlobKey
+from runtime.cluster.blob_server import create as create_blob_server
 from runtime.dispatcher.metrics import DispatcherMetrics
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
-from runtime.metrics.blob_server import create as create_blob_server
-from runtime.metrics.dump import MetricScope, ScopeCategory
-from runtime.metrics.gateway import MetricQueryServiceGateway
-from runtime.metrics.query_service import beside, serve_metrics
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.metric import MetricQueryServiceGateway, MetricScope, ScopeCategory
+from runtime.metrics.registry import MetricRegistry, beside, serve_metrics
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.messages import ResourceOverview

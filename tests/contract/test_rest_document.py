@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from runtime.rest.handlers import ROUTES
 from runtime.rest.listening import listen
-from runtime.rest.openapi import PREFIX
+from runtime.rest.routing import PREFIX
 from runtime.rest.server import RestServer
 from tests.unit.test_rest_app import TOKEN, Site, filled
 from tests.waiting import PATIENCE_S

@@ -13,9 +13,9 @@ from random import Random
 
 import pytest
 
-from runtime.rest import http_protocol, server
+from runtime.rest import server
 from runtime.rest.access import UNAUTHENTICATED
-from runtime.rest.http_protocol import MAX_HEAD
+from runtime.rest.server import MAX_HEAD
 from tests.contract.test_rest_server import DEADLINE_S, HEAD, Peer, certified, serving
 from tests.logged import logged
 from tests.unit.test_rest_app import TOKEN
@@ -198,7 +198,7 @@ async def until_served(connect: Callable[[], Awaitable[Peer]]) -> bool:
 @pytest.mark.parametrize("who", [SHOWN, ""])
 async def test_a_body_that_hardly_comes_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     """Also of a request for what needs no token, which is answered at once."""
-    monkeypatch.setattr(http_protocol, "WHOLE_BODY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(server, "WHOLE_BODY_TIMEOUT_S", 0.3)
     monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.05)
     async with serving(tmp_path) as (_, connect):
         peer = await connect()
@@ -291,7 +291,7 @@ async def test_a_late_tls_handshake_is_looked_after_as_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first request has to come in time, although nobody was connected when it began."""
-    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
     swept, sweep = asyncio.Event(), server.RestServer._sweep
 
@@ -316,7 +316,7 @@ async def test_a_late_tls_handshake_is_looked_after_as_any_other(
 async def test_a_connection_without_the_token_is_kept_for_a_short_time_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "UNAUTHENTICATED_KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(server, "UNAUTHENTICATED_KEEP_ALIVE_S", 0.05)
     async with serving(tmp_path) as (_, connect):
         peer, mine = await connect(), await connect()
         await mine.send(f"{GET}\r\n")

@@ -15,10 +15,9 @@ import pytest
 import trustme
 
 from runtime.errors import PreflightError
-from runtime.rest import http_protocol, server
-from runtime.rest.http_protocol import MAX_HEAD
+from runtime.rest import server
 from runtime.rest.listening import listen
-from runtime.rest.server import RestServer, tls_context
+from runtime.rest.server import MAX_HEAD, RestServer, tls_context
 from tests.unit.test_rest_app import MAX_CONTENT, TOKEN, Site
 from tests.waiting import PATIENCE_S
 
@@ -189,7 +188,7 @@ async def test_a_head_without_end_is_cut_off(tmp_path: Path, begin: bytes) -> No
 async def test_who_does_not_ask_in_time_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
     async with serving(tmp_path) as (_, connect):
         peer = await connect()
@@ -199,7 +198,7 @@ async def test_who_does_not_ask_in_time_makes_room(
 
 
 async def test_who_does_not_go_on_with_a_body_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "STALL_TIMEOUT_S", 0.05)
     monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
     async with serving(tmp_path) as (_, connect):
         peer = await connect()
@@ -222,7 +221,7 @@ async def test_who_goes_away_amid_a_form_leaves_nothing(tmp_path: Path, caplog: 
 
 
 async def test_who_does_not_read_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "STALL_TIMEOUT_S", 0.05)
     monkeypatch.setattr(server, "SWEEP_INTERVAL_S", 0.02)
     async with serving(tmp_path, max_connections=1) as (_, connect):
         deaf = await connect()

@@ -9,7 +9,6 @@ _JSON = "runtime/jobgraph/json_form.py"
 _JOBGRAPH = "unit/test_jobgraph.py"
 _OFFER = "runtime/taskexecutor/connections.py"
 _REGISTRY = "runtime/metrics/registry.py"
-_PUSH = "runtime/metrics/push_gateway.py"
 _PROMETHEUS = "runtime/metrics/prometheus.py"
 _HTML = "runtime/notebook/html.py"
 _SUBMISSION = "runtime/notebook/submission.py"
@@ -221,7 +220,7 @@ MUTANTS = (
     Mutant(
         "metrics-forgotten-by-a-standby",
         "Who only loses the leadership leaves the metrics at the push gateway.",
-        _PUSH,
+        _PROMETHEUS,
         "        if forget and self._forgets:\n",
         "        if self._forgets:\n",
         ("unit/test_push_gateway.py::test_who_only_loses_the_lead_leaves_them_there",),
@@ -229,7 +228,7 @@ MUTANTS = (
     Mutant(
         "metrics-put-after-their-end",
         "What is on its way to the push gateway does not come after the end.",
-        _PUSH,
+        _PROMETHEUS,
         "            with self._lock, urllib.request.urlopen(request, timeout=ANSWER_S):",
         "            with urllib.request.urlopen(request, timeout=ANSWER_S):",
         ("unit/test_push_gateway.py::test_what_is_on_its_way_does_not_come_after_the_end",),

@@ -6,10 +6,10 @@ from tests.mutants.model import Mutant
 
 _ACCESS = "runtime/rest/access.py"
 _ANSWERS = "unit/test_flink_answers.py"
-_LOGS = "runtime/rest/log_files.py"
-_PATHS = "runtime/rest/savepoint_paths.py"
-_HTTP = "runtime/rest/http_protocol.py"
-_STATIC = "runtime/rest/static_files.py"
+_LOGS = "runtime/rest/handlers/cluster.py"
+_PATHS = "runtime/rest/handlers/checkpoints.py"
+_HTTP = "runtime/rest/server.py"
+_STATIC = "runtime/rest/app.py"
 
 MUTANTS = (
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         "upload-of-any-name",
         "A file of a job has a plain name.",
-        "runtime/rest/uploads.py",
+        "runtime/rest/handlers/submission.py",
         'or _FILE_NAME.fullmatch(upload.filename or "") is None:',
         ":",
         ("unit/test_rest_app.py::test_what_is_no_script_is_refused",),
@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         "unknown-field",
         "A field that nobody reads is refused.",
-        "runtime/rest/uploads.py",
+        "runtime/rest/handlers/submission.py",
         "        if unknown:\n",
         "        if False:\n",
         ("unit/test_rest_app.py::test_what_is_no_script_is_refused",),
@@ -253,7 +253,7 @@ MUTANTS = (
     Mutant(
         "snapshot-older-than-a-change",
         "After a change nothing older is told.",
-        "runtime/rest/snapshots.py",
+        "runtime/rest/context.py",
         "            if self._asking.get(key) is own:  # otherwise something has changed since it was asked\n",
         "            if True:\n",
         ("unit/test_rest_access.py::test_after_a_change_nothing_older_is_told",),
@@ -262,7 +262,7 @@ MUTANTS = (
     Mutant(
         "field-of-flinks-missing",
         "Every answer has the fields that Flink's has.",
-        "runtime/rest/messages/jobs.py",
+        "runtime/rest/handlers/jobs.py",
         '        "jobType": job_type(job),\n',
         "",
         (f"{_ANSWERS}::test_an_answer_has_what_flinks_has", f"{_ANSWERS}::test_lists_say_which_jobs_stream"),
@@ -270,7 +270,7 @@ MUTANTS = (
     Mutant(
         "savepoint-told-by-its-path",
         "A savepoint is told by its URI.",
-        "runtime/rest/messages/checkpoints.py",
+        "runtime/rest/handlers/checkpoints.py",
         '    return f"file:{quote(path)}" if path.startswith("/") else path\n',
         "    return path\n",
         (f"{_ANSWERS}::test_a_savepoint_is_told_by_its_uri",),
@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "log-of-no-time",
         "A log says when it was written to.",
-        "runtime/rest/messages/cluster.py",
+        "runtime/rest/handlers/cluster.py",
         '"mtime": mtime}',
         '"mtime": -1}',
         (f"{_ANSWERS}::test_logs_say_when_they_were_written_to",),
@@ -321,7 +321,7 @@ MUTANTS = (
     Mutant(
         "kind-of-savepoint-ignored",
         "A savepoint that cancels its job is asked for as such.",
-        "runtime/rest/handlers/savepoints.py",
+        "runtime/rest/handlers/checkpoints.py",
         '    kind = SnapshotType.SAVEPOINT_CANCEL if given.get("cancel-job") else SnapshotType.SAVEPOINT\n',
         "    kind = SnapshotType.SAVEPOINT\n",
         ("unit/test_rest_savepoints.py::test_what_is_asked_for_twice_is_asked_for_once",),

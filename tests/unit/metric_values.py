@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
-from runtime.metrics.metric import Histogram
+from runtime.metrics.metric import Histogram, MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
 
 JVM: dict[str, int | float] = {
     "ClassLoader.ClassesLoaded": 11_000,

@@ -13,14 +13,13 @@ import pytest
 
 from actors.rpc.service import RpcStatistics
 from blob.settings import BlobServerStats
+from runtime.cluster.blob_server import blob_server_metrics
 from runtime.dispatcher.metrics import DispatcherMetrics
 from runtime.ids import ResourceID
 from runtime.jobmaster.metrics import job_metrics
-from runtime.metrics.blob_server import blob_server_metrics
-from runtime.metrics.dump import MetricScope, ScopeCategory
-from runtime.metrics.process import add_process_metrics
+from runtime.metrics.metric import MetricScope, ScopeCategory
 from runtime.metrics.prometheus import exposition
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.registry import MetricRegistry, add_process_metrics
 from runtime.metrics.store import MetricStore
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.messages import ResourceOverview

@@ -18,8 +18,17 @@ from actors.rpc.codec import from_plain, to_plain
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.ids import JobID
 from runtime.jobmaster.metrics import job_metrics
-from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
-from runtime.metrics.metric import METER_WINDOW_S, Histogram, Meter
+from runtime.metrics.metric import (
+    METER_WINDOW_S,
+    Histogram,
+    Meter,
+    MetricDump,
+    MetricKind,
+    MetricScope,
+    ScopeCategory,
+    ScopeDump,
+    gauges,
+)
 from runtime.metrics.registry import MetricRegistry
 from runtime.protocol.archived_execution_graph import AttemptInfo
 from runtime.protocol.execution_state import ExecutionState, JobStatus

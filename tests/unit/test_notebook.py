@@ -26,8 +26,8 @@ from runtime.ha.errors import HaError, RedisAuthenticationError, RedisUnreachabl
 from runtime.ids import JobID
 from runtime.job_logs import FUNCTION_RESULT
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
-from runtime.notebook import Cluster, connecting
-from runtime.notebook.gateways import synchronous
+from runtime.notebook import Cluster
+from runtime.notebook.cluster import _any_path, synchronous
 from runtime.notebook.html import checkpoints_html, cluster_html, job_html, jobs_html
 from runtime.notebook.job import Checkpoints, Job, Logs
 from runtime.notebook.submission import Submission, submit
@@ -306,8 +306,8 @@ async def test_redis_is_asked_who_leads_also_while_a_loop_runs(tmp_path: Path, m
     monkeypatch.setattr(discovery, "_masters_of", lambda _, leader: (leader.address,))
     client = discovery.connect_by_redis(configuration)
     assert client.system.port == 1
-    assert client._find_masters() == ()
-    assert list(client._find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
+    assert client._link.find_masters() == ()
+    assert list(client._link.find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
     leaders += [None] * 100
     with pytest.raises(ClusterNotRunning, match="Redis knows no leader of the cluster 'default'"):
         discovery.connect_by_redis(configuration)
@@ -318,7 +318,7 @@ async def test_redis_is_asked_who_leads_also_while_a_loop_runs(tmp_path: Path, m
 
 @pytest.mark.parametrize("address", ["akka.tcp://u@h:1", "akka.tcp://u@h:1/", "akka.tcp://u@h:1/user/dispatcher"])
 def test_an_address_may_be_that_of_a_master_alone(address: str) -> None:
-    assert connecting._any_path(address) == "akka.tcp://u@h:1/user/dispatcher"
+    assert _any_path(address) == "akka.tcp://u@h:1/user/dispatcher"
 
 
 # ----------------------------------------------------------------------- magic

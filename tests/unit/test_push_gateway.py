@@ -12,7 +12,7 @@ import pytest
 
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
-from runtime.metrics.push_gateway import PushReporter
+from runtime.metrics.prometheus import PushReporter
 from tests.waiting import PATIENCE_S
 
 TEXT = "flink_jobmanager_numRunningJobs 1\n"

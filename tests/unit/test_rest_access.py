@@ -16,10 +16,10 @@ from hypothesis.strategies import integers
 from conf.configuration import Configuration
 from runtime.errors import PreflightError
 from runtime.rest.access import AccessPolicy, ConnectionLimits, is_loopback
+from runtime.rest.context import MAX_SNAPSHOTS, Snapshots
 from runtime.rest.errors import RestError
+from runtime.rest.handlers.cluster import OpenLog, list_logs
 from runtime.rest.listening import bind_address, check_exposure, exposure_warning, listen, ports
-from runtime.rest.log_files import OpenLog, list_logs
-from runtime.rest.snapshots import MAX_SNAPSHOTS, Snapshots
 
 TOKEN = b"t" * 32
 HOST = (b"host", b"localhost:8081")
@@ -352,7 +352,7 @@ def test_a_link_that_takes_a_logs_place_is_not_followed(tmp_path: Path, monkeypa
     listed = list_logs(tmp_path / "log")
     (tmp_path / "log" / "master.log").unlink()
     (tmp_path / "log" / "master.log").symlink_to(tmp_path / "secret")
-    monkeypatch.setattr("runtime.rest.log_files.list_logs", lambda _: listed)
+    monkeypatch.setattr("runtime.rest.handlers.cluster.list_logs", lambda _: listed)
     with pytest.raises(RestError, match="cannot be read"):
         OpenLog(tmp_path / "log", "master.log")
 

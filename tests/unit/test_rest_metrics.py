@@ -13,12 +13,20 @@ import pytest
 
 from actors.errors import AskTimeout, RecipientUnreachable
 from runtime.ids import ResourceID
-from runtime.metrics.dump import MetricDump, MetricKind, MetricScope, ScopeCategory, ScopeDump, gauges
-from runtime.metrics.gateway import MetricQueryServiceGateway, TaskManagerMetricAddress
+from runtime.metrics.metric import (
+    MetricDump,
+    MetricKind,
+    MetricQueryServiceGateway,
+    MetricScope,
+    ScopeCategory,
+    ScopeDump,
+    TaskManagerMetricAddress,
+    gauges,
+)
 from runtime.metrics.prometheus import MEDIA, exposition
 from runtime.metrics.store import MetricStore
 from runtime.rest.backend import ClusterBackend
-from runtime.rest.messages import metrics as messages
+from runtime.rest.handlers import metrics as messages
 from tests.unit.metric_values import METRICS
 from tests.unit.test_rest_app import TOKEN, UNKNOWN, Site
 from tests.unit.test_rest_messages import ID, READ, WRITE
@@ -201,7 +209,7 @@ class Told(ClusterBackend):
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
 
-    async def _ask_dispatcher(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def ask(self, question: Callable[[Any], Awaitable[Any]], timeout_s: float | None = None) -> Any:
         async def control_plane() -> list[str]:
             return [address for address in self.answers if not address.startswith("tm")]
 

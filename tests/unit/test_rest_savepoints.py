@@ -17,9 +17,9 @@ from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.savepoints import SavepointWriter
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.execution_state import JobStatus
-from runtime.rest import operations as operations_module
+from runtime.rest import context as context_module
 from runtime.rest.errors import RestError
-from runtime.rest.savepoint_paths import directory_of
+from runtime.rest.handlers.checkpoints import directory_of
 from tests.unit.test_rest_app import Answer, Site
 from tests.unit.test_rest_messages import ID, READ, WRITE, graph
 from tests.waiting import PATIENCE_S
@@ -140,7 +140,7 @@ async def test_a_job_that_ends_before_its_savepoint_has_none(site: Site) -> None
 
 
 async def test_only_so_many_operations_are_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations_module, "KEPT", 2)
+    monkeypatch.setattr(context_module, "KEPT", 2)
     ids = [TriggerID(f"{number}" * 32) for number in range(4)]
     for trigger_id in ids:
         await post(site, f"/jobs/{ID}/savepoints", {"triggerId": trigger_id})
@@ -249,7 +249,7 @@ async def test_a_disposal_that_nobody_asks_after_may_fail(caplog: pytest.LogCapt
     async def fail() -> None:
         raise RestError(404, "it is gone")
 
-    disposals = operations_module.Disposals()
+    disposals = context_module.Disposals()
     disposals.begin(WANTED, fail())
     task = disposals.find(WANTED)
     assert task is not None

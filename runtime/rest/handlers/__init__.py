@@ -1,4 +1,8 @@
-"""What answers the requests, by area (Flink's `runtime.rest.handler`). `ROUTES` is all that the endpoint serves."""
+"""The handlers of requests, by area (Flink's `runtime.rest.handler`). `ROUTES` is all that the endpoint serves.
+
+Each area first has the pure functions that turn the values of our gateways into the JSON of Flink's REST API v1
+(`runtime.rest.messages`), and then the handlers, each below its route.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,9 @@ from runtime.rest.handlers import (
     applications,
     checkpoints,
     cluster,
-    job_logs,
     jobs,
     metrics,
     processes,
-    savepoints,
     submission,
     switched_off,
     task_managers,
@@ -23,10 +25,8 @@ ROUTES: tuple[RestRoute, ...] = (
     *cluster.ROUTES,
     *processes.ROUTES,
     *jobs.ROUTES,
-    *job_logs.ROUTES,
     *vertices.ROUTES,
     *checkpoints.ROUTES,
-    *savepoints.ROUTES,
     *applications.ROUTES,
     *task_managers.ROUTES,
     *submission.ROUTES,

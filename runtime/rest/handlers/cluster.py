@@ -4,86 +4,258 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
+import stat
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+import runtime
 from conf.options import RestOptions
-from runtime.protocol.diagnostics import ThreadDump, ThreadInfo
-from runtime.rest.log_files import MAIN_LOG, STDOUT, OpenLog, list_logs
-from runtime.rest.messages import cluster as messages
-from runtime.rest.messages import forms
-from runtime.rest.routing import (
-    JSON,
-    LOG_SIZE,
-    MOST_OFFSET,
-    OFFSET,
-    TEXT,
-    WHOLE_NUMBER,
-    Parameter,
-    Rest,
-    RestRoute,
-    answer,
-    number_of,
-    to_json,
-)
+from runtime.protocol.diagnostics import LogInfo, ThreadDump, ThreadInfo
+from runtime.protocol.leader import LeaderInformation
+from runtime.protocol.messages import ClusterOverview, ClusterStatus
+from runtime.rest import forms
+from runtime.rest.context import Rest, offset_of
+from runtime.rest.errors import RestError
+from runtime.rest.messages import NO_TIME, Json
+from runtime.rest.routing import FROM_OFFSET, JSON, LOG_SIZE, TEXT, RestRoute, answer, to_json
 from runtime.threads import thread_stacks, thread_states
 
+VERSION = f"understudy {runtime.__version__}"
+API_VERSION = "2.3.0"
+"""The release of Flink whose API this is."""
+MAIN_LOG = "master.log"
+STDOUT = "master.out"
+CHUNK = 256 * 1024
 
+
+def is_control_plane(name: str) -> bool:
+    """Return whether a file is a log of the control plane, not of a worker, which serves its own."""
+    return not name.startswith(("taskmanager", "."))
+
+
+def list_logs(directory: Path, wanted: Callable[[str], bool] = is_control_plane) -> list[LogInfo]:
+    """The plain files of a directory, by name; raises OSError."""
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if wanted(entry.name) and entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                found.append(LogInfo(entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
+    return sorted(found, key=lambda log: log.name)
+
+
+class OpenLog:
+    """A log that is being read, as long as it was when it was opened.
+
+    Args:
+        directory: of the logs.
+        name: as in `list_logs`.
+        offset: the byte from which on it is read; nothing is read where it has no such byte.
+
+    Raises:
+        RestError: 404: there is no log of that name.
+    """
+
+    def __init__(self, directory: Path, name: str, offset: int = 0) -> None:
+        if name not in {log.name for log in list_logs(directory)}:
+            raise RestError(404, f"there is no log {name!r}; GET /jobmanager/logs shows those that there are")
+        try:
+            self._descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise RestError(404, f"the log {name!r} cannot be read: {error.strerror}") from error
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        self._left = max(0, self.size - offset)
+        if self._left:
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+
+    def read(self) -> bytes:
+        """The next piece; none at the end."""
+        data = os.read(self._descriptor, min(CHUNK, self._left)) if self._left else b""
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def dashboard_configuration(refresh_ms: int, at: time.struct_time) -> Json:
+    """GET /config; *at* is the present local time, for the zone."""
+    return {
+        "refresh-interval": refresh_ms,
+        "timezone-name": at.tm_zone,
+        "timezone-offset": at.tm_gmtoff * 1000,
+        "flink-version": API_VERSION,
+        "flink-revision": VERSION,
+        # What the page would upload are jars of Flink's.
+        "features": {"web-submit": False, "web-cancel": True, "web-rescale": False, "web-history": False},
+    }
+
+
+def overview(counts: ClusterOverview) -> Json:
+    """GET /overview."""
+    return {
+        "taskmanagers": counts.task_managers,
+        "slots-total": counts.slots,
+        "slots-available": counts.free_slots,
+        "jobs-running": counts.jobs_running,
+        "jobs-finished": counts.jobs_finished,
+        "jobs-cancelled": counts.jobs_cancelled,
+        "jobs-failed": counts.jobs_failed,
+        "flink-version": API_VERSION,
+        "flink-commit": VERSION,
+        "pending-slot-requests": counts.pending_requests,
+    }
+
+
+def processes(status: ClusterStatus, leaders: Iterable[LeaderInformation]) -> Json:
+    """GET /processes: what the masters look after; a leader has its ``epoch``, which is -1 where it is not known."""
+    epochs = {leader.address: leader.epoch for leader in leaders}
+    return {
+        "cluster-id": status.cluster_id,
+        "version": status.version,
+        "start-time": status.started_ms,
+        "processes": [
+            {
+                "name": process.name,
+                "role": process.role,
+                "pid": process.pid,
+                "address": process.address,
+                "restarts": process.restarts,
+                "leadership": process.leadership,
+                "epoch": epochs.get(process.address, NO_TIME),
+                "stopped": process.is_stopped,
+                "url": process.url,
+            }
+            for process in status.processes
+        ],
+    }
+
+
+def configuration(values: Mapping[str, str]) -> list[Json]:
+    """GET /jobmanager/config; *values* have their secrets masked."""
+    return [{"key": key, "value": value} for key, value in sorted(values.items())]
+
+
+def environment() -> Json:
+    """GET /jobmanager/environment: of this process, whose virtual machine is Python's."""
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    return {
+        "jvm": {"version": version, "arch": platform.machine(), "options": [f"-X{name}" for name in sys._xoptions]},
+        "classpath": [entry for entry in sys.path if entry],
+    }
+
+
+def logs(files: Iterable[tuple[str, int, int]]) -> Json:
+    """GET .../logs; each file's name, size in bytes and time of the last change in milliseconds since the epoch."""
+    return {"logs": [{"name": name, "size": size, "mtime": mtime} for name, size, mtime in files]}
+
+
+def thread_dump(dump: ThreadDump) -> Json:
+    """GET .../thread-dump (Flink's `ThreadDumpInfo`); ``pid`` and ``state`` are ours alone."""
+    return {
+        "pid": dump.pid,
+        "threadInfos": [
+            {
+                "threadName": thread.name,
+                "stringifiedThreadInfo": f'"{thread.name}" {thread.state}'.rstrip() + f"\n{thread.stack}\n",
+                "state": thread.state,
+            }
+            for thread in dump.threads
+        ],
+    }
+
+
+def jars(address: str) -> Json:
+    """GET /jars: there are none."""
+    return {"address": address, "files": []}
+
+
+ROUTES: list[RestRoute] = []
+
+
+@RestRoute("GET", "/config", "What a web page needs to know first", result=forms.CONFIG).on(ROUTES)
 async def get_dashboard_configuration(rest: Rest, request: Request) -> Response:
     refresh_ms = int(rest.configuration.get(RestOptions.REFRESH_INTERVAL) * 1000)
-    return answer(messages.dashboard_configuration(max(refresh_ms, 1), time.localtime()))
+    return answer(dashboard_configuration(max(refresh_ms, 1), time.localtime()))
 
 
 async def encoded_overview(rest: Rest) -> bytes:
     """The answer to GET /overview."""
 
     async def ask() -> bytes:
-        return to_json(messages.overview(await rest.backend.overview()))
+        return to_json(overview(await rest.backend.overview()))
 
     found: bytes = await rest.snapshots.get("/overview", ask)
     return found
 
 
+@RestRoute("GET", "/overview", "Counts of TaskExecutors, slots and jobs", result=forms.OVERVIEW).on(ROUTES)
 async def get_overview(rest: Rest, request: Request) -> Response:
     return Response(await encoded_overview(rest), media_type=JSON)
 
 
+@RestRoute(
+    "GET",
+    "/processes",
+    "The processes of the cluster, and which of them lead",
+    result={"cluster-id": str, "version": str, "start-time": int, "processes": [dict]},
+).on(ROUTES)
 async def get_processes(rest: Rest, request: Request) -> Response:
     status = await rest.snapshots.get("/processes", rest.backend.status)
-    return answer(messages.processes(status, rest.backend.leaders()))
+    return answer(processes(status, rest.backend.leaders()))
 
 
+@RestRoute("GET", "/jobmanager/config", "The cluster's configuration, secrets masked", result=forms.SETTINGS).on(ROUTES)
 async def get_configuration(rest: Rest, request: Request) -> Response:
-    return answer(messages.configuration(rest.configuration.to_dict(redacted=True)))
+    return answer(configuration(rest.configuration.to_dict(redacted=True)))
 
 
+@RestRoute("GET", "/jobmanager/environment", "What the web endpoint runs on", result=forms.ENVIRONMENT).on(ROUTES)
 async def get_environment(rest: Rest, request: Request) -> Response:
-    return answer(messages.environment())
+    return answer(environment())
 
 
+@RestRoute("GET", "/jobmanager/thread-dump", "Where the threads of the web endpoint are", result=forms.THREADS).on(
+    ROUTES
+)
 async def get_thread_dump(rest: Rest, request: Request) -> Response:
     states = thread_states()
     threads = tuple(ThreadInfo(name, stack, states.get(name, "")) for name, stack in thread_stacks())
-    return answer(messages.thread_dump(ThreadDump(os.getpid(), threads)))
+    return answer(thread_dump(ThreadDump(os.getpid(), threads)))
 
 
+@RestRoute("GET", "/jobmanager/logs", "The logs of this machine's control plane", result=forms.LOGS).on(ROUTES)
 async def get_logs(rest: Rest, request: Request) -> Response:
     found = await asyncio.to_thread(list_logs, rest.log_dir)
-    return answer(messages.logs((log.name, log.size, log.mtime_ms) for log in found))
+    return answer(logs((log.name, log.size, log.mtime_ms) for log in found))
 
 
+@RestRoute(
+    "GET",
+    "/jobmanager/logs/{filename}",
+    "One of these logs; the header X-Log-Size says how long it is",
+    media=TEXT,
+    query=(FROM_OFFSET,),
+).on(ROUTES)
 async def get_log_file(rest: Rest, request: Request) -> Response:
-    offset = number_of(request, OFFSET, 0, MOST_OFFSET)
+    offset = offset_of(request)
     return await _send_log(rest, request.path_params["filename"], offset)
 
 
+@RestRoute("GET", "/jobmanager/log", "The log of the first master", media=TEXT).on(ROUTES)
 async def get_log(rest: Rest, request: Request) -> Response:
     return await _send_log(rest, MAIN_LOG)
 
 
+@RestRoute("GET", "/jobmanager/stdout", "What the masters printed", media=TEXT).on(ROUTES)
 async def get_stdout(rest: Rest, request: Request) -> Response:
     return await _send_log(rest, STDOUT)
 
@@ -101,55 +273,12 @@ async def _send_log(rest: Rest, name: str, offset: int = 0) -> Response:
     return StreamingResponse(pieces(), media_type=TEXT, headers={LOG_SIZE: str(log.size)})
 
 
+@RestRoute("GET", "/datasets", "Cached data sets: none", result={"dataSets": [dict]}).on(ROUTES)
 async def get_data_sets(rest: Rest, request: Request) -> Response:
     return answer({"dataSets": []})
 
 
+@RestRoute("DELETE", "/cluster", "Begin to stop the cluster").on(ROUTES)
 async def shut_down(rest: Rest, request: Request) -> Response:
     await rest.backend.shut_down()
     return answer({})
-
-
-ROUTES = (
-    RestRoute(
-        "GET", "/config", get_dashboard_configuration, "What a web page needs to know first", result=forms.CONFIG
-    ),
-    RestRoute("GET", "/overview", get_overview, "Counts of TaskExecutors, slots and jobs", result=forms.OVERVIEW),
-    RestRoute(
-        "GET",
-        "/processes",
-        get_processes,
-        "The processes of the cluster, and which of them lead",
-        result={"cluster-id": str, "version": str, "start-time": int, "processes": [dict]},
-    ),
-    RestRoute("DELETE", "/cluster", shut_down, "Begin to stop the cluster"),
-    RestRoute("GET", "/datasets", get_data_sets, "Cached data sets: none", result={"dataSets": [dict]}),
-    RestRoute(
-        "GET",
-        "/jobmanager/config",
-        get_configuration,
-        "The cluster's configuration, secrets masked",
-        result=forms.SETTINGS,
-    ),
-    RestRoute(
-        "GET", "/jobmanager/environment", get_environment, "What the web endpoint runs on", result=forms.ENVIRONMENT
-    ),
-    RestRoute("GET", "/jobmanager/logs", get_logs, "The logs of this machine's control plane", result=forms.LOGS),
-    RestRoute(
-        "GET",
-        "/jobmanager/logs/{filename}",
-        get_log_file,
-        "One of these logs; the header X-Log-Size says how long it is",
-        media=TEXT,
-        query=(Parameter(OFFSET, "the byte from which on it is wanted", schema=WHOLE_NUMBER),),
-    ),
-    RestRoute("GET", "/jobmanager/log", get_log, "The log of the first master", media=TEXT),
-    RestRoute("GET", "/jobmanager/stdout", get_stdout, "What the masters printed", media=TEXT),
-    RestRoute(
-        "GET",
-        "/jobmanager/thread-dump",
-        get_thread_dump,
-        "Where the threads of the web endpoint are",
-        result=forms.THREADS,
-    ),
-)

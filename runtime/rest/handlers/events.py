@@ -17,9 +17,10 @@ from starlette.responses import Response, StreamingResponse
 from actors.errors import ActorError
 from conf.options import RestOptions
 from runtime.protocol.messages import ClusterOverview, TaskManagerView
+from runtime.rest.context import Rest
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.jobs import details_of_jobs
-from runtime.rest.routing import Rest, RestRoute
+from runtime.rest.routing import RestRoute
 
 MEDIA = "text/event-stream"
 _CHANGED = b"event: changed\ndata: {}\n\n"
@@ -27,8 +28,11 @@ _TICK = b"event: tick\ndata: {}\n\n"
 _WAITING = b"event: waiting\ndata: {}\n\n"
 
 
+ROUTES: list[RestRoute] = []
+
+
 async def _seen(rest: Rest) -> Any:
-    """What the pages' lists depend on; in place of it, why it is not known."""
+    """Return all that the pages' lists depend on, or the reason for which it is not known."""
     try:
         jobs = await details_of_jobs(rest)
         views: list[TaskManagerView] = await rest.snapshots.get("task managers", rest.backend.task_managers)
@@ -62,8 +66,6 @@ async def stream(rest: Rest) -> AsyncIterator[bytes]:
         closing.cancel()
 
 
+@RestRoute("GET", "/events", "Server-sent events: something has changed", media=MEDIA).on(ROUTES)
 async def get_events(rest: Rest, request: Request) -> Response:
     return StreamingResponse(stream(rest), media_type=MEDIA)
-
-
-ROUTES = (RestRoute("GET", "/events", get_events, "Server-sent events: something has changed", media=MEDIA),)

@@ -1,49 +1,98 @@
-"""The processes of the cluster, asked of themselves: their actors, and their log levels, which can be changed."""
+"""The processes of the cluster, asked themselves: their actors, and their log levels, which can be changed."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from actors.process.diagnostics import INHERITED, LEVELS, ROOT
+from actors.process.diagnostics import INHERITED, LEVELS, ROOT, ProcessActors
+from runtime.protocol.processes import LogLevelChange
+from runtime.rest.context import Rest
 from runtime.rest.errors import RestError
-from runtime.rest.messages import processes as messages
-from runtime.rest.messages.common import Json
-from runtime.rest.routing import Parameter, Rest, RestRoute, answer, now_ms
+from runtime.rest.messages import NO_TIME, Json
+from runtime.rest.routing import Parameter, RestRoute, answer, now_ms
 
 
+def actors(processes: Mapping[str, ProcessActors | None], at_ms: int) -> Json:
+    """GET /actors: by process, at *at_ms* (milliseconds since the epoch), so that rates can be made of two answers."""
+    return {
+        "timestamp": at_ms,
+        "processes": [
+            {"name": name, "answers": False, "pid": -1, "connections": 0, "dead-letters": 0, "actors": []}
+            if process is None
+            else {
+                "name": name,
+                "answers": True,
+                "pid": process.pid,
+                "connections": process.connections,
+                "dead-letters": process.dead_letters,
+                "actors": [
+                    {
+                        "path": actor.path,
+                        "kind": actor.kind,
+                        "running": actor.is_running,
+                        "messages": actor.messages,
+                        "mailbox": actor.queued,
+                        "handlers": actor.handlers,
+                        "epoch": actor.epoch or NO_TIME,
+                        "leads-since": actor.leads_since_ms or NO_TIME,
+                    }
+                    for actor in process.actors
+                ],
+            }
+            for name, process in processes.items()
+        ],
+    }
+
+
+def log_levels(processes: Mapping[str, Mapping[str, str] | None]) -> Json:
+    """GET /log-levels: by process; one that does not answer has none."""
+    return {
+        "processes": [
+            {"name": name, "answers": levels is not None, "levels": dict(levels or {})}
+            for name, levels in processes.items()
+        ]
+    }
+
+
+def log_level_changes(changes: Iterable[LogLevelChange]) -> Json:
+    """PATCH /log-levels: what became of it in each process that has the logger."""
+    return {"changes": [asdict(change) for change in changes]}
+
+
+ROUTES: list[RestRoute] = []
+
+
+@RestRoute("GET", "/actors", "The actors of all processes: mailboxes, messages, dead letters").on(ROUTES)
 async def get_actors(rest: Rest, request: Request) -> Response:
     async def ask() -> Json:
-        return messages.actors(await rest.backend.process_actors(), now_ms())
+        return actors(await rest.backend.process_actors(), now_ms())
 
     return answer(await rest.snapshots.get("/actors", ask))
 
 
+@RestRoute("GET", "/log-levels", "The log levels of all processes").on(ROUTES)
 async def get_log_levels(rest: Rest, request: Request) -> Response:
-    return answer(messages.log_levels(await rest.backend.log_levels()))
+    return answer(log_levels(await rest.backend.log_levels()))
 
 
+@RestRoute(
+    "PATCH",
+    "/log-levels",
+    "Change a log level, until the processes end",
+    query=(
+        Parameter("level", "the level from now on", (*LEVELS, INHERITED), required=True),
+        Parameter("logger", "the name of a logger; root unless it is given"),
+        Parameter("process", "the name of a process; all that have the logger unless it is given"),
+    ),
+).on(ROUTES)
 async def set_log_level(rest: Rest, request: Request) -> Response:
     given = request.query_params
     level = given.get("level", "").upper()
     if level not in (*LEVELS, INHERITED):
         raise RestError(400, f"level must be one of {', '.join((*LEVELS, INHERITED))}, not {level[:40]!r}")
     changes = await rest.backend.set_log_level(given.get("process") or None, given.get("logger") or ROOT, level)
-    return answer(messages.log_level_changes(changes))
-
-
-ROUTES = (
-    RestRoute("GET", "/actors", get_actors, "The actors of all processes: mailboxes, messages, dead letters"),
-    RestRoute("GET", "/log-levels", get_log_levels, "The log levels of all processes"),
-    RestRoute(
-        "PATCH",
-        "/log-levels",
-        set_log_level,
-        "Change a log level, until the processes end",
-        query=(
-            Parameter("level", "the level from now on", (*LEVELS, INHERITED), required=True),
-            Parameter("logger", "the name of a logger; root unless it is given"),
-            Parameter("process", "the name of a process; all that have the logger unless it is given"),
-        ),
-    ),
-)
+    return answer(log_level_changes(changes))

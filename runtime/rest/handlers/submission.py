@@ -1,34 +1,58 @@
-"""Submitting jobs: PySpark scripts are taken, what Flink's client sends is refused.
+"""Submitting jobs: PySpark scripts and job graphs are taken as forms with their files.
 
-What that client sends is serialised by Java; it is thrown away unread.
+Forms are read within bounds, and their files kept until they are in the blob store. What Flink's client sends is
+serialised by Java: it is thrown away unread, and refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from conf.options import RestOptions
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.savepoint import read_savepoint
+from runtime.client import JobFile
 from runtime.ids import JobID
-from runtime.jobgraph.job_graph import JobGraph, JobKind, SavepointRestoreSettings
+from runtime.job_file import JobFileError, kind_of
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.json_form import MAX_BYTES, from_json
-from runtime.rest.backend import JobFile
+from runtime.rest import forms
+from runtime.rest.context import BODY_TIMEOUT_S, Rest
 from runtime.rest.errors import RestError
-from runtime.rest.messages import cluster as messages
-from runtime.rest.messages import forms
-from runtime.rest.routing import BODY_TIMEOUT_S, MULTIPART, Rest, RestRoute, answer, now_ms
-from runtime.rest.savepoint_paths import directory_of
-from runtime.rest.uploads import FILE, LIBRARIES, LIBRARY_FIELDS, form_of, kept_files, kind_of_file, only_file
+from runtime.rest.handlers.checkpoints import directory_of
+from runtime.rest.handlers.cluster import jars
+from runtime.rest.routing import MULTIPART, RestRoute, answer, now_ms
+
+MAX_FILES = 100
+MAX_FIELDS = 1000
+MAX_FIELD_BYTES = 64 * 1024
+LIBRARIES: Mapping[str, ArtifactRole] = {
+    "py-file": ArtifactRole.PY_FILE,
+    "package": ArtifactRole.PACKAGE,
+    "requirements": ArtifactRole.REQUIREMENTS,
+    "archive": ArtifactRole.ARCHIVE,
+    "jar": ArtifactRole.JAR,
+}
+"""The fields of what a job may bring beside its own code."""
+
+FILE: Mapping[str, Any] = {"type": "string", "format": "binary"}
+LIBRARY_FIELDS: Mapping[str, Any] = {name: {"type": "array", "items": FILE} for name in LIBRARIES}
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!@=-]{0,199}")
+
 
 HOW_TO_SUBMIT = (
     "this cluster runs PySpark, not Flink jobs: submit a script with `understudy job run FILE` or POST /v1/scripts"
@@ -52,13 +76,87 @@ _GRAPH = {
     "additionalProperties": False,
 }
 
+ROUTES: list[RestRoute] = []
 
+
+@asynccontextmanager
+async def form_of(request: Request, known: Collection[str], what: str) -> AsyncIterator[FormData]:
+    """Read the form of a request.
+
+    Args:
+        request: the request.
+        known: the fields that there may be.
+        what: what should be sent, for who sends something else.
+
+    Raises:
+        RestError: of status 415 where it is no form, 408 where it takes too long, and 400.
+    """
+    if not request.headers.get("content-type", "").lower().startswith(MULTIPART):
+        raise RestError(415, f"send {what}")
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            form = await request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+    except TimeoutError:
+        raise RestError(408, f"the request's body did not come within {BODY_TIMEOUT_S:g} s") from None
+    except MultiPartException as error:
+        raise RestError(400, f"the form cannot be read: {error.message}") from None
+    try:
+        unknown = sorted({key for key in form if key not in known})
+        if unknown:
+            raise RestError(400, f"there is no field {unknown[0][:40]!r}; there are {', '.join(known)}")
+        yield form
+    finally:
+        await form.close()
+
+
+def only_file(form: FormData, field: str) -> UploadFile:
+    """Return the one file of a field; raises RestError of status 400."""
+    found = form.getlist(field)
+    if len(found) != 1 or not isinstance(found[0], UploadFile):
+        raise RestError(400, f"send exactly one file in the field `{field}`")
+    return found[0]
+
+
+async def kept_files(form: FormData, main: UploadFile, directory: Path) -> list[JobFile]:
+    """Write the job's own file and its libraries into a directory; the job sees their own names."""
+    uploads = [(ArtifactRole.MAIN, 0, main)] + [
+        (role, number, upload) for key, role in LIBRARIES.items() for number, upload in enumerate(form.getlist(key))
+    ]
+    return [await _keep(directory, number, role, upload) for role, number, upload in uploads]
+
+
+async def _keep(directory: Path, number: int, role: ArtifactRole, upload: UploadFile | str) -> JobFile:
+    if not isinstance(upload, UploadFile) or _FILE_NAME.fullmatch(upload.filename or "") is None:
+        raise RestError(400, f"a file of the job ({role.value}) needs a plain file name without directories")
+    name = upload.filename or ""
+    path = directory / f"{role.value}-{number}"
+    await asyncio.to_thread(_copy, upload, path)
+    return JobFile(name, role, path)
+
+
+def _copy(upload: UploadFile, path: Path) -> None:
+    upload.file.seek(0)
+    with path.open("wb") as target:
+        shutil.copyfileobj(upload.file, target, 1024 * 1024)
+
+
+async def kind_of_file(file: JobFile) -> JobKind:
+    """Tell whether the job's own file is a script or a pipeline; raises RestError (400) where it is no Python."""
+    try:
+        return await asyncio.to_thread(kind_of, file.path)
+    except (JobFileError, MemoryError, RecursionError):
+        raise RestError(400, f"{file.name} is not valid Python") from None
+
+
+@RestRoute("GET", "/jars", "Uploaded jars: none", result={"address": str, "files": [dict]}).on(ROUTES)
 async def get_jars(rest: Rest, request: Request) -> Response:
-    return answer(messages.jars(rest.url))
+    return answer(jars(rest.url))
 
 
+@RestRoute("POST", "/jars/upload", "Refused: jobs are PySpark scripts", status=400).on(ROUTES)
+@RestRoute("POST", "/jobs", "Refused: jobs are PySpark scripts", status=400).on(ROUTES)
 async def refuse(rest: Rest, request: Request) -> Response:
-    """Take all of it, so that the client reads the answer, and keep none of it."""
+    """Read the whole body, so that the client reads the answer, and keep none of it."""
     left = rest.configuration.get(RestOptions.MAX_CONTENT_LENGTH)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -71,6 +169,15 @@ async def refuse(rest: Rest, request: Request) -> Response:
     raise RestError(400, HOW_TO_SUBMIT)
 
 
+@RestRoute(
+    "POST",
+    "/scripts",
+    "Submit a PySpark script with its files and arguments; answers when the job is persisted",
+    status=202,
+    body=MULTIPART,
+    form=_SCRIPT,
+    result=forms.SUBMITTED,
+).on(ROUTES)
 async def submit_script(rest: Rest, request: Request) -> Response:
     what = f"the script and its files as {MULTIPART}, the script in the field `script`"
     async with form_of(request, ("script", *LIBRARIES, *_TEXTS), what) as form:
@@ -83,12 +190,21 @@ async def submit_script(rest: Rest, request: Request) -> Response:
                     f"{files[0].name} is a pipeline, which its own user's process builds: `understudy job run`, "
                     "or POST /v1/graphs",
                 )
-            graph = replace(_graph(form, files[0]), savepoint=await _restore_settings(rest, form))
+            graph = replace(_graph(form, files[0]), savepoint=await _found(rest, _restore_settings(form)))
             return await _submit(rest, graph, files)
 
 
+@RestRoute(
+    "POST",
+    "/graphs",
+    "Submit a job graph, as JSON, with the code that its vertices name; answers when the job is persisted",
+    status=202,
+    body=MULTIPART,
+    form=_GRAPH,
+    result=forms.SUBMITTED,
+).on(ROUTES)
 async def submit_graph(rest: Rest, request: Request) -> Response:
-    """The code is looked at no more than to see that it is Python: what it does, it does in the job's tasks."""
+    """Check only that the code is Python: it runs in the job's tasks, never here."""
     what = f"the job graph and the job's files as {MULTIPART}, the graph in the field `graph`, its code in `main`"
     async with form_of(request, ("graph", "main", *LIBRARIES), what) as form:
         text, main = only_file(form, "graph"), only_file(form, "main")
@@ -101,7 +217,7 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
 
 
 async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
-    """What the job begins from, where it really is; raises RestError of status 400 where there is no savepoint."""
+    """Resolve and check the savepoint that the job begins from; raises RestError of status 400 where there is none."""
     if settings is None:
         return None
     path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
@@ -121,8 +237,8 @@ async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Resp
     return answer({"jobid": job_id, "jobUrl": f"/v1/jobs/{job_id}"}, 202)
 
 
-async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSettings | None:
-    """What the job begins from; read before anything is submitted. Raises RestError of status 400."""
+def _restore_settings(form: FormData) -> SavepointRestoreSettings | None:
+    """Read from the form which savepoint the job begins from; raises RestError of status 400."""
     given, allows = form.get("savepoint"), form.get("allow-non-restored-state", "false")
     if allows not in ("true", "false"):
         raise RestError(400, "allow-non-restored-state must be true or false")
@@ -131,12 +247,7 @@ async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSetti
         raise RestError(400, "new-query-id must be true or false, or left out")
     if not isinstance(given, str) or not given:
         return None
-    path = await asyncio.to_thread(directory_of, rest.configuration, given)
-    try:
-        await asyncio.to_thread(read_savepoint, path)
-    except SavepointError as error:
-        raise RestError(400, str(error)) from None
-    return SavepointRestoreSettings(str(path), allows == "true", None if new_ids is None else new_ids == "true")
+    return SavepointRestoreSettings(given, allows == "true", None if new_ids is None else new_ids == "true")
 
 
 def _graph(form: FormData, script: JobFile) -> JobGraph:
@@ -155,30 +266,3 @@ def _graph(form: FormData, script: JobFile) -> JobGraph:
         raise RestError(400, "name must have 1 to 200 printable characters")
     graph = JobGraph.for_script(name, job_id=job_id, argv=tuple(texts.get("arg", ())), created_ms=now_ms())
     return replace(graph, priority=int(priority))
-
-
-ROUTES = (
-    RestRoute("GET", "/jars", get_jars, "Uploaded jars: none", result={"address": str, "files": [dict]}),
-    RestRoute("POST", "/jars/upload", refuse, "Refused: jobs are PySpark scripts", status=400),
-    RestRoute("POST", "/jobs", refuse, "Refused: jobs are PySpark scripts", status=400),
-    RestRoute(
-        "POST",
-        "/scripts",
-        submit_script,
-        "Submit a PySpark script with its files and arguments; answers when the job is persisted",
-        status=202,
-        body=MULTIPART,
-        form=_SCRIPT,
-        result=forms.SUBMITTED,
-    ),
-    RestRoute(
-        "POST",
-        "/graphs",
-        submit_graph,
-        "Submit a job graph, as JSON, with the code that its vertices name; answers when the job is persisted",
-        status=202,
-        body=MULTIPART,
-        form=_GRAPH,
-        result=forms.SUBMITTED,
-    ),
-)

@@ -1,13 +1,19 @@
-"""Answers for features of Flink that are off here, with the status and the words of a Flink that has them off."""
+"""Features of Flink that are off here: refused with the status and the words of a Flink that has them off."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from runtime.rest.context import Rest, job_id_of
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.jobs import refuse_stop
-from runtime.rest.routing import Handler, Rest, RestRoute, job_id_of
+from runtime.rest.routing import Handler, RestRoute
+
+_JOB = "/jobs/{jobid}"
+_NO_HISTORY = "Rescales are not recorded, as the Adaptive scheduler is not enabled for this job"
+
+ROUTES: list[RestRoute] = []
 
 
 async def refuse_profile(rest: Rest, request: Request) -> Response:
@@ -24,37 +30,36 @@ def _refuse_of_job(words: str) -> Handler:
     return refuse
 
 
+@RestRoute("PATCH", f"{_JOB}/rescaling", "Refused: rescaling is disabled", status=503).on(ROUTES)
+@RestRoute("GET", _JOB + "/rescaling/{triggerid}", "Refused: rescaling is disabled", status=503).on(ROUTES)
 async def refuse_rescaling(rest: Rest, request: Request) -> Response:
     raise RestError(503, "Rescaling is disabled, as in Flink (FLINK-12312): a job keeps the tasks of its graph")
 
 
-_JOB = "/jobs/{jobid}"
-_NO_HISTORY = "Rescales are not recorded, as the Adaptive scheduler is not enabled for this job"
-
-ROUTES = (
+ROUTES += [
     *(
-        RestRoute(method, f"{whose}/profiler{file}", refuse_profile, "Refused: Flink's profiler is off", status=404)
+        RestRoute(
+            method, f"{whose}/profiler{file}", "Refused: Flink's profiler is off", status=404, handler=refuse_profile
+        )
         for whose in ("/jobmanager", "/taskmanagers/{taskmanagerid}")
         for method, file in (("GET", ""), ("POST", ""), ("GET", "/{filename}"))
     ),
     RestRoute(
         "GET",
         f"{_JOB}/rescales/config",
-        _refuse_of_job("AdaptiveScheduler is not enabled for this job"),
         "Refused: there is no adaptive scheduler",
         status=404,
+        handler=_refuse_of_job("AdaptiveScheduler is not enabled for this job"),
     ),
     *(
         RestRoute(
             "GET",
             f"{_JOB}/rescales/{part}",
-            _refuse_of_job(_NO_HISTORY),
             "Refused: there is no adaptive scheduler",
             status=404,
+            handler=_refuse_of_job(_NO_HISTORY),
         )
         for part in ("history", "overview", "summary", "details/{rescaleuuid}")
     ),
-    RestRoute("PATCH", f"{_JOB}/rescaling", refuse_rescaling, "Refused: rescaling is disabled", status=503),
-    RestRoute("GET", _JOB + "/rescaling/{triggerid}", refuse_rescaling, "Refused: rescaling is disabled", status=503),
-    RestRoute("GET", f"{_JOB}/yarn-stop", refuse_stop, "Refused: stop with a savepoint", status=308),
-)
+    RestRoute("GET", f"{_JOB}/yarn-stop", "Refused: stop with a savepoint", status=308, handler=refuse_stop),
+]

@@ -8,11 +8,8 @@ import blob.endpoint
 from actors.rpc.service import RpcService
 from blob.endpoint import BlobServerEndpoint
 from blob.gateway import NAME
-from runtime.metrics.dump import MetricScope, ScopeCategory
-from runtime.metrics.metric import Value
-from runtime.metrics.process import add_process_metrics
-from runtime.metrics.query_service import serve_metrics
-from runtime.metrics.registry import MetricRegistry
+from runtime.metrics.metric import MetricScope, ScopeCategory, Value
+from runtime.metrics.registry import MetricRegistry, add_process_metrics, serve_metrics
 
 
 def blob_server_metrics(service: RpcService, server: BlobServerEndpoint) -> MetricRegistry:

@@ -1,0 +1,252 @@
+"""The context of handlers: requests, the cluster with its recent answers, operations begun through this endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+
+from conf.configuration import Configuration
+from runtime.ids import JobID, TriggerID
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus
+from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError, UnknownOperationError
+from runtime.rest.backend import ClusterBackend
+from runtime.rest.errors import RestError
+
+BODY_TIMEOUT_S = 120.0
+MAX_SNAPSHOTS = 128
+MOST_OFFSET = 10**9
+KEPT = 256
+"""How many of each kind are remembered."""
+FETCHES_AT_ONCE = 4
+"""How many logs of TaskExecutors, each of a few MB, are in this process's memory at once."""
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    asked_at: float
+    value: Any
+
+
+class Snapshots:
+    """Cache of answers that are at most *max_age_s* old, counted from before they were asked for.
+
+    All who ask meanwhile wait for the one question. Errors are not kept (Flink's `ExecutionGraphCache`).
+
+    Args:
+        max_age_s: seconds.
+        clock: gives monotonic seconds.
+    """
+
+    def __init__(self, max_age_s: float, clock: Callable[[], float]) -> None:
+        self._max_age_s = max_age_s
+        self._clock = clock
+        self._kept: OrderedDict[Hashable, _Snapshot] = OrderedDict()
+        self._asking: dict[Hashable, asyncio.Task[Any]] = {}
+
+    def find(self, key: Hashable) -> Any | None:
+        """The answer, if it is young enough; None otherwise."""
+        snapshot = self._kept.get(key)
+        if snapshot is None or self._clock() - snapshot.asked_at >= self._max_age_s:
+            return None
+        return snapshot.value
+
+    async def get(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer, asked for with *ask* where there is none that is young enough."""
+        found = self.find(key)
+        if found is not None:
+            return found
+        task = self._asking.get(key)
+        if task is None:
+            task = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
+            task.add_done_callback(noticed)
+        return await asyncio.shield(task)  # one who goes away takes the answer from nobody else
+
+    async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
+        own, asked_at = asyncio.current_task(), self._clock()
+        try:
+            value = await ask()
+            if self._asking.get(key) is own:  # otherwise something has changed since it was asked
+                self._kept[key] = _Snapshot(asked_at, value)
+                self._kept.move_to_end(key)
+                while len(self._kept) > MAX_SNAPSHOTS:
+                    self._kept.popitem(last=False)
+            return value
+        finally:
+            if self._asking.get(key) is own:
+                del self._asking[key]
+
+    def forget(self) -> None:
+        """Something was changed: no answer that was asked for before that is given any more."""
+        self._kept.clear()
+        self._asking.clear()
+
+
+def noticed(task: asyncio.Task[Any]) -> None:
+    """All who asked may be gone: its error is theirs, not the loop's."""
+    if not task.cancelled():
+        task.exception()
+
+
+@dataclass(slots=True)
+class _Triggered:
+    trigger: CheckpointTrigger
+    ended: OperationStatus | None = None
+
+
+class TriggeredOperations:
+    """Checkpoints and savepoints of jobs, by their trigger ids.
+
+    The JobMaster knows what became of them. Its successor does not know those that were under way: then they are
+    triggered again by the same id, as a client of the Dispatcher does. So an endpoint that was asked to make a
+    savepoint sees to it for as long as somebody asks it what became of it.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[JobID, TriggerID], _Triggered] = OrderedDict()
+
+    async def begin(self, backend: ClusterBackend, job_id: JobID, trigger: CheckpointTrigger) -> None:
+        """Have it made; the same id again changes nothing."""
+        key = (job_id, trigger.trigger_id)
+        if key in self._known:
+            return
+        await backend.trigger(job_id, trigger)
+        self._known.setdefault(key, _Triggered(trigger))
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+
+    def find(self, job_id: JobID, trigger_id: TriggerID) -> CheckpointTrigger | None:
+        """Return the request with that id; None where it was made elsewhere, or long ago."""
+        known = self._known.get((job_id, trigger_id))
+        return None if known is None else known.trigger
+
+    async def status(self, backend: ClusterBackend, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        """Return the present status of a request; raises `UnknownOperationError` where nobody knows of it."""
+        known = self._known.get((job_id, trigger_id))
+        if known is None:
+            return await backend.operation(job_id, trigger_id)
+        if known.ended is not None:
+            return known.ended
+        try:
+            status = await backend.operation(job_id, trigger_id)
+        except UnknownOperationError:
+            try:
+                status = await backend.trigger(job_id, known.trigger)
+            except JobAlreadyTerminatedError as error:
+                status = OperationStatus(trigger_id, OperationState.FAILED, error=str(error))
+        if status.state is not OperationState.IN_PROGRESS and not known.trigger.type.ends_the_job:
+            known.ended = status  # the end of one that stops the job may still be undone
+        return status
+
+
+class Disposals:
+    """Removals of savepoints, by their trigger ids."""
+
+    def __init__(self) -> None:
+        self._tasks: OrderedDict[TriggerID, asyncio.Task[None]] = OrderedDict()
+
+    def begin(self, trigger_id: TriggerID, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work in the background; the same id again changes nothing. Raises RestError of status 503."""
+        if trigger_id in self._tasks:
+            work.close()
+            return
+        if len(self._tasks) >= KEPT:
+            ended = next((key for key, task in self._tasks.items() if task.done()), None)
+            if ended is None:
+                work.close()
+                raise RestError(503, f"{KEPT} savepoints are being disposed of; ask again later")
+            del self._tasks[ended]
+        task = self._tasks[trigger_id] = asyncio.ensure_future(work)
+        task.add_done_callback(noticed)  # who asked for it may never ask what became of it
+
+    def find(self, trigger_id: TriggerID) -> asyncio.Task[None] | None:
+        """Return the work; None where it was asked for elsewhere, or long ago."""
+        return self._tasks.get(trigger_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Objects that handlers work with.
+
+    Args:
+        backend: the cluster.
+        snapshots: what it said a moment ago.
+        configuration: the cluster's.
+        log_dir: where the logs of this machine's control plane are.
+        url: the endpoint's own address.
+        closing: set when the endpoint stops, for streams that have no end of their own.
+        fetching: held while a log of a TaskExecutor is in memory.
+        operations: checkpoints and savepoints that were asked for here.
+        disposals: removals of savepoints that were asked for here.
+    """
+
+    backend: ClusterBackend
+    snapshots: Snapshots
+    configuration: Configuration
+    log_dir: Path
+    url: str
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_AT_ONCE))
+    operations: TriggeredOperations = field(default_factory=TriggeredOperations)
+    disposals: Disposals = field(default_factory=Disposals)
+
+    async def job(self, request: Request) -> ArchivedExecutionGraph:
+        """The job that the path names; raises RestError."""
+        job_id = job_id_of(request)
+        try:
+            found: ArchivedExecutionGraph = await self.snapshots.get(job_id, lambda: self.backend.job(job_id))
+        except JobNotFoundError as error:
+            raise RestError(404, f"Job {job_id} not found: {error}") from error
+        return found
+
+    async def task(self, request: Request) -> TaskInfo:
+        """The task that the path names as a vertex; raises RestError."""
+        graph, vertex_id = await self.job(request), request.path_params["vertexid"]
+        task = next((task for task in graph.tasks if task.key == vertex_id), None)
+        if task is None:
+            raise RestError(404, f"job {graph.job_id} has no vertex {vertex_id!r}; GET /jobs/{graph.job_id} shows them")
+        return task
+
+
+def job_id_of(request: Request) -> JobID:
+    """The job id in the path; raises RestError of status 400."""
+    shown = request.path_params.get("jobid") or request.path_params["applicationid"]
+    try:
+        return JobID(shown)
+    except ValueError as error:
+        raise RestError(400, f"{error}; GET /jobs/overview shows the ids of jobs") from None
+
+
+def number_of(request: Request, name: str, default: int, most: int) -> int:
+    """A whole number of the query, at most *most*; raises RestError of status 400."""
+    shown = request.query_params.get(name)
+    if shown is None:
+        return default
+    if not (shown.isascii() and shown.isdigit() and 0 < len(shown) <= 9):
+        raise RestError(400, f"{name} must be a whole number, not {shown[:40]!r}")
+    return min(int(shown), most)
+
+
+def offset_of(request: Request) -> int:
+    """The byte from which on a log is wanted; raises RestError of status 400."""
+    return number_of(request, "offset", 0, MOST_OFFSET)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body; raises RestError when it has more than *limit* bytes, or takes too long."""
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                data += piece
+                if len(data) > limit:
+                    raise RestError(413, f"at most {limit} bytes are taken here")
+    except TimeoutError:
+        raise RestError(408, f"the request's body did not come within {BODY_TIMEOUT_S:g} s") from None
+    return bytes(data)
