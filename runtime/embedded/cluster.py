@@ -148,6 +148,7 @@ class EmbeddedCluster:
             if self._queries is None and not self._stopped:
                 self._queries = ProgramQueries(
                     spec.streaming,
+                    spec.descriptor.attempt.restore,
                     control.tell_query,
                     control.tell_note,
                     control.acquire_lease,

@@ -116,12 +116,12 @@ class TaskManagers:
         worker = self._workers.get(resource_id)
         if worker is None:
             raise SlotNotAllocatedError(f"TaskExecutor {resource_id} is not registered: it has no slot for this job")
-        sent = self._deploying[descriptor.attempt_id] = asyncio.Event()
+        sent = self._deploying[descriptor.attempt.attempt_id] = asyncio.Event()
         try:
             await self._send(worker.gateway, descriptor, written)
         finally:
             sent.set()
-            del self._deploying[descriptor.attempt_id]
+            del self._deploying[descriptor.attempt.attempt_id]
 
     async def _send(
         self,
@@ -136,7 +136,7 @@ class TaskManagers:
             try:
                 await gateway.submit_task(TaskDeployment(job_sent, attempt_sent))
             except DeploymentNotFoundError as error:
-                self._endpoint.log.info("%s is sent again: %s", descriptor.task_name, error)
+                self._endpoint.log.info("%s is sent again: %s", descriptor.attempt.task_name, error)
                 lasting = TaskDeployment(
                     await offload.lasting(job, job_sent, keep=True), await offload.lasting(attempt, attempt_sent)
                 )

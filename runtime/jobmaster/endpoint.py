@@ -199,7 +199,6 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             create_restart_strategy(strategy),
             current_instant(),
             results_dir=str(self._results_dir),
-            jobmaster_address=str(self.address),
             # The same code on the same data fails again: it is only run again when somebody has asked for that.
             restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
         )
@@ -367,7 +366,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             case ReleaseSlot():
                 return self._pool.release_slot(instruction.request_id, now.monotonic_s)
             case DeployTask():
-                self.spawn(self._deploy(instruction), f"deploying {instruction.descriptor.task_name}")
+                self.spawn(self._deploy(instruction), f"deploying {instruction.descriptor.attempt.task_name}")
             case CancelTask():
                 self._task_managers.cancel(instruction.attempt_id, instruction.resource_id)
             case ScheduleRestart():
@@ -401,24 +400,27 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         descriptor, journal = instruction.descriptor, self._journal
         if journal is None or self._checkpoints is None:
             return
-        descriptor = replace(descriptor, restore=self._checkpoints.restore(descriptor.task_key))
+        restore = self._checkpoints.restore(descriptor.attempt.task_key)
+        descriptor = replace(descriptor, attempt=replace(descriptor.attempt, restore=restore))
         try:
             await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, journal.written)
         except SlotNotAllocatedError as error:
             allocation_id = instruction.slot.allocation_id
             self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
         except JobNotReachableError as error:
-            self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
+            self.log.info("%s is left to the next JobMaster: %s", descriptor.attempt.task_name, error)
         except FencingError as error:
-            self.log.info("%s is left to a later JobMaster: %s", descriptor.task_name, error)
+            self.log.info("%s is left to a later JobMaster: %s", descriptor.attempt.task_name, error)
         except RecipientUnreachable as error:
             # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
             self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
         except Exception as error:  # whatever kept the task from being deployed is why this attempt failed
             kind = FailureKind.TASK_EXECUTOR_LOST if isinstance(error, ActorError) else FailureKind.RUNTIME
-            info = ErrorInfo(kind, "TaskDeploymentException", f"{descriptor.task_name} was not deployed: {error}")
+            info = ErrorInfo(
+                kind, "TaskDeploymentException", f"{descriptor.attempt.task_name} was not deployed: {error}"
+            )
             if self._graph is not None:
-                self._do(self._graph.task_failed(descriptor.attempt_id, info, current_instant()))
+                self._do(self._graph.task_failed(descriptor.attempt.attempt_id, info, current_instant()))
 
     async def _release(self, instruction: ReleasePartitions) -> None:
         graph, journal = self._graph, self._journal

@@ -429,9 +429,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         descriptor = await self._read(deployment, services.blobs)
         self.fences.check_again()
         self.refuse_if_it_goes()
-        if descriptor.attempt_id in self._tasks:
+        if descriptor.attempt.attempt_id in self._tasks:
             return
-        self.slots.check(descriptor.job_id, descriptor.allocation_id)
+        self.slots.check(descriptor.job.job_id, descriptor.attempt.allocation_id)
         directory = self._attempts.make(descriptor)
         self._tasks.start(descriptor, directory, services, self._logs.keeper_of(descriptor))
 

@@ -168,11 +168,11 @@ def _lock_error(path: Path) -> OSError | None:
 def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str) -> LeaseHolder:
     """An attempt as the holder of a lease."""
     return LeaseHolder(
-        descriptor.job_id,
-        descriptor.job_name,
-        descriptor.task_key,
-        descriptor.attempt_id,
-        descriptor.attempt_number,
+        descriptor.job.job_id,
+        descriptor.job.job_name,
+        descriptor.attempt.task_key,
+        descriptor.attempt.attempt_id,
+        descriptor.attempt.attempt_number,
         driver.info.pid,
         host,
     )

@@ -59,11 +59,15 @@ class AttemptDirectories:
 
     def make(self, descriptor: TaskDeploymentDescriptor) -> Path:
         """The directory of a new attempt."""
-        job = self._root / descriptor.job_id
+        job = self._root / descriptor.job.job_id
         job.mkdir(mode=0o700, exist_ok=True)
-        directory = job / descriptor.attempt_id
+        directory = job / descriptor.attempt.attempt_id
         directory.mkdir(mode=0o700, exist_ok=True)
-        description = {"task": descriptor.task_name, "attempt": descriptor.attempt_number, "began": time.time()}
+        description = {
+            "task": descriptor.attempt.task_name,
+            "attempt": descriptor.attempt.attempt_number,
+            "began": time.time(),
+        }
         write_private(directory / _DESCRIPTION, json.dumps(description).encode(), durable=False)
         return directory
 
@@ -171,8 +175,8 @@ class AttemptLogKeeper:
         except (ActorError, BlobError, OSError, TimeoutError) as error:
             self._endpoint.log.warning(
                 "the logs of %s of job %s stay in this TaskExecutor alone: %s: %s",
-                self._deployment.task_name,
-                self._deployment.job_id,
+                self._deployment.attempt.task_name,
+                self._deployment.job.job_id,
                 type(error).__name__,
                 error,
             )
@@ -231,11 +235,11 @@ class LogKeeper:
         starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
 
         def put() -> list[KeptLog]:
-            job_id, client = deployment.job_id, self._client()
-            return self._attempts.keep_logs(job_id, deployment.attempt_id, client, self._max_size)
+            job_id, client = deployment.job.job_id, self._client()
+            return self._attempts.keep_logs(job_id, deployment.attempt.attempt_id, client, self._max_size)
 
         def put_own() -> list[KeptLog]:
-            job_id, client, own = deployment.job_id, self._client(), self._own.items()
+            job_id, client, own = deployment.job.job_id, self._client(), self._own.items()
             return [keep_log(name, path, job_id, client, OWN_MAX_SIZE, starts[name]) for name, path in own]
 
         return AttemptLogKeeper(self._endpoint, deployment, put, put_own)

@@ -100,6 +100,7 @@ class Task:
         responder: CheckpointResponder,
     ) -> None:
         self.descriptor = descriptor
+        self._job, self._attempt = descriptor.job, descriptor.attempt
         self._directory = directory
         self._services = services
         self._on_state = on_state
@@ -123,9 +124,13 @@ class Task:
         self._files = TaskFiles(descriptor, directory, services.blobs)
         self._starter = TaskStarter(descriptor, directory, services, self._release)
         self.checkpoints = TaskCheckpoints(
-            descriptor.attempt_id, descriptor.task_key, descriptor.restore, responder, self._stop_queries
+            descriptor.attempt.attempt_id,
+            descriptor.attempt.task_key,
+            descriptor.attempt.restore,
+            responder,
+            self._stop_queries,
         )
-        self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
+        self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = _now_ms()
 
     @property
@@ -136,7 +141,7 @@ class Task:
     @property
     def progress(self) -> TaskProgress:
         """How far it is."""
-        return TaskProgress(self.descriptor.attempt_id, self._progress, self._queries)
+        return TaskProgress(self._attempt.attempt_id, self._progress, self._queries)
 
     @property
     def cancelled(self) -> bool:
@@ -149,7 +154,7 @@ class Task:
 
     async def run(self) -> None:
         """Run the attempt to its end. Never raises: what goes wrong is the attempt's failure."""
-        self._enter(TaskExecutionState(self.descriptor.attempt_id, ExecutionState.INITIALIZING))
+        self._enter(TaskExecutionState(self._attempt.attempt_id, ExecutionState.INITIALIZING))
         status: int | None = None
         try:
             status = await self._run()
@@ -161,7 +166,7 @@ class Task:
             message = f"{self._driver.loss}: {error}" if kind is FailureKind.SPARK_LOST else str(error)
             self._fail(kind, type(error).__name__, message)
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
-            logger.exception("%s: the attempt could not be run", self.descriptor.task_name)
+            logger.exception("%s: the attempt could not be run", self._attempt.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
         self._outcome.explanation = await self._starter.end_group() or self._note
         state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled, now_ms=_now_ms())
@@ -185,7 +190,7 @@ class Task:
                 raise DriverLostError(driver.loss)
             await driver.ping()
         except SparkError as error:
-            logger.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
+            logger.info("%s failed with its Spark driver: %s", self._attempt.task_name, error)
             message = f"{driver.loss}: {failure.type}: {failure.message}"
             self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
 
@@ -199,11 +204,11 @@ class Task:
 
     async def _discard_unfinished(self) -> None:
         """Remove what it was writing; nobody reads it, so that a failure to do so fails nobody."""
-        paths = list(self.descriptor.blocking_outputs.values())
+        paths = list(self._attempt.blocking_outputs.values())
         try:
             await asyncio.get_running_loop().run_in_executor(None, discard_unfinished, paths)
         except OSError as error:
-            logger.warning("%s: what it was writing is left until the job ends: %s", self.descriptor.task_name, error)
+            logger.warning("%s: what it was writing is left until the job ends: %s", self._attempt.task_name, error)
 
     def _enter(self, state: TaskExecutionState) -> None:
         self.state, self.since_ms = state, _now_ms()
@@ -211,12 +216,12 @@ class Task:
 
     def report(self) -> ExecutionReport:
         """Report of this attempt to a JobMaster that did not deploy it."""
-        return ExecutionReport(self.state, self.since_ms, self.descriptor.task_key, self.descriptor.allocation_id)
+        return ExecutionReport(self.state, self.since_ms, self._attempt.task_key, self._attempt.allocation_id)
 
     async def _run(self) -> int | None:
         if self.cancelled:
             return None
-        job_id = self.descriptor.job_id
+        job_id = self._job.job_id
         lease = self._services.libraries.register_lease(job_id)
         self._scheduler_pool = self._services.fair_pools.enter(job_id)
         try:
@@ -233,7 +238,7 @@ class Task:
         reason = self._own_driver_reason(files, jars)
         if not reason:
             return await self._run_in(self._driver, files, environment)
-        logger.info("%s %s: it gets a Spark driver of its own", self.descriptor.task_name, reason)
+        logger.info("%s %s: it gets a Spark driver of its own", self._attempt.task_name, reason)
         self._driver = driver = await SparkDriver.start(self._services.own_driver(self._directory / "spark", jars))
         driver.alone = True
         try:
@@ -245,9 +250,9 @@ class Task:
             await driver.stop()
 
     def _own_driver_reason(self, files: dict[ArtifactRole, list[Path]], jars: Sequence[Path]) -> str:
-        if self.descriptor.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
+        if self._job.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
             return ""
-        own = self.descriptor.spark_driver
+        own = self._job.spark_driver
         choice = SparkDriverChoice(own) if own else self._services.spark_driver
         text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace")
         return own_driver_reason(choice, text, [path.name for path in jars])
@@ -284,7 +289,7 @@ class Task:
     async def _stop_queries(self, drain: bool) -> StopReport:
         process, endpoint, driver = self._process, self._endpoint, self._driver
         if process is None or endpoint is None or not driver.alive:
-            raise NotStoppedError(f"{self.descriptor.task_name} has no Spark driver any more")
+            raise NotStoppedError(f"{self._attempt.task_name} has no Spark driver any more")
         active = await driver.active_queries(endpoint)
         # After that: a query that has failed by now is among those, or its process knows of the failure.
         failed, notes = await self._failed_queries(process)
@@ -317,11 +322,11 @@ class Task:
             ended = error
             await self._heard_all.wait()  # the last that its process has said, of why it has ended, may be on its way
         if self._outcome.failure is not None:
-            raise NotStoppedError(f"{self.descriptor.task_name} has failed: {self._outcome.failure.cause}")
+            raise NotStoppedError(f"{self._attempt.task_name} has failed: {self._outcome.failure.cause}")
         if self._outcome.finished:
-            raise NotStoppedError(f"{self.descriptor.task_name} has finished by itself")
+            raise NotStoppedError(f"{self._attempt.task_name} has finished by itself")
         if ended is not None:
-            raise NotStoppedError(f"{self.descriptor.task_name} has ended by itself: {ended}") from ended
+            raise NotStoppedError(f"{self._attempt.task_name} has ended by itself: {ended}") from ended
         return failed, notes
 
     async def _release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
@@ -342,12 +347,12 @@ class Task:
                     await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
                 else:
                     await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
-                await driver.unlock_files(self.descriptor.attempt_id)
+                await driver.unlock_files(self._attempt.attempt_id)
         except (StillRunningError, TimeoutError) as error:
             logger.critical(
                 "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended (%s): the Spark "
                 "driver (process %d) is killed",
-                self.descriptor.task_name,
+                self._attempt.task_name,
                 patience,
                 str(error) or "the driver does not answer",
                 driver.info.pid,
@@ -365,9 +370,7 @@ class Task:
             await self._release(endpoint)
         except SparkError as error:
             if self._driver.alive:  # else it is gone with its driver, which others tell
-                logger.warning(
-                    "%s has finished, but its Spark session stays open: %s", self.descriptor.task_name, error
-                )
+                logger.warning("%s has finished, but its Spark session stays open: %s", self._attempt.task_name, error)
 
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
         watchers = [
@@ -407,7 +410,7 @@ class Task:
         await asyncio.sleep(self._services.cancellation_timeout_s)
         logger.warning(
             "%s did not end within task.cancellation.timeout (%g s): killed",
-            self.descriptor.task_name,
+            self._attempt.task_name,
             self._services.cancellation_timeout_s,
         )
         process.kill()
@@ -420,7 +423,7 @@ class Task:
         process.kill()
 
     def _received(self, process: TaskProcess, message: dict[str, Any]) -> None:
-        attempt_id = self.descriptor.attempt_id
+        attempt_id = self._attempt.attempt_id
         match message.get("type"):
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
@@ -428,10 +431,10 @@ class Task:
                 note = str(message.get("note", ""))
                 self.checkpoints.query_started(_query_location(message), int(message["batch"]), was_restored=bool(note))
                 if note:
-                    logger.warning("task %s: %s", self.descriptor.task_name, note)
+                    logger.warning("task %s: %s", self._attempt.task_name, note)
             case "note":
                 self._note = str(message["text"])
-                logger.warning("task %s: %s", self.descriptor.task_name, self._note)
+                logger.warning("task %s: %s", self._attempt.task_name, self._note)
             case "lease":
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)

@@ -51,7 +51,7 @@ class TaskOutcome:
         """Note a failure, and that it was seen at *now_ms*, in milliseconds since the epoch."""
         if self.failure is None:
             lost = None if lost_result is None else JobVertexID(lost_result)
-            self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.task_name, now_ms, lost)
+            self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.attempt.task_name, now_ms, lost)
 
     def blame(self, kind: FailureKind, name: str, message: str) -> None:
         """Give the noted failure another cause than it seemed to have."""
@@ -67,7 +67,7 @@ class TaskOutcome:
             cancelled: whether it was to end.
             now_ms: the time of a failure that shows only now, in milliseconds since the epoch.
         """
-        attempt_id = self._descriptor.attempt_id
+        attempt_id = self._descriptor.attempt.attempt_id
         if stop is StopOutcome.COMPLETED:
             # The job is over, and its state kept; what its code made of the end of its queries is no failure.
             return TaskExecutionState(
@@ -91,7 +91,7 @@ class TaskOutcome:
 
     def _ended_itself_well(self, status: int | None) -> bool:
         """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
-        return status == 0 and self._descriptor.kind is JobKind.SCRIPT
+        return status == 0 and self._descriptor.job.kind is JobKind.SCRIPT
 
 
 def describe_exit(status: int | None, limits: ResourceLimits) -> str:

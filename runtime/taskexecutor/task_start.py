@@ -20,13 +20,8 @@ from runtime.spark.spec import (
     SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
-    ResourceLimits,
-    ShipStrategy,
     StreamingSpec,
-    TaskKind,
     TaskSpec,
-    VertexInput,
-    VertexSpec,
 )
 from runtime.taskexecutor.control_groups import ControlGroup
 from runtime.taskexecutor.services import TaskServices
@@ -71,7 +66,7 @@ class TaskFiles:
         """
         libraries = {
             Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
-            for artifact in self._descriptor.artifacts
+            for artifact in self._descriptor.job.artifacts
             if artifact.role in _LIBRARIES
         }
         files = self._fetch_artifacts()
@@ -87,12 +82,12 @@ class TaskFiles:
             file.write(text + "\n")
 
     def _cached(self, artifact: Artifact) -> Path:
-        return self._blobs.get_file(self._descriptor.job_id, BlobKey.parse(artifact.blob_key))
+        return self._blobs.get_file(self._descriptor.job.job_id, BlobKey.parse(artifact.blob_key))
 
     def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
         """The job's files under the names that the user knows: linked from the cache, or written down."""
         files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
-        for artifact in self._descriptor.artifacts:
+        for artifact in self._descriptor.job.artifacts:
             if artifact.role in _LIBRARIES:
                 continue
             target = self._directory / "files" / Path(artifact.name).name
@@ -142,27 +137,35 @@ class TaskStarter:
         descriptor = self._descriptor
         limits = self._services.limits
         if self._services.groups is not None:
-            self._group = self._services.groups.create(descriptor.attempt_id)
+            self._group = self._services.groups.create(descriptor.attempt.attempt_id)
             limits = replace(limits, group=self._group.entries)
 
         def spec(endpoint: SparkEndpoint) -> TaskSpec:
-            conf = {SCHEDULER_POOL: scheduler_pool}
-            made = _task_spec(descriptor, self._directory, dict(files), environment, endpoint, limits, conf)
-            return replace(
-                made,
+            return TaskSpec(
+                replace(descriptor, job=replace(descriptor.job, artifacts=())),
+                str(files[ArtifactRole.MAIN][0]),
+                str(self._directory),
+                py_files=() if environment is None else environment.import_files,
+                jars=() if environment is None else tuple(str(path) for path in environment.jars),
+                classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
+                connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
+                env=self._services.task_env,
+                conf={SCHEDULER_POOL: scheduler_pool},
+                limits=limits,
                 streaming=None if driver.info.remote else self._streaming(driver),
                 shipping_dir=driver.info.shipping_dir,
-                env=self._services.task_env,
             )
 
         taken = None  # those that are ready are attached to the shared driver
         if driver is self._services.driver:
-            taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
+            taken = self._services.pool.take(descriptor.job.kind, own_environment=environment is not None)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
             return process, taken.endpoint
         endpoint: SparkEndpoint
-        if descriptor.kind is JobKind.SCRIPT:
-            endpoint = await driver.open_classic(descriptor.attempt_id, private_file(self._directory / "stdout"))
+        if descriptor.job.kind is JobKind.SCRIPT:
+            endpoint = await driver.open_classic(
+                descriptor.attempt.attempt_id, private_file(self._directory / "stdout")
+            )
         else:
             endpoint = await driver.open_session(isolated=environment is not None)
         try:
@@ -180,75 +183,16 @@ class TaskStarter:
             by_kernel = self._group.out_of_memory()
             await asyncio.get_running_loop().run_in_executor(None, self._group.remove)
         except OSError as error:
-            logger.warning("the control group of %s stays: %s", self._descriptor.task_name, error)
+            logger.warning("the control group of %s stays: %s", self._descriptor.attempt.task_name, error)
             return ""
         return why if by_kernel else ""
 
     def _streaming(self, driver: SparkDriver) -> StreamingSpec:
-        directory = self._services.checkpoints_dir / self._descriptor.job_id / "tasks" / self._descriptor.task_key
+        directory = (
+            self._services.checkpoints_dir / self._descriptor.job.job_id / "tasks" / self._descriptor.attempt.task_key
+        )
         return StreamingSpec(
             str(directory),
             str(Path(f"/proc/{driver.info.pid}/cwd").readlink()),
-            self._descriptor.restore,
             self._services.query_failure_grace_s,
         )
-
-
-def _task_spec(
-    descriptor: TaskDeploymentDescriptor,
-    directory: Path,
-    files: dict[ArtifactRole, list[Path]],
-    environment: PythonEnvironment | None,
-    endpoint: ClassicEndpoint | ConnectEndpoint,
-    limits: ResourceLimits,
-    conf: dict[str, str],
-) -> TaskSpec:
-    """Return what the process of an attempt is to run (pure).
-
-    Args:
-        descriptor: the attempt.
-        directory: its own directory.
-        files: the job's files, by their role.
-        environment: what the job brings to import; None where it brings nothing.
-        endpoint: where it reaches Spark.
-        limits: what its process may take.
-        conf: settings of its Spark session.
-    """
-    return TaskSpec(
-        job_id=descriptor.job_id,
-        job_name=descriptor.job_name,
-        attempt_id=descriptor.attempt_id,
-        task_name=descriptor.task_name,
-        kind=TaskKind.SCRIPT if descriptor.kind is JobKind.SCRIPT else TaskKind.PIPELINE,
-        file=str(files[ArtifactRole.MAIN][0]),
-        work_dir=str(directory),
-        vertices=_vertices(descriptor),
-        attempt_number=descriptor.attempt_number,
-        argv=descriptor.argv,
-        parameters=descriptor.parameters,
-        py_files=() if environment is None else environment.import_files,
-        jars=() if environment is None else tuple(str(path) for path in environment.jars),
-        classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
-        connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
-        memory_bytes=descriptor.memory_bytes,
-        limits=limits,
-        conf=conf,
-    )
-
-
-def _vertices(descriptor: TaskDeploymentDescriptor) -> tuple[VertexSpec, ...]:
-    return tuple(
-        VertexSpec(
-            id=vertex.id,
-            name=vertex.name,
-            function=vertex.function or "",
-            inputs=tuple(
-                VertexInput(
-                    item.source, item.path, ShipStrategy(item.ship_strategy.value), item.keys, vertex.parallelism
-                )
-                for item in vertex.inputs
-            ),
-            result_path=vertex.result_path,
-        )
-        for vertex in descriptor.vertices
-    )

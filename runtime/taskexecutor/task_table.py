@@ -68,7 +68,7 @@ class TaskTable:
         logs: AttemptLogKeeper,
     ) -> None:
         """Run an attempt; see `Task`."""
-        job_id, attempt_id = descriptor.job_id, descriptor.attempt_id
+        job_id, attempt_id = descriptor.job.job_id, descriptor.attempt.attempt_id
         task = Task(
             descriptor,
             directory,
@@ -80,8 +80,8 @@ class TaskTable:
         )
         self._tasks[attempt_id] = task
         self._idle.clear()
-        self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
-        self._runs[attempt_id] = run = self._endpoint.spawn(_run(task), f"running {descriptor.task_name}")
+        self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.attempt.task_name, job_id, attempt_id)
+        self._runs[attempt_id] = run = self._endpoint.spawn(_run(task), f"running {descriptor.attempt.task_name}")
         run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
 
     def executions(self, job_id: JobID) -> tuple[ExecutionReport, ...]:
@@ -116,7 +116,7 @@ class TaskTable:
 
     def cancel_allocation(self, allocation_id: AllocationID) -> None:
         """Cancel what runs in the slot of an allocation."""
-        _cancel([task for task in self._tasks.values() if task.descriptor.allocation_id == allocation_id])
+        _cancel([task for task in self._tasks.values() if task.descriptor.attempt.allocation_id == allocation_id])
 
     def cancel_all(self) -> None:
         """Cancel everything."""
@@ -124,7 +124,7 @@ class TaskTable:
 
     async def job_ended(self, job_id: JobID) -> None:
         """Wait until no attempt of a job runs."""
-        runs = [self._runs[task.descriptor.attempt_id] for task in self._of_job(job_id)]
+        runs = [self._runs[task.descriptor.attempt.attempt_id] for task in self._of_job(job_id)]
         await asyncio.gather(*runs, return_exceptions=True)
 
     def forget(self, job_id: JobID) -> None:
@@ -159,14 +159,14 @@ class TaskTable:
                 await asyncio.gather(*told, return_exceptions=True)
 
     def _of_job(self, job_id: JobID) -> list[Task]:
-        return [task for task in self._tasks.values() if task.descriptor.job_id == job_id]
+        return [task for task in self._tasks.values() if task.descriptor.job.job_id == job_id]
 
     def _state_entered(self, job_id: JobID, state: TaskExecutionState) -> None:
         if state.state.is_terminal:
             task = self._tasks.pop(state.attempt_id)
             if not self._tasks:
                 self._idle.set()
-            self._endpoint.log.info("%s of job %s is %s", task.descriptor.task_name, job_id, state.state.value)
+            self._endpoint.log.info("%s of job %s is %s", task.descriptor.attempt.task_name, job_id, state.state.value)
             self._unreported[state.attempt_id] = job_id, task.report()
             if self._holds_back:
                 return
@@ -207,5 +207,5 @@ def _cancel(tasks: Iterable[Task]) -> None:
 
 async def _run(task: Task) -> None:
     """Run an attempt; what is logged for it names it."""
-    with log_context(job=task.descriptor.job_id, attempt=task.descriptor.attempt_id):
+    with log_context(job=task.descriptor.job.job_id, attempt=task.descriptor.attempt.attempt_id):
         await task.run()

@@ -10,7 +10,12 @@ import pytest
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobKind
-from runtime.protocol.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor
+from runtime.protocol.descriptor import (
+    AttemptInformation,
+    JobInformation,
+    ResultPartitionInfo,
+    TaskDeploymentDescriptor,
+)
 from runtime.protocol.execution_state import ExecutionState, FailureKind
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.task import Task
@@ -24,9 +29,9 @@ RESULT = ResultPartitionInfo(VERTEX, "/results/d", 2, 100)
 
 
 def outcome(kind: JobKind = JobKind.PIPELINE, limits: ResourceLimits | None = None) -> TaskOutcome:
-    job_id, allocation_id = JobID("a" * 32), AllocationID("b" * 32)
     descriptor = TaskDeploymentDescriptor(
-        job_id, "flights", kind, ATTEMPT, 0, allocation_id, VERTEX, "read", (), (), (), {}, "akka.tcp://jm"
+        JobInformation(JobID("a" * 32), "flights", kind),
+        AttemptInformation(ATTEMPT, 0, AllocationID("b" * 32), VERTEX, "read", ()),
     )
     return TaskOutcome(descriptor, limits or ResourceLimits())
 
