@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -72,8 +73,8 @@ from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, Task
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.retry import retry
 
-RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
 MASTER_TIMEOUT_S = 60.0
@@ -261,18 +262,18 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         Raises:
             FencingError: the term is over; whether it was written is the next leader's to say.
         """
+
+        async def attempt() -> None:
+            if self._term == term:
+                await write()
+            if self._term != term:
+                raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
+
+        unknown = (HaUnreachableError, StateWriteUnknownError)
         try:
-            while self._term == term:
-                try:
-                    await write()
-                    if self._term == term:
-                        return
-                except (HaUnreachableError, StateWriteUnknownError) as error:
-                    self.log.warning("whether %s is not known, it is written again: %s", what, error)
-                    await asyncio.sleep(RETRY_S)
+            await retry(attempt, unknown, what=f"writing that {what}", log=self.log, level=logging.WARNING)
         except LeadershipLostError as error:
             raise FencingError(f"whether {what} is not known: {error}") from error
-        raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
 
     async def _keep_blobs(self, job_id: JobID) -> None:
         """Spare the job's files from all sweeps, also from one that began before the job was submitted."""

@@ -6,6 +6,7 @@ The part of the JobMaster between the coordinator, the tasks, the store of compl
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -63,8 +64,7 @@ from runtime.protocol.errors import GatewayError, JobNotReachableError, UnknownO
 from runtime.protocol.execution_state import Instant, JobStatus
 from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.query_snapshot import QuerySnapshot
-
-RETRY_S = 0.5
+from runtime.retry import retry
 
 
 class JobCheckpoints:
@@ -380,40 +380,43 @@ class JobCheckpoints:
         task.add_done_callback(self._work.discard)
 
     async def _allocate(self) -> None:
-        while True:
-            try:
-                number = await self._counter.get_and_increment(self._term)
-            except LeadershipLostError as error:
-                self._endpoint.log.info("no checkpoint is begun: %s", error)
-                return
-            except HaError as error:
-                self._endpoint.log.warning("a checkpoint waits for its number: %s", error)
-                await asyncio.sleep(RETRY_S)  # a number may be left out, none is given out twice
-            else:
-                break
-        self._do(self._coordinator.id_allocated(number, self._now()))
+        try:
+            number = await retry(  # one may be left out, none is given out twice
+                lambda: self._counter.get_and_increment(self._term),
+                HaError,
+                unless=LeadershipLostError,
+                what="numbering a checkpoint",
+                log=self._endpoint.log,
+                level=logging.WARNING,
+            )
+        except LeadershipLostError as error:
+            self._endpoint.log.info("no checkpoint is begun: %s", error)
+        else:
+            self._do(self._coordinator.id_allocated(number, self._now()))
 
     async def _trigger(self, instruction: TriggerTasks, task: CheckpointTask) -> None:
         number = instruction.checkpoint_id
         message = TriggerCheckpoint(
             task.attempt_id, number, instruction.trigger, instruction.directory, self._settings.timeout_s
         )
-        reason = f"TaskExecutor {task.resource_id} is gone"
-        while self._coordinator.outcome(number) is CheckpointOutcome.PENDING and not self._closed:
+
+        async def trigger() -> str:
+            """Return why the task cannot take part; nothing where it does, or the checkpoint is over."""
             gateway = self._task_managers.gateway(task.resource_id)
+            if self._closed or self._coordinator.outcome(number) is not CheckpointOutcome.PENDING:
+                return "the checkpoint is over"
             if gateway is None:
-                break
-            try:
-                await gateway.trigger_checkpoint(self._job.job_id, message)
-            except GatewayError as error:
-                reason = str(error)
-                break
-            except ActorError as error:
-                reason = str(error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
-        self.decline(DeclineCheckpoint(number, task.attempt_id, reason))
+                return f"TaskExecutor {task.resource_id} is gone"
+            await gateway.trigger_checkpoint(self._job.job_id, message)
+            return ""
+
+        try:
+            what = f"triggering checkpoint {number} at {task.name}"
+            reason = await retry(trigger, ActorError, unless=GatewayError, what=what, log=self._endpoint.log)
+        except GatewayError as error:
+            reason = str(error)
+        if reason:
+            self.decline(DeclineCheckpoint(number, task.attempt_id, reason))
 
     async def _make_last(self, instruction: StoreCheckpoint) -> None:
         """Store a checkpoint; one at a time, since the store takes them in the order of their numbers."""
@@ -473,19 +476,20 @@ class JobCheckpoints:
 
     async def _add(self, metadata: CheckpointMetadata) -> list[CheckpointMetadata]:
         """Add a checkpoint to the store, and again for as long as it is not known whether it is there."""
-        complained = False
-        while True:
-            try:
-                needed = self._coordinator.needed_beside(metadata)
-                removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)
-                return [_decode(item.data) for item in removed]
-            except (LeadershipLostError, StateHandleConflictError):
-                raise
-            except HaError as error:
-                if not complained:
-                    self._endpoint.log.warning("checkpoint %d waits to be stored: %s", metadata.checkpoint_id, error)
-                complained = True
-            await asyncio.sleep(RETRY_S)
+
+        async def add() -> list[CheckpointMetadata]:
+            needed = self._coordinator.needed_beside(metadata)
+            removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)
+            return [_decode(item.data) for item in removed]
+
+        return await retry(
+            add,
+            HaError,
+            unless=(LeadershipLostError, StateHandleConflictError),
+            what=f"storing checkpoint {metadata.checkpoint_id}",
+            log=self._endpoint.log,
+            level=logging.WARNING,
+        )
 
     async def _discard(self, instruction: DiscardSnapshots) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import shutil
 import time
@@ -99,11 +100,11 @@ from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, jo
 from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.retry import retry
 
 CHECK_INTERVAL_S = 0.5
 """Seconds between two looks at the checkpoints, while a checkpoint is due, under way or asked for."""
 
-RETRY_S = 0.5
 LOST_LOGS_TIMEOUT_S = 5.0
 POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
 
@@ -462,15 +463,15 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         except OSError as error:
             self.log.warning("intermediate results of job %s are left behind, remove them: %s", self._job_id, error)
         archived = self._archive(graph)
-        while self._graph is graph:
-            try:
-                dispatcher = await self._dispatcher.get()
+
+        async def report() -> None:
+            dispatcher = await self._dispatcher.get()
+            if self._graph is graph:
                 await dispatcher.job_reached_terminal_state(archived)
-            except Exception as error:  # whatever kept it from that: a job of which nobody reports the end never ends
-                self.log.warning("the Dispatcher was not told of the end of job %s: %s", self._job_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+
+        # Whatever kept it from that: a job of which nobody reports the end never ends.
+        what = f"telling the Dispatcher of the end of job {self._job_id}"
+        await retry(report, Exception, what=what, log=self.log, level=logging.WARNING)
 
     def _archive(self, graph: ExecutionGraph) -> ArchivedExecutionGraph:
         archived = graph.archive()

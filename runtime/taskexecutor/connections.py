@@ -24,10 +24,9 @@ from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import RESOURCE_MANAGER, job_master
 from runtime.protocol.messages import LeaderAddress, RegistrationSuccess, TaskExecutorRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.retry import retry
 from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
 from runtime.taskexecutor.slot_table import TaskSlotTable
-
-RETRY_S = 0.5
 
 
 class ResourceManagerConnection:
@@ -123,22 +122,28 @@ class ResourceManagerConnection:
     async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
         endpoint, silence_s = self._endpoint, self._silence_s
         while True:
-            try:
-                success = await gateway.register_task_executor(self._registration())
-                self.blob, self._instance_id = success.blob, success.instance_id
-                self._on_registered(success)
-                await gateway.send_slot_report(success.instance_id, self._slots.report())
-            except (ActorError, GatewayError) as error:
-                refused = isinstance(error, RegistrationRejectedError | AuthenticationError)
-                self._state.write(REFUSED if refused else WAITING, str(error))
-                endpoint.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
-                await asyncio.sleep(RETRY_S)
-                continue
+            await retry(
+                lambda: self._register(gateway),
+                (ActorError, GatewayError),
+                what="registering at the ResourceManager",
+                log=endpoint.log,
+            )
             endpoint.log.info("registered at the ResourceManager")
             self._state.write(REGISTERED)
             self.heard()
             await self._silence.lasts(silence_s)
             endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
+
+    async def _register(self, gateway: ResourceManagerGateway) -> None:
+        try:
+            success = await gateway.register_task_executor(self._registration())
+            self.blob, self._instance_id = success.blob, success.instance_id
+            self._on_registered(success)
+            await gateway.send_slot_report(success.instance_id, self._slots.report())
+        except (ActorError, GatewayError) as error:
+            is_refused = isinstance(error, RegistrationRejectedError | AuthenticationError)
+            self._state.write(REFUSED if is_refused else WAITING, str(error))
+            raise
 
 
 @dataclass(slots=True)
@@ -282,24 +287,27 @@ class JobConnections:
         connection.offering = self._endpoint.spawn(self._offer(connection), f"offering slots to job {job_id}")
 
     async def _offer(self, connection: JobConnection) -> None:
-        endpoint, job_id = self._endpoint, connection.job_id
-        while self._jobs.get(job_id) is connection:
-            token = connection.token
-            try:
-                if not connection.registered:
-                    report = self._report_of(job_id)
-                    await connection.gateway.register_task_manager(self._registration(), report)
-                    connection.registered = connection.token == token
-                    self._on_connected(job_id)
-                offers = self._slots.offers(job_id)
-                accepted = await connection.gateway.offer_slots(self._slots.resource_id, offers)
-            except (ActorError, GatewayError) as error:
-                if isinstance(error, UnknownTaskExecutorError):
-                    connection.registered = False
-                endpoint.log.info("the JobMaster of job %s does not take slots yet: %s", job_id, error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            for offer in offers:
-                if offer.allocation_id not in accepted:
-                    self._release_slot(offer.allocation_id, "the job does not need it")
+        await retry(
+            lambda: self._offer_once(connection),
+            (ActorError, GatewayError),
+            what=f"offering slots to the JobMaster of job {connection.job_id}",
+            log=self._endpoint.log,
+        )
+
+    async def _offer_once(self, connection: JobConnection) -> None:
+        job_id, token = connection.job_id, connection.token
+        if self._jobs.get(job_id) is not connection:
             return
+        if not connection.registered:
+            await connection.gateway.register_task_manager(self._registration(), self._report_of(job_id))
+            connection.registered = connection.token == token
+            self._on_connected(job_id)
+        offers = self._slots.offers(job_id)
+        try:
+            accepted = await connection.gateway.offer_slots(self._slots.resource_id, offers)
+        except UnknownTaskExecutorError:
+            connection.registered = False
+            raise
+        for offer in offers:
+            if offer.allocation_id not in accepted:
+                self._release_slot(offer.allocation_id, "the job does not need it")

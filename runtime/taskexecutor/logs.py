@@ -31,6 +31,7 @@ from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.protocol.diagnostics import ComponentLog, LogInfo
 from runtime.protocol.errors import NoSuchLogError
 from runtime.protocol.messages import TaskLog
+from runtime.retry import retry
 
 TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # what a client takes at once has an end too
 _DESCRIPTION = "attempt.json"
@@ -39,7 +40,6 @@ _DESCRIPTION = "attempt.json"
 PATIENCE_S = 15.0
 """How long an attempt's end waits at most for its logs to be put: a BlobServer that is replaced is back by then."""
 
-RETRY_S = 0.5
 OWN_MAX_SIZE = 256 * 1024
 """Most bytes that are kept, with an attempt, of each log of the TaskExecutor's own."""
 
@@ -166,12 +166,13 @@ class AttemptLogKeeper:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 own = await self._early if well and self._early is not None else None
-                while True:
-                    try:
-                        return tuple(await self._endpoint.run_blocking(self._put_rest, own))
-                    except (BlobConnectionError, BlobServerError) as error:
-                        self._endpoint.log.info("logs wait to be put: %s", error)
-                    await asyncio.sleep(RETRY_S)
+                put = await retry(
+                    lambda: self._endpoint.run_blocking(self._put_rest, own),
+                    (BlobConnectionError, BlobServerError),
+                    what="putting logs",
+                    log=self._endpoint.log,
+                )
+                return tuple(put)
         except (ActorError, BlobError, OSError, TimeoutError) as error:
             self._endpoint.log.warning(
                 "the logs of %s of job %s stay in this TaskExecutor alone: %s: %s",

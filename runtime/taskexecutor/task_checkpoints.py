@@ -30,10 +30,9 @@ from runtime.protocol.checkpoints import (
 )
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
+from runtime.retry import pauses
 from runtime.spark import SparkError
 from runtime.taskexecutor.connections import JobConnections
-
-RETRY_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class CheckpointResponder:
             until_decided: whether to ask again for as long as the checkpoint is PENDING. Its JobMaster gives it up
                 in time, or its successor does; *timeout_s* then counts from the last answer.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline, waits = time.monotonic() + timeout_s, pauses()
         while time.monotonic() < deadline:
             connection = self._connections.find(self._job_id)
             if connection is None:
@@ -76,7 +75,7 @@ class CheckpointResponder:
                 if outcome is not CheckpointOutcome.PENDING or not until_decided:
                     return outcome
                 deadline = time.monotonic() + timeout_s
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(next(waits))
         return CheckpointOutcome.ABORTED
 
     async def decline(self, decline: DeclineCheckpoint) -> None:

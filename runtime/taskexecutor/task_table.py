@@ -19,14 +19,13 @@ from runtime.protocol.descriptor import (
 )
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.execution_state import ErrorInfo
+from runtime.retry import retry
 from runtime.spark import TaskProcess
 from runtime.taskexecutor.connections import JobConnections
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.task_checkpoints import CheckpointResponder, TaskCheckpoints
-
-RETRY_S = 0.5
 
 
 class TaskTable:
@@ -181,16 +180,13 @@ class TaskTable:
             del self._reports[attempt_id]
 
     async def _report(self, job_id: JobID, state: TaskExecutionState) -> None:
-        while (connection := self._connections.find(job_id)) is not None:
-            try:
+        async def tell() -> None:
+            connection = self._connections.find(job_id)
+            if connection is not None:
                 await connection.gateway.update_task_execution_state(state)
-            except (ActorError, GatewayError) as error:
-                self._endpoint.log.info(
-                    "the JobMaster of job %s was not told of %s: %s", job_id, state.state.value, error
-                )
-                await asyncio.sleep(RETRY_S)
-            else:
-                break
+
+        what = f"telling the JobMaster of job {job_id} of {state.state.value}"
+        await retry(tell, (ActorError, GatewayError), what=what, log=self._endpoint.log)
         if state.state.is_terminal:
             self._unreported.pop(state.attempt_id, None)
 

@@ -14,7 +14,6 @@ import pytest
 from actors.errors import FencingError
 from actors.rpc.fencing import Fence
 from actors.rpc.service import RpcService
-from runtime.dispatcher import endpoint
 from runtime.dispatcher.archive import FileArchivedExecutionGraphStore
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
@@ -31,7 +30,7 @@ from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
 from tests.contract.test_dispatcher_recovery import service  # noqa: F401
 from tests.contract.test_dispatcher_submission import JOB, RETENTION, World, graph, leading, registry  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 END_MS = time.time_ns() // 1_000_000
 FINISHED = ArchivedExecutionGraph(
@@ -72,7 +71,7 @@ async def test_an_end_whose_record_is_unknown_is_recorded_again_and_told_afterwa
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The reply of the write is lost: nothing says that the JobMaster is still there to report the end once more."""
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     async with leading(service, redis_proxy.url, tmp_path) as world:
         await world.submit(graph())
         redis_proxy.refuse = True
@@ -127,7 +126,7 @@ async def test_who_does_not_lead_any_more_leaves_the_end_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     async with leading(service, redis_proxy.url, tmp_path) as world:
         await world.submit(graph())
         redis_proxy.refuse = True

@@ -26,7 +26,6 @@ from runtime.ha.errors import HaUnreachableError, LeadershipLostError
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
-from runtime.jobmaster import checkpointing as module
 from runtime.jobmaster import savepoints
 from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.endpoint import current_instant
@@ -48,7 +47,7 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 from tests.streaming_files import StreamingFiles
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 TERM = LeaderTerm("jobmaster-x", 1, "s")
 TASK = CheckpointTask(ExecutionAttemptID.random(), JobVertexID.random(), "stream", ResourceID("tm-0"))
@@ -288,7 +287,7 @@ async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: J
 
 
 async def test_a_store_that_does_not_answer_is_asked_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     checkpoints = await job.lead()
     job.keeper.failures += [HaUnreachableError("redis", "gone")] * 3
     assert (await until(checkpoints, request())).state is OperationState.COMPLETED

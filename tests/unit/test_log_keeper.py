@@ -17,7 +17,7 @@ from runtime.job_logs import KeptLog
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.taskexecutor.logs import AttemptLogKeeper
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 OUT, OWN = KeptLog("stdout", 1, 1, "p-out"), KeptLog("taskexecutor", 2, 2, "p-own")
 
@@ -45,7 +45,7 @@ class Puts:
 
 @pytest.fixture
 def puts(monkeypatch: pytest.MonkeyPatch) -> Puts:
-    monkeypatch.setattr("runtime.taskexecutor.logs.RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     return Puts()
 
 

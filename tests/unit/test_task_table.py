@@ -19,6 +19,7 @@ from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureK
 from runtime.taskexecutor import task_table
 from runtime.taskexecutor.endpoint import TaskExecutor
 from runtime.taskexecutor.task_table import TaskTable
+from tests.waiting import AT_ONCE
 
 JOB = JobID("a" * 32)
 GONE = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", "its zygote has ended")
@@ -97,7 +98,7 @@ async def test_an_end_is_told_at_once(job_master: FakeJobMaster) -> None:
 async def test_an_end_is_told_until_the_job_master_knows_it(
     job_master: FakeJobMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_table, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     answers = [RecipientUnreachable("it is being replaced"), RecipientUnreachable("it still is"), None]
 
     async def update(state: TaskExecutionState) -> None:
