@@ -63,10 +63,11 @@ class HeartbeatManager:
         self._on_payload = on_payload
         self._clock = clock
         self._next_tick = math.inf
-        self._stopped = False
+        self._started = self._stopped = False
 
     def start(self) -> None:
-        """Begin to send and to check."""
+        """Begin to send and to check, as long as there are targets."""
+        self._started = True
         self._tick_later()
 
     def stop(self) -> None:
@@ -82,6 +83,8 @@ class HeartbeatManager:
             self._requests.pop(target, None)
         else:
             self._requests[target] = request
+        if self._next_tick == math.inf:
+            self._tick_later()
 
     def unmonitor(self, target: str) -> None:
         """Watch *target* no longer."""
@@ -103,8 +106,10 @@ class HeartbeatManager:
         self._tick_later()
 
     def _tick_later(self) -> None:
-        self._next_tick = self._clock() + self._interval_s
-        self._endpoint.schedule_run_async(self._interval_s, self._tick)
+        self._next_tick = math.inf
+        if self._started and self._monitor.targets():
+            self._next_tick = self._clock() + self._interval_s
+            self._endpoint.schedule_run_async(self._interval_s, self._tick)
 
     def _now(self) -> float:
         """The time at which losses are looked for, once the monitor knows how long this process stood still."""

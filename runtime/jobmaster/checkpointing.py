@@ -55,7 +55,6 @@ from runtime.protocol.checkpoints import (
     DeclineCheckpoint,
     EarlierCheckpoint,
     JobManagerTaskRestore,
-    OperationState,
     OperationStatus,
     SnapshotType,
     TriggerCheckpoint,
@@ -82,6 +81,7 @@ class JobCheckpoints:
         cancel_job: called when a savepoint is complete that the job is to be cancelled with, before a task hears of it.
         written: returns when the state of the execution is written down under the leadership; raises
             `JobNotReachableError` where that is over.
+        on_change: called when something has come to its end that `advance` may go on from.
     """
 
     def __init__(
@@ -96,8 +96,10 @@ class JobCheckpoints:
         fail_job: Callable[[str], None],
         cancel_job: Callable[[], None],
         written: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
     ) -> None:
         self._endpoint = endpoint
+        self._on_change = on_change
         self._job = job
         self._term = term
         self._task_managers = task_managers
@@ -119,7 +121,6 @@ class JobCheckpoints:
         self._initial: JobManagerTaskRestore | None = None
         self._storing = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
-        self._asked_for: set[TriggerID] = set()
         self._closed = False
 
     # --------------------------------------------------------------- the beginning and the end
@@ -238,16 +239,13 @@ class JobCheckpoints:
         return self._coordinator.totals
 
     @property
-    def need_clock(self) -> bool:
-        """Whether `advance` has to be called as time passes: a checkpoint is due some time, under way or asked for."""
-        states = {trigger_id: self._coordinator.operation(trigger_id) for trigger_id in self._asked_for}
-        self._asked_for = {
-            trigger_id
-            for trigger_id, status in states.items()
-            if status is not None and status.state is OperationState.IN_PROGRESS
-        }
-        is_open = self._settings.interval_s is not None or bool(self._coordinator.pending) or bool(self._asked_for)
-        return is_open and not self._closed
+    def is_idle(self) -> bool:
+        """Whether `advance` would do nothing, whatever runs."""
+        return self._closed or self._coordinator.is_idle
+
+    def next_deadline(self) -> float | None:
+        """When `advance` has to be called by the passing of time alone, in monotonic seconds; None: never."""
+        return None if self._closed else self._coordinator.next_deadline()
 
     def statistics(self) -> CheckpointStatsSnapshot:
         """Return the figures as they are now."""
@@ -320,7 +318,6 @@ class JobCheckpoints:
         there = await self._endpoint.run_blocking(self._savepoints.find, trigger)
         if there:
             return self._already_there(trigger, there)
-        self._asked_for.add(trigger.trigger_id)
         return self._coordinator.trigger(trigger, self._now())
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
@@ -377,7 +374,12 @@ class JobCheckpoints:
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = self._endpoint.spawn(work, what)
         self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not self._closed:
+            self._on_change()
 
     async def _allocate(self) -> None:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import shutil
 import time
 from collections import deque
@@ -29,6 +28,7 @@ from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
+from runtime.alarm import Alarm
 from runtime.checkpoint.errors import CheckpointError
 from runtime.environment.context import ComponentContext
 from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError
@@ -102,9 +102,6 @@ from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
 
-CHECK_INTERVAL_S = 0.5
-"""Seconds between two looks at the checkpoints, while a checkpoint is due, under way or asked for."""
-
 LOST_LOGS_TIMEOUT_S = 5.0
 POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
 
@@ -165,7 +162,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._cannot_begin = ""
         self._resumes = False
         self._known_addresses: dict[ResourceID, str] = {}
-        self._wakes_at = math.inf
+        self._alarm = Alarm(self, self._wake)
 
     # --------------------------------------------------------------- leadership
 
@@ -214,6 +211,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._checkpoints_fail,
             self._cancel_with_savepoint,
             self._written,
+            self._advance_checkpoints,
         )
         rollback, totals = (None, NO_TOTALS) if saved is None else (saved.rollback, saved.checkpoints)
         self._cannot_begin = await self._checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
@@ -280,7 +278,6 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
             self._checkpoints_fail(self._cannot_begin)
-        self._advance_checkpoints()
 
     def _heartbeat_of(
         self, resource_id: ResourceID, gateway: TaskExecutorGateway
@@ -307,7 +304,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if self._heartbeats is not None:
             self._heartbeats.stop()
             self._heartbeats = None
-        self._wakes_at = math.inf
+        self._alarm.clear()
         self._task_managers.clear()
         await self._resource_manager.stop()
         await self._dispatcher.stop()
@@ -318,25 +315,15 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._ha.close()
 
     def _arm(self) -> None:
-        """Set the timer for the next moment at which the passing of time changes something; none where none does."""
-        term = self._term
-        if term is None or self._graph is None:
-            return
-        now, deadline = time.monotonic(), self._pool.next_deadline()
-        wakes_at = math.inf if deadline is None else deadline
-        if self._checkpoints is not None and self._checkpoints.need_clock:
-            wakes_at = min(wakes_at, now + CHECK_INTERVAL_S)
-        if wakes_at < self._wakes_at:  # a timer that is set for later than this finds itself replaced
-            self._wakes_at = wakes_at
-            self.schedule_run_async(max(wakes_at - now, 0.0), lambda: self._wake(term, wakes_at))
+        """Set the alarm for the next moment at which the passing of time changes something, if there is one."""
+        if self._term is not None and self._graph is not None:
+            self._alarm.set(self._pool.next_deadline())
+            if self._checkpoints is not None:
+                self._alarm.set(self._checkpoints.next_deadline())
 
-    def _wake(self, term: LeaderTerm, wakes_at: float) -> None:
-        if self._term != term or self._wakes_at != wakes_at:
-            return
-        self._wakes_at = math.inf
-        if self._graph is not None and self.may_act(term):
+    def _wake(self) -> None:
+        if self._graph is not None and self._term is not None and self.may_act(self._term):
             self._do(self._pool.expired(time.monotonic()))
-            self._advance_checkpoints()
 
     # ------------------------------------------------------------- instructions
 
@@ -351,7 +338,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 self._work.extend(self._carry_out(self._work.popleft()))
         finally:
             self._working = False
-        self._arm()
+        self._advance_checkpoints()
 
     def _carry_out(
         self, instruction: Instruction | SlotPoolInstruction
@@ -525,13 +512,13 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc
     async def update_task_execution_state(self, state: TaskExecutionState) -> None:
         self._do(self._require_graph().task_state_reported(state, current_instant()))
-        self._advance_checkpoints()
         if state.state.is_terminal:
             await self._written()
 
     @rpc_tell
     def update_task_progress(self, progress: TaskProgress) -> None:
         self._require_graph().progress_reported(progress)
+        self._advance_checkpoints()
 
     @rpc_tell
     def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
@@ -575,7 +562,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     # -------------------------------------------------------------- checkpoints
 
     def _advance_checkpoints(self) -> None:
-        if self._checkpoints is not None and self._graph is not None:
+        """Go on with the checkpoints: time has passed, or other tasks run."""
+        if self._checkpoints is not None and self._graph is not None and not self._checkpoints.is_idle:
             self._checkpoints.advance(self._graph.running_tasks())
         self._arm()
 
@@ -587,11 +575,14 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     @rpc
     async def acknowledge_checkpoint(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
-        return await self._require_checkpoints().acknowledge(ack)
+        outcome = await self._require_checkpoints().acknowledge(ack)
+        self._advance_checkpoints()
+        return outcome
 
     @rpc_sync
     def decline_checkpoint(self, decline: DeclineCheckpoint) -> None:
         self._require_checkpoints().decline(decline)
+        self._advance_checkpoints()
 
     @rpc
     async def trigger_checkpoint(self, trigger_id: TriggerID) -> OperationStatus:

@@ -91,6 +91,7 @@ class Books:
             lambda instance_id, reason: self.ended.append(instance_id),
             lambda instructions: None,
             lambda: self.leads,
+            lambda: None,
         )
 
     async def begun(self) -> ActiveResourceManager:

@@ -66,6 +66,21 @@ def test_a_target_that_is_silent_while_the_watcher_runs_is_lost() -> None:
     assert [target for target, _ in watcher.lost] == ["tm-1"]
 
 
+def test_a_watcher_without_targets_sets_no_timer() -> None:
+    watcher = Watcher()
+    assert watcher.timers == []
+    watcher.manager.monitor("tm-1")
+    watcher.manager.monitor("tm-2")
+    assert [at for at, _ in watcher.timers] == [watcher.now + INTERVAL]
+    watcher.manager.unmonitor("tm-1")
+    watcher.manager.unmonitor("tm-2")
+    watcher.run_for(10 * TIMEOUT)
+    assert (watcher.timers, watcher.lost) == ([], [])
+    watcher.manager.monitor("tm-3")
+    watcher.run_for(TIMEOUT)
+    assert [target for target, _ in watcher.lost] == ["tm-3"]
+
+
 def test_a_thawed_watcher_loses_nobody_at_its_first_look_and_the_dead_a_time_out_later() -> None:
     watcher = Watcher()
     for target in ("living", "dead"):

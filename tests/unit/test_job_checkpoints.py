@@ -160,6 +160,7 @@ class Job:
     term: LeaderTerm = TERM
     endpoint: Endpoint = field(default_factory=Endpoint)
     totals: CheckpointTotals = NO_TOTALS
+    changes: int = 0
 
     def __post_init__(self) -> None:
         self.manager = TaskExecutor(self.files)
@@ -183,10 +184,14 @@ class Job:
             self.failures.append,
             self.cancel,
             self.written,
+            self.changed,
         )
         assert await checkpoints.recover(None, self.totals) == ""
         self.manager.checkpoints = checkpoints
         return checkpoints
+
+    def changed(self) -> None:
+        self.changes += 1
 
     def cancel(self) -> None:
         self.manager.notified.append(("cancel", 0))
@@ -258,22 +263,35 @@ async def test_the_new_checkpoint_is_stored_before_the_oldest_loses_its_files(jo
 
 async def test_time_matters_while_a_checkpoint_is_asked_for_or_under_way_or_due_now_and_then(job: Job) -> None:
     checkpoints = await job.lead()
-    assert not checkpoints.need_clock
+    assert (checkpoints.next_deadline(), checkpoints.is_idle) == (None, True)
+    began = current_instant().monotonic_s
     await checkpoints.trigger(request())
-    assert checkpoints.need_clock
+    assert not checkpoints.is_idle
+    assert_close(checkpoints.next_deadline(), began + 600.0)
     job.manager.is_silent = True
     checkpoints.advance(READY)
     while checkpoints._work:
         await asyncio.wait(checkpoints._work)
-    assert checkpoints.need_clock
+    assert_close(checkpoints.next_deadline(), began + 600.0)
+    assert job.changes > 0
     await job.manager.acknowledge(job.manager.acks.pop())
     while checkpoints._work:
         await asyncio.wait(checkpoints._work)
-    assert not checkpoints.need_clock
+    assert (checkpoints.next_deadline(), checkpoints.is_idle) == (None, True)
+    began = current_instant().monotonic_s
     periodic = await job.lead(**{"execution.checkpointing.interval": "1 min"})
-    assert periodic.need_clock
+    assert periodic.next_deadline() is None, "none is due before the tasks run"
+    assert not periodic.is_idle
+    periodic.advance(READY)
+    assert_close(periodic.next_deadline(), began + 60.0)
     periodic.close()
-    assert not periodic.need_clock
+    assert (periodic.next_deadline(), periodic.is_idle) == (None, True)
+
+
+def assert_close(deadline: float | None, expected: float) -> None:
+    """See that a deadline is *expected*, but for the time that the test itself takes."""
+    assert deadline is not None
+    assert expected <= deadline < expected + PATIENCE_S / 12
 
 
 async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: Job) -> None:
