@@ -28,7 +28,7 @@ from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory
 from runtime.errors import ClusterAlreadyRunning
 from runtime.rest.access import is_loopback
-from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, RegistrationState
+from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, RegistrationState
 
 PATIENCE_S = 3.0  # that a TaskExecutor which has started is given to be registered, before it is said to wait
 POLL_S = 0.1

@@ -35,7 +35,7 @@ from runtime.spark.adopted import OfferedDriver
 from runtime.spark.errors import DriverStartError
 from runtime.spark.process import start_time
 from runtime.spark.spec import TaskSpec
-from runtime.taskexecutor.program_info import ProgramInfo
+from runtime.taskexecutor.worker_files import ProgramInfo
 
 _SETTINGS = {
     "cluster.id": "embedded",

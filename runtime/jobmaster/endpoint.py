@@ -33,7 +33,7 @@ from runtime.checkpoint.errors import CheckpointError
 from runtime.environment.context import ComponentContext
 from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager
+from runtime.heartbeat import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph

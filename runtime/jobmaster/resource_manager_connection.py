@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from actors.errors import ActorError
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import Silence
+from runtime.heartbeat import Silence
 from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot

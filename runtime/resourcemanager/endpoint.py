@@ -21,11 +21,15 @@ from runtime.alarm import Alarm
 from runtime.environment.context import ComponentContext
 from runtime.environment.shared_directory import shared_directory_mark
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager
+from runtime.heartbeat import HeartbeatManager
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.leadership import LeaderEndpoint
+from runtime.metrics.dump import MetricScope, ScopeCategory
 from runtime.metrics.gateway import TaskManagerMetricAddress
+from runtime.metrics.metric import Value
+from runtime.metrics.process import add_process_metrics
 from runtime.metrics.query_service import beside, serve_metrics
+from runtime.metrics.registry import MetricRegistry
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import (
@@ -54,11 +58,35 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
-from runtime.resourcemanager.metrics import resource_manager_metrics
 from runtime.resourcemanager.slot_manager import SlotManager
 
 SOON_S = 0.5
 """How soon after a change it is looked whether workers are to be started or stopped: once for all changes meanwhile."""
+
+
+def resource_manager_metrics(service: RpcService, overview: Callable[[], ResourceOverview | None]) -> MetricRegistry:
+    """The registry of a ResourceManager's process.
+
+    Args:
+        service: its RPC service.
+        overview: its counts, which are the cluster's; None while it does not lead.
+    """
+    registry = MetricRegistry()
+
+    def counts() -> dict[str, Value | None]:
+        found = overview()
+        if found is None:
+            return {}
+        return {
+            "numRegisteredTaskManagers": found.task_managers,
+            "taskSlotsTotal": found.slots,
+            "taskSlotsAvailable": found.free_slots,
+            "numPendingSlotRequests": found.pending_requests,
+        }
+
+    registry.group(MetricScope(ScopeCategory.JOB_MANAGER)).gauges("", counts)
+    add_process_metrics(registry.group(MetricScope(ScopeCategory.JOB_MANAGER, component="resourcemanager")), service)
+    return registry
 
 
 class Admission:

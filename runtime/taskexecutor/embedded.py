@@ -19,8 +19,8 @@ from runtime.spark.spec import TaskSpec, encode_spec
 from runtime.spark.task import EXIT_CANCELED
 from runtime.spark.wire import Message, encode
 from runtime.taskexecutor.endpoint import TaskExecutor, build
-from runtime.taskexecutor.program_info import ProgramInfo
 from runtime.taskexecutor.services import TaskHost
+from runtime.taskexecutor.worker_files import ProgramInfo
 
 _LAST_WORDS = {"finished": 0, "canceled": EXIT_CANCELED, "failed": 1}
 _LOST = -9

@@ -37,7 +37,7 @@ from runtime.environment.context import (
 )
 from runtime.environment.shared_directory import shared_directory_mark
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager, Silence
+from runtime.heartbeat import HeartbeatManager, Silence
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.metrics.query_service import serve_metrics
@@ -58,18 +58,16 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.spark import SparkDriver, Zygote, keep_warming, try_driver, warm_up
 from runtime.spark.remote import adopt_driver
 from runtime.stack_samples import StackProfile
-from runtime.taskexecutor.connections import JobConnections, ResourceManagerConnection
-from runtime.taskexecutor.diagnostics import ThreadDumps
+from runtime.taskexecutor.connections import IsolationWatch, JobConnections, ResourceManagerConnection
+from runtime.taskexecutor.diagnostics import MetricsSampler, ThreadDumps, task_executor_metrics
 from runtime.taskexecutor.driver_health import DriverLosses, DriverWatch
-from runtime.taskexecutor.isolation import IsolationWatch
 from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
-from runtime.taskexecutor.metrics import MetricsSampler, task_executor_metrics
-from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.services import TaskHost, TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_table import TaskTable
+from runtime.taskexecutor.worker_files import RegistrationState
 
 StartHost = Callable[[Path], Awaitable[TaskHost]]
 

@@ -3,24 +3,32 @@
 The job's code runs in a process of its own, forked from the zygote; this object prepares it, follows it, and cleans up
 after it, so that a final state is only told when nothing of the attempt runs any more. The one exception is what has
 FINISHED and had no streaming query: its process has ended, and its session is closed behind it.
+
+`Task` is composed of its beginning (`TaskFiles`, `TaskStarter`), its end (`TaskOutcome`, pure), and its part in
+checkpoints (`runtime.taskexecutor.task_checkpoints`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blob.cache import BlobCache
 from blob.errors import BlobError
+from blob.key import BlobKey
 from conf.options import SparkDriverChoice
 from runtime.ids import JobVertexID
-from runtime.jobgraph.job_graph import ArtifactRole, JobKind
-from runtime.librarycache.environment import PythonEnvironment
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
+from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
+from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
@@ -29,7 +37,7 @@ from runtime.protocol.descriptor import (
     TaskProgress,
     VertexProgress,
 )
-from runtime.protocol.execution_state import ExecutionState, FailureKind
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark import (
@@ -42,38 +50,317 @@ from runtime.spark import (
     UnsupportedByEndpointError,
     ZygoteError,
 )
-from runtime.spark.query_stop import QueryFailure
+from runtime.spark.query_stop import QueryFailure, StoppedQueries
 from runtime.spark.result_partition import discard_unfinished
 from runtime.spark.spec import (
+    SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
+    ResourceLimits,
+    StreamingSpec,
+    TaskSpec,
 )
+from runtime.taskexecutor.control_groups import ControlGroup
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
-from runtime.taskexecutor.driver_sharing import own_driver_reason
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
-from runtime.taskexecutor.services import TaskServices
+from runtime.taskexecutor.services import TaskServices, own_driver_reason
 from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
 from runtime.taskexecutor.task_checkpoints import (
     CheckpointResponder,
     DrainFailedError,
     NotStoppedError,
+    StopOutcome,
     StopReport,
     TaskCheckpoints,
 )
-from runtime.taskexecutor.task_outcome import TaskOutcome, lost_query, stop_notes
-from runtime.taskexecutor.task_start import TaskFiles, TaskStarter
+from runtime.taskexecutor.task_pool import private_file
 
 logger = logging.getLogger(__name__)
-
-
-_QUERY_LOST = "StreamingQueryLostException"
 
 FAILED_QUERIES_S = 10.0
 """How long a task process may take to say which of its queries have failed."""
 
 ANSWER_S = 60.0
 """How long a Spark driver may be silent, beside what it is given to end a task."""
+
+_QUERY_LOST = "StreamingQueryLostException"
+
+SparkEndpoint = ClassicEndpoint | ConnectEndpoint
+Files = Mapping[ArtifactRole, list[Path]]
+
+_LIBRARIES = {
+    ArtifactRole.PY_FILE: LibraryKind.PY_FILE,
+    ArtifactRole.PACKAGE: LibraryKind.PACKAGE,
+    ArtifactRole.REQUIREMENTS: LibraryKind.REQUIREMENTS,
+    ArtifactRole.ARCHIVE: LibraryKind.ARCHIVE,
+    ArtifactRole.JAR: LibraryKind.JAR,
+}
+
+
+class TaskFiles:
+    """The job's files, and the environment that its code imports from. Fetching them blocks.
+
+    Args:
+        descriptor: the attempt.
+        directory: its own directory.
+        blobs: the job's files.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, directory: Path, blobs: BlobCache) -> None:
+        self._descriptor = descriptor
+        self._directory = directory
+        self._blobs = blobs
+
+    def prepare(
+        self, lease: EnvironmentLease, cancelled: Callable[[], bool]
+    ) -> tuple[dict[ArtifactRole, list[Path]], PythonEnvironment | None]:
+        """The job's files, and what its code imports; the latter is None where it brings nothing.
+
+        Raises:
+            BlobError, OSError: a file cannot be had.
+            LibraryCacheError: what the job brings cannot be installed.
+        """
+        libraries = {
+            Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
+            for artifact in self._descriptor.job.artifacts
+            if artifact.role in _LIBRARIES
+        }
+        files = self._fetch_artifacts()
+        if not libraries:
+            return files, None
+        spec = EnvironmentSpec(tuple(libraries))
+        return files, lease.get_or_resolve(spec, lambda library: self._cached(libraries[library]), cancelled)
+
+    def tell_user(self, text: str) -> None:
+        """A line in the standard error of the attempt, which its process goes on with."""
+        descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
+
+    def _cached(self, artifact: Artifact) -> Path:
+        return self._blobs.get_file(self._descriptor.job.job_id, BlobKey.parse(artifact.blob_key))
+
+    def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
+        """The job's files under the names that the user knows: linked from the cache, or written down."""
+        files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
+        for artifact in self._descriptor.job.artifacts:
+            if artifact.role in _LIBRARIES:
+                continue
+            target = self._directory / "files" / Path(artifact.name).name
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            if not target.exists():
+                if artifact.content is None:
+                    os.link(self._cached(artifact), target)
+                else:
+                    target.touch(mode=0o600)
+                    target.write_bytes(artifact.content)
+            files[artifact.role].append(target)
+        return files
+
+
+class TaskStarter:
+    """Starts the process of one attempt, or takes one that is ready.
+
+    Args:
+        descriptor: the attempt.
+        directory: its own directory.
+        services: see `TaskServices`.
+        release: ends what a way into Spark has begun, where no process came to use it.
+    """
+
+    def __init__(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        directory: Path,
+        services: TaskServices,
+        release: Callable[[SparkEndpoint], Awaitable[None]],
+    ) -> None:
+        self._descriptor = descriptor
+        self._directory = directory
+        self._services = services
+        self._release = release
+        self._group: ControlGroup | None = None
+
+    async def start(
+        self, driver: SparkDriver, files: Files, environment: PythonEnvironment | None, scheduler_pool: str
+    ) -> tuple[TaskProcess, SparkEndpoint]:
+        """A process that runs the attempt, ready before or started now, and its way into Spark.
+
+        Raises:
+            SparkError: there can be none.
+            OSError: it cannot have a control group.
+        """
+        descriptor = self._descriptor
+        limits = self._services.limits
+        if self._services.groups is not None:
+            self._group = self._services.groups.create(descriptor.attempt.attempt_id)
+            limits = replace(limits, group=self._group.entries)
+
+        def spec(endpoint: SparkEndpoint) -> TaskSpec:
+            return TaskSpec(
+                replace(descriptor, job=replace(descriptor.job, artifacts=())),
+                str(files[ArtifactRole.MAIN][0]),
+                str(self._directory),
+                py_files=() if environment is None else environment.import_files,
+                jars=() if environment is None else tuple(str(path) for path in environment.jars),
+                classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
+                connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
+                env=self._services.task_env,
+                conf={SCHEDULER_POOL: scheduler_pool},
+                limits=limits,
+                streaming=None if driver.info.remote else self._streaming(driver),
+                shipping_dir=driver.info.shipping_dir,
+            )
+
+        taken = None  # those that are ready are attached to the shared driver
+        if driver is self._services.driver:
+            taken = self._services.pool.take(descriptor.job.kind, own_environment=environment is not None)
+        if taken is not None and (process := await taken.run(spec(taken.endpoint))):
+            return process, taken.endpoint
+        endpoint: SparkEndpoint
+        if descriptor.job.kind is JobKind.SCRIPT:
+            endpoint = await driver.open_classic(
+                descriptor.attempt.attempt_id, private_file(self._directory / "stdout")
+            )
+        else:
+            endpoint = await driver.open_session(isolated=environment is not None)
+        try:
+            return await self._services.task_host.fork(spec(endpoint)), endpoint
+        except BaseException:
+            await self._release(endpoint)
+            raise
+
+    async def end_group(self) -> str:
+        """End what the attempt has left running in its group; returns why the kernel ended some of it, if it did."""
+        if self._group is None or self._services.groups is None:
+            return ""
+        why = f"the task's processes together have reached {self._services.groups.limits}"
+        try:
+            by_kernel = self._group.out_of_memory()
+            await asyncio.get_running_loop().run_in_executor(None, self._group.remove)
+        except OSError as error:
+            logger.warning("the control group of %s stays: %s", self._descriptor.attempt.task_name, error)
+            return ""
+        return why if by_kernel else ""
+
+    def _streaming(self, driver: SparkDriver) -> StreamingSpec:
+        directory = (
+            self._services.checkpoints_dir / self._descriptor.job.job_id / "tasks" / self._descriptor.attempt.task_key
+        )
+        return StreamingSpec(
+            str(directory),
+            str(Path(f"/proc/{driver.info.pid}/cwd").readlink()),
+            self._services.query_failure_grace_s,
+        )
+
+
+class TaskOutcome:
+    """Collects what is heard of one attempt, and says how it has ended; the first failure counts. Pure.
+
+    Args:
+        descriptor: the attempt.
+        limits: those of its process, which may be what ended it.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, limits: ResourceLimits) -> None:
+        self._descriptor = descriptor
+        self._limits = limits
+        self._partitions: tuple[ResultPartitionInfo, ...] = ()
+        self.failure: ErrorInfo | None = None
+        self.finished = False
+        """Whether its code came to its own end."""
+        self.explanation = ""
+        """Why its failure may be, where more is known than it says."""
+
+    def finish(self, partitions: Iterable[ResultPartitionInfo]) -> None:
+        """Its code has come to its end; *partitions* are its results."""
+        self.finished = True
+        self._partitions = tuple(partitions)
+
+    def fail(
+        self,
+        kind: FailureKind,
+        name: str,
+        message: str,
+        traceback: str = "",
+        lost_result: str | None = None,
+        *,
+        now_ms: int,
+    ) -> None:
+        """Note a failure, and that it was seen at *now_ms*, in milliseconds since the epoch."""
+        if self.failure is None:
+            lost = None if lost_result is None else JobVertexID(lost_result)
+            self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.attempt.task_name, now_ms, lost)
+
+    def blame(self, kind: FailureKind, name: str, message: str) -> None:
+        """Give the noted failure another cause than it seemed to have."""
+        assert self.failure is not None
+        self.failure = replace(self.failure, kind=kind, type=name, message=message)
+
+    def final_state(self, status: int | None, stop: StopOutcome, cancelled: bool, *, now_ms: int) -> TaskExecutionState:
+        """Return the attempt's last state.
+
+        Args:
+            status: exit status of its process; None: there was no process.
+            stop: what came of a stop-with-savepoint.
+            cancelled: whether it was to end.
+            now_ms: the time of a failure that shows only now, in milliseconds since the epoch.
+        """
+        attempt_id = self._descriptor.attempt.attempt_id
+        if stop is StopOutcome.COMPLETED:
+            # The job is over, and its state kept; what its code made of the end of its queries is no failure.
+            return TaskExecutionState(
+                attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
+            )
+        if cancelled:
+            return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
+        if stop is StopOutcome.FAILED:
+            # Its queries were stopped and its state not kept: the job is not over, and goes on.
+            self.failure = None
+            message = "the job was to be stopped with a savepoint, which failed after its queries had been stopped"
+            self.fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message, now_ms=now_ms)
+        if self.failure is None and not self.finished and not self._ended_itself_well(status):
+            text = describe_exit(status, self._limits)
+            self.fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", text, now_ms=now_ms)
+        if self.failure is not None:
+            if self.explanation:
+                self.failure = replace(self.failure, message=f"{self.failure.message} ({self.explanation})")
+            return TaskExecutionState(attempt_id, ExecutionState.FAILED, self.failure, status)
+        return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
+
+    def _ended_itself_well(self, status: int | None) -> bool:
+        """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
+        return status == 0 and self._descriptor.job.kind is JobKind.SCRIPT
+
+
+def describe_exit(status: int | None, limits: ResourceLimits) -> str:
+    """Return how a task process ended that has not said so itself."""
+    if status is None:
+        return "the task process was not started"
+    if status < 0:
+        perhaps = f"; it may have reached {limits}" if str(limits) else ""
+        return f"the task process was killed by {signal.Signals(-status).name}{perhaps}"
+    return f"the task process ended with status {status} before its code had finished"
+
+
+def lost_query(name: str) -> str:
+    """Return what is told of a query that has ended, though neither the job's code nor the cluster has stopped it."""
+    return (
+        f"streaming query {name} has ended, and neither the job's code nor the cluster has stopped it: it goes on from "
+        "its last batch when the task is restarted"
+    )
+
+
+def stop_notes(stopped: StoppedQueries) -> list[str]:
+    """Return what whoever has stopped a job's queries should know of them."""
+    return [
+        *(f"query {name} had not worked off all that its sources have in time" for name in stopped.undrained),
+        *(
+            f"query {name} was stopped by force in the middle of a batch, which is done again from there"
+            for name in stopped.forced
+        ),
+    ]
 
 
 class Task:

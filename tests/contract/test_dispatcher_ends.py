@@ -77,7 +77,7 @@ async def test_an_end_whose_record_is_unknown_is_recorded_again_and_told_afterwa
         redis_proxy.refuse = True
         redis_proxy.reset()
         report = asyncio.ensure_future(job_master_of(world).job_reached_terminal_state(FINISHED))
-        await until(lambda: "it is written again" in caplog.text)
+        await until(lambda: "is recorded is tried again" in caplog.text)
         assert await world.gateway.request_job_status(JOB) is JobStatus.INITIALIZING
         redis_proxy.refuse = False
         await report
@@ -132,7 +132,7 @@ async def test_who_does_not_lead_any_more_leaves_the_end_to_the_next(
         redis_proxy.refuse = True
         redis_proxy.reset()
         report = asyncio.ensure_future(job_master_of(world).job_reached_terminal_state(FINISHED))
-        await until(lambda: "it is written again" in caplog.text)
+        await until(lambda: "is recorded is tried again" in caplog.text)
         world.dispatcher.revoke_leadership()
         with pytest.raises(FencingError, match=f"whether the end of job {JOB} is recorded is not known"):
             await report

@@ -169,7 +169,7 @@ async def test_a_leader_that_loses_its_term_meanwhile_leaves_the_answer_to_the_n
         redis_proxy.refuse = True
         redis_proxy.reset()
         submission = asyncio.ensure_future(world.submit(graph()))
-        await until(lambda: "it is written again" in caplog.text)
+        await until(lambda: f"writing that job {JOB} was accepted is tried again" in caplog.text)
         assert not submission.done()
         world.dispatcher.revoke_leadership()
         with pytest.raises(FencingError, match=f"whether job {JOB} was accepted is not known"):

@@ -11,7 +11,7 @@ _SAVEPOINTS = "runtime/jobmaster/savepoints.py"
 _POOL = "runtime/jobmaster/slot_pool.py"
 _JOURNAL = "runtime/jobmaster/journal.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
-_HEARTBEAT = "runtime/heartbeat/monitor.py"
+_HEARTBEAT = "runtime/heartbeat.py"
 _LAUNCH = "runtime/spark/launch.py"
 
 MUTANTS = (
@@ -545,7 +545,7 @@ MUTANTS = (
     Mutant(
         "standstill-unseen-by-the-asking",
         "A watcher that stood still loses nobody at its first look.",
-        "runtime/heartbeat/manager.py",
+        "runtime/heartbeat.py",
         "            self._monitor.suspended_for(now, now - self._next_tick)\n",
         "",
         (

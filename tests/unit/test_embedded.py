@@ -26,7 +26,7 @@ from runtime.spark.process import start_time
 from runtime.spark.program_queries import ProgramQueries, _Run
 from runtime.spark.spec import StreamingSpec, TaskSpec
 from runtime.taskexecutor.embedded import ProgramHost
-from runtime.taskexecutor.program_info import ProgramInfo
+from runtime.taskexecutor.worker_files import ProgramInfo
 from tests.cluster_harness import await_value
 from tests.waiting import PATIENCE_S
 

@@ -14,7 +14,7 @@ from runtime.dispatcher.archive import Retention
 from runtime.dispatcher.job_master_starts import StartQueue
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.ha.changes import ChangeFeed, Wake
-from runtime.heartbeat.monitor import HeartbeatMonitor
+from runtime.heartbeat import HeartbeatMonitor
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID, SlotID
 from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.slots import SlotReport, SlotRequest, SlotStatus

@@ -11,7 +11,7 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.heartbeat.manager import HeartbeatManager, Silence
+from runtime.heartbeat import HeartbeatManager, Silence
 
 INTERVAL, TIMEOUT = 1.0, 5.0
 

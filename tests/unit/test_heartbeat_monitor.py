@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.heartbeat.monitor import DISABLED, HeartbeatMonitor
+from runtime.heartbeat import DISABLED, HeartbeatMonitor
 
 
 def test_a_silent_target_is_lost_once() -> None:

@@ -7,7 +7,7 @@ import pytest
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark.spec import ResourceLimits, TaskSpec, decode_spec, encode_spec
-from runtime.taskexecutor.task_outcome import describe_exit
+from runtime.taskexecutor.task import describe_exit
 
 LIMITED = ResourceLimits(memory_bytes=1 << 30, cpu_s=60)
 
