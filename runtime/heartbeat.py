@@ -19,6 +19,8 @@ from typing import Any
 
 from actors.errors import ActorError, RecipientUnreachable, UnknownActor
 from actors.rpc.endpoint import RpcEndpoint
+from conf.configuration import Configuration
+from conf.options import HeartbeatOptions
 
 DISABLED = -1
 """As the threshold of unreachable reports: they are ignored, only silence counts."""
@@ -149,9 +151,8 @@ class HeartbeatManager:
 
     Args:
         endpoint: whose timers are used.
-        interval_s: seconds between requests (``heartbeat.interval``).
-        timeout_s: seconds of silence after which a target is lost (``heartbeat.timeout``).
-        failure_threshold: failed calls in a row after which a target is lost (``heartbeat.rpc-failure-threshold``).
+        configuration: has ``heartbeat.interval``, the seconds between requests; ``heartbeat.timeout``, the seconds of
+            silence after which a target is lost; and ``heartbeat.rpc-failure-threshold``, the failed calls in a row.
         on_timeout: called once with the target's id and the reason when it is lost; the target is forgotten.
         on_payload: called with the target's id and its answer.
         clock: seconds.
@@ -160,18 +161,17 @@ class HeartbeatManager:
     def __init__(
         self,
         endpoint: RpcEndpoint,
+        configuration: Configuration,
         *,
-        interval_s: float,
-        timeout_s: float,
-        failure_threshold: int,
         on_timeout: OnTimeout,
         on_payload: Callable[[str, Any], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint = endpoint
-        self._interval_s = interval_s
+        get = configuration.get
+        self._interval_s = get(HeartbeatOptions.INTERVAL)
         self._monitor = HeartbeatMonitor(
-            interval=interval_s, timeout=timeout_s, rpc_failure_threshold=failure_threshold
+            self._interval_s, get(HeartbeatOptions.TIMEOUT), get(HeartbeatOptions.RPC_FAILURE_THRESHOLD)
         )
         self._requests: dict[str, Request] = {}
         self._asking: set[str] = set()

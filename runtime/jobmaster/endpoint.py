@@ -261,12 +261,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             return
         self.log.info("job %s (%s) %s", self._job_id, self._job.name, "goes on" if self._resumes else "starts")
         self._heartbeats = HeartbeatManager(
-            self,
-            interval_s=self._configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=self._configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=self._configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=self._task_manager_lost,
-            on_payload=self._task_manager_heard,
+            self, self._configuration, on_timeout=self._task_manager_lost, on_payload=self._task_manager_heard
         )
         self._heartbeats.start()
         self._resource_manager.register()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import runtime
 from actors.address import ActorAddress
@@ -16,7 +15,7 @@ from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, HeartbeatOptions, JobOptions, ResourceManagerOptions
+from conf.options import ClusterOptions, JobOptions, ResourceManagerOptions
 from runtime.alarm import Alarm
 from runtime.environment.context import ComponentContext
 from runtime.environment.shared_directory import shared_directory_mark
@@ -197,24 +196,17 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def _may_act_now(self) -> bool:
         return self._term is not None and self.may_act(self._term)
 
-    def _new_heartbeats(self, on_timeout: Any, on_payload: Any = None) -> HeartbeatManager:
-        return HeartbeatManager(
-            self,
-            interval_s=self._configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=self._configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=self._configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=on_timeout,
-            on_payload=on_payload,
-        )
-
     # --------------------------------------------------------------- leadership
 
     async def lead(self, term: LeaderTerm) -> None:
         """Begin with an empty book: everybody registers with the new leader."""
         self._begin_books()
         self._shutting_down = ""
-        self._worker_heartbeats = self._new_heartbeats(self._worker_lost, self._worker_heard)
-        self._job_heartbeats = self._new_heartbeats(self._job_master_lost)
+        configuration = self._configuration
+        self._worker_heartbeats = HeartbeatManager(
+            self, configuration, on_timeout=self._worker_lost, on_payload=self._worker_heard
+        )
+        self._job_heartbeats = HeartbeatManager(self, configuration, on_timeout=self._job_master_lost)
         self._worker_heartbeats.start()
         self._job_heartbeats.start()
         start_up_s = self._configuration.get(ResourceManagerOptions.START_UP_TIME)

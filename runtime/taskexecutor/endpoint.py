@@ -130,13 +130,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self, self._attempts, own_logs, self._blob_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
         )
         self._metrics = MetricsSampler(driver.info.pid)
-        self._job_heartbeats = HeartbeatManager(
-            self,
-            interval_s=configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=self._job_master_silent,
-        )
+        self._job_heartbeats = HeartbeatManager(self, configuration, on_timeout=self._job_master_silent)
         self._connections = JobConnections(
             self,
             ha,

@@ -12,24 +12,16 @@ from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
-from conf.options import (
-    BlobOptions,
-    CheckpointingOptions,
-    ClusterOptions,
-    JobOptions,
-    SparkDriverChoice,
-    StreamingOptions,
-    TaskManagerOptions,
-)
+from conf.options import BlobOptions, SparkDriverChoice, TaskManagerOptions
 from runtime.environment.context import blob_store_url
 from runtime.ids import JobID
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import DriverOptions, SparkDriver, TaskProcess, UnsupportedByEndpointError
-from runtime.spark.spec import ResourceLimits, TaskSpec
+from runtime.spark.spec import TaskSpec
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
-from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
+from runtime.taskexecutor.spark_options import driver_options
 from runtime.taskexecutor.task_pool import TaskPool
 
 
@@ -114,46 +106,38 @@ class TaskHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """Services and settings that tasks are run with.
+    """Services that tasks are run with.
 
     Args:
+        configuration: the cluster's.
         driver: the Spark driver that tasks share.
-        own_driver: how a driver for one task alone is started, in a directory and with jars.
-        spark_driver: which driver scripts run on, where a job says nothing.
         watch: sees whether the shared driver runs jobs; None where the driver is somebody else's.
         task_host: gives each task its process.
         pool: task processes that are ready.
         fair_pools: the jobs' pools in Spark's fair scheduler.
         blobs: the job's files.
         libraries: the jobs' Python environments.
-        cancellation_timeout_s: seconds that a cancelled process may take before it is killed, and what has ended to
-            leave Spark before the driver is.
-        limits: what a task's process may take.
-        checkpoints_dir: where the jobs' checkpoints are.
-        query_failure_grace_s: see `runtime.spark.query_supervision`.
-        task_env: in the environment of task processes.
-        no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
-        host: the address of this machine.
         groups: makes the tasks' control groups, where they have some.
     """
 
+    configuration: Configuration
     driver: SparkDriver
-    own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
-    spark_driver: SparkDriverChoice
     watch: DriverWatch | None
     task_host: TaskHost
     pool: TaskPool
     fair_pools: FairPools
     blobs: BlobCache
     libraries: LibraryCacheManager
-    cancellation_timeout_s: float
-    limits: ResourceLimits
-    checkpoints_dir: Path
-    query_failure_grace_s: float
-    task_env: dict[str, str]
-    no_progress_timeout_s: float | None
-    host: str
     groups: ControlGroups | None
+
+    def own_driver(self, directory: Path, jars: Sequence[Path]) -> DriverOptions:
+        """Return how a driver for one task alone is started, in a directory and with jars."""
+        if self.driver.info.remote:
+            raise UnsupportedByEndpointError(
+                f"a script that brings jars needs a Spark driver of its own, and spark.remote is "
+                f"{self.driver.info.master}: run it on a cluster without spark.remote"
+            )
+        return driver_options(self.configuration, directory, directory / "spark.log", jars)
 
 
 def create_services(
@@ -177,15 +161,6 @@ def create_services(
         new_blob_client: makes clients of the BlobServer.
     """
     get = configuration.get
-
-    def own_driver(directory: Path, jars: Sequence[Path]) -> DriverOptions:
-        if driver.info.remote:
-            raise UnsupportedByEndpointError(
-                f"a script that brings jars needs a Spark driver of its own, and spark.remote is {driver.info.master}: "
-                "run it on a cluster without spark.remote"
-            )
-        return driver_options(configuration, directory, directory / "spark.log", jars)
-
     cache = BlobCache(
         directory / "blob",
         new_blob_client,
@@ -198,22 +173,5 @@ def create_services(
         EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
         get(TaskManagerOptions.ENVIRONMENT_RETENTION),
     )
-    return TaskServices(
-        driver,
-        own_driver,
-        get(JobOptions.SPARK_DRIVER),
-        watch,
-        task_host,
-        pool,
-        FairPools(),
-        cache,
-        libraries,
-        get(JobOptions.CANCELLATION_TIMEOUT),
-        task_limits(configuration),
-        get(CheckpointingOptions.CHECKPOINTS_DIR),
-        get(StreamingOptions.FAILURE_GRACE),
-        task_environment(configuration),
-        get(StreamingOptions.NO_PROGRESS_TIMEOUT),
-        get(ClusterOptions.HOST),
-        control_groups(configuration, owner=str(directory)),
-    )
+    groups = control_groups(configuration, owner=str(directory))
+    return TaskServices(configuration, driver, watch, task_host, pool, FairPools(), cache, libraries, groups)

@@ -23,7 +23,7 @@ from typing import Any
 from blob.cache import BlobCache
 from blob.errors import BlobError
 from blob.key import BlobKey
-from conf.options import SparkDriverChoice
+from conf.options import CheckpointingOptions, ClusterOptions, JobOptions, SparkDriverChoice, StreamingOptions
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
@@ -65,6 +65,7 @@ from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_spar
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices, own_driver_reason
+from runtime.taskexecutor.spark_options import task_environment, task_limits
 from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
 from runtime.taskexecutor.task_checkpoints import (
     CheckpointResponder,
@@ -192,7 +193,8 @@ class TaskStarter:
             OSError: it cannot have a control group.
         """
         descriptor = self._descriptor
-        limits = self._services.limits
+        configuration = self._services.configuration
+        limits = task_limits(configuration)
         if self._services.groups is not None:
             self._group = self._services.groups.create(descriptor.attempt.attempt_id)
             limits = replace(limits, group=self._group.entries)
@@ -206,7 +208,7 @@ class TaskStarter:
                 jars=() if environment is None else tuple(str(path) for path in environment.jars),
                 classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
                 connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
-                env=self._services.task_env,
+                env=task_environment(configuration),
                 conf={SCHEDULER_POOL: scheduler_pool},
                 limits=limits,
                 streaming=None if driver.info.remote else self._streaming(driver),
@@ -245,13 +247,12 @@ class TaskStarter:
         return why if by_kernel else ""
 
     def _streaming(self, driver: SparkDriver) -> StreamingSpec:
-        directory = (
-            self._services.checkpoints_dir / self._descriptor.job.job_id / "tasks" / self._descriptor.attempt.task_key
-        )
+        get = self._services.configuration.get
+        job_directory = get(CheckpointingOptions.CHECKPOINTS_DIR) / self._descriptor.job.job_id
         return StreamingSpec(
-            str(directory),
+            str(job_directory / "tasks" / self._descriptor.attempt.task_key),
             str(Path(f"/proc/{driver.info.pid}/cwd").readlink()),
-            self._services.query_failure_grace_s,
+            get(StreamingOptions.FAILURE_GRACE),
         )
 
 
@@ -400,7 +401,9 @@ class Task:
         self._note = ""
         self._leasing: set[asyncio.Task[None]] = set()
         self._is_batch = False
-        self._outcome = TaskOutcome(descriptor, services.limits)
+        self._get = services.configuration.get
+        self._patience_s = self._get(JobOptions.CANCELLATION_TIMEOUT)
+        self._outcome = TaskOutcome(descriptor, task_limits(services.configuration))
         self._left: ConnectEndpoint | None = None
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
@@ -540,7 +543,7 @@ class Task:
         if self._job.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
             return ""
         own = self._job.spark_driver
-        choice = SparkDriverChoice(own) if own else self._services.spark_driver
+        choice = SparkDriverChoice(own) if own else self._get(JobOptions.SPARK_DRIVER)
         text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace")
         return own_driver_reason(choice, text, [path.name for path in jars])
 
@@ -580,8 +583,7 @@ class Task:
         active = await driver.active_queries(endpoint)
         # After that: a query that has failed by now is among those, or its process knows of the failure.
         failed, notes = await self._failed_queries(process)
-        timeout_s = self._services.cancellation_timeout_s
-        stopped = await driver.stop_streaming_queries(active, drain=drain, timeout_s=timeout_s)
+        stopped = await driver.stop_streaming_queries(active, drain=drain, timeout_s=self._patience_s)
         known = {failure.run_id for failure in stopped.failures}
         failures = [*(failure for failure in failed if failure.run_id not in known), *stopped.failures]
         texts = [f"streaming query {failure.name} has failed: {failure.error}" for failure in failures]
@@ -625,7 +627,7 @@ class Task:
         driver = self._driver
         if not driver.alive:
             return
-        patience, interrupted = self._services.cancellation_timeout_s, not self._outcome.finished
+        patience, interrupted = self._patience_s, not self._outcome.finished
         if self._watch is not None:
             self._watch.task_ended()
         try:
@@ -685,20 +687,20 @@ class Task:
     async def _end_when_stopped(self, process: TaskProcess) -> None:
         """The job was stopped with a savepoint: its code sees its queries end, and should end too."""
         await self.checkpoints.stopped.wait()
-        await asyncio.sleep(self._services.cancellation_timeout_s)
+        await asyncio.sleep(self._patience_s)
         self._files.tell_user(
-            f"the job was stopped with a savepoint, but its code went on for {self._services.cancellation_timeout_s:g} "
+            f"the job was stopped with a savepoint, but its code went on for {self._patience_s:g} "
             "s after its queries had ended (task.cancellation.timeout): it is ended by force"
         )
         await self._end(process)
 
     async def _end(self, process: TaskProcess) -> None:
         await process.cancel()
-        await asyncio.sleep(self._services.cancellation_timeout_s)
+        await asyncio.sleep(self._patience_s)
         logger.warning(
             "%s did not end within task.cancellation.timeout (%g s): killed",
             self._attempt.task_name,
-            self._services.cancellation_timeout_s,
+            self._patience_s,
         )
         process.kill()
 
@@ -750,17 +752,16 @@ class Task:
                 self._fail(kind, error["type"], error["message"], error["traceback"], lost)
 
     async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
-        patience_s = self._services.cancellation_timeout_s
-        holder = lease_holder(self.descriptor, self._driver, self._services.host)
+        holder = lease_holder(self.descriptor, self._driver, self._get(ClusterOptions.HOST))
         give_up = self._files.tell_user if message.get("is_running") else self._has_no_lease
-        leases = LocationLeases(self._driver, holder, patience_s, self._files.tell_user, give_up)
+        leases = LocationLeases(self._driver, holder, self._patience_s, self._files.tell_user, give_up)
         await process.answer_lease(int(message["number"]), await leases.request(str(message["location"])))
 
     def _has_no_lease(self, why: str) -> None:
         self._give_up(FailureKind.RUNTIME, "LeaseUnknownException", why)
 
     async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
-        timeout_s = self._services.no_progress_timeout_s
+        timeout_s = self._get(StreamingOptions.NO_PROGRESS_TIMEOUT)
         watchdog = None if timeout_s is None else ProgressWatchdog(timeout_s)
         stuck = await watch_queries(self._driver, endpoint, self._queries_changed, watchdog)
         if stuck is not None:

@@ -385,14 +385,6 @@ MUTANTS = (
         ("unit/test_slot_manager.py::test_a_request_that_has_its_slot_is_not_made_again",),
     ),
     Mutant(
-        "late-notice-frees-anothers-slot",
-        "A late notice frees no slot that belongs to another allocation by now.",
-        _SLOTS,
-        "slot.state is SlotState.PENDING or slot.allocation_id not in (None, allocation_id)",
-        "slot.state is SlotState.PENDING",
-        ("unit/test_slot_manager.py::test_a_late_notice_frees_no_slot_of_another_allocation",),
-    ),
-    Mutant(
         "slot-of-a-worker-that-is-being-stopped",
         "A TaskExecutor that is released is given to nobody.",
         _SLOTS,

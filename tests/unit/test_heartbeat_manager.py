@@ -11,6 +11,7 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from actors.rpc.endpoint import RpcEndpoint
+from conf.configuration import Configuration
 from runtime.heartbeat import HeartbeatManager, Silence
 
 INTERVAL, TIMEOUT = 1.0, 5.0
@@ -28,9 +29,13 @@ class Watcher:
         self.spawned: list[asyncio.Task[Any]] = []
         self.manager = HeartbeatManager(
             cast(RpcEndpoint, self),
-            interval_s=INTERVAL,
-            timeout_s=TIMEOUT,
-            failure_threshold=2,
+            Configuration.from_dict(
+                {
+                    "heartbeat.interval": f"{INTERVAL} s",
+                    "heartbeat.timeout": f"{TIMEOUT} s",
+                    "heartbeat.rpc-failure-threshold": "2",
+                }
+            ),
             on_timeout=lambda target, reason: self.lost.append((target, reason)),
             clock=lambda: self.now,
         )
