@@ -41,7 +41,7 @@ from runtime.ids import JobVertexID, TriggerID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.savepoints import JobRollbacks, Rollback, SavepointWriter
+from runtime.jobmaster.savepoints import Rollback, SavepointWriter, TaskRestores
 from runtime.leadership import LeaderEndpoint
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import (
@@ -53,7 +53,6 @@ from runtime.protocol.checkpoints import (
     CheckpointTotals,
     CheckpointTrigger,
     DeclineCheckpoint,
-    EarlierCheckpoint,
     JobManagerTaskRestore,
     OperationStatus,
     SnapshotType,
@@ -62,7 +61,6 @@ from runtime.protocol.checkpoints import (
 from runtime.protocol.errors import GatewayError, JobNotReachableError, UnknownOperationError
 from runtime.protocol.execution_state import Instant, JobStatus
 from runtime.protocol.leader import LeaderTerm
-from runtime.protocol.query_snapshot import QuerySnapshot
 from runtime.retry import retry
 
 
@@ -117,8 +115,7 @@ class JobCheckpoints:
         self._counter: CheckpointIDCounter = factory.checkpoint_id_counter(job.job_id)
         self._running_jobs: RunningJobsRegistry = ha.running_jobs_registry()
         self._savepoints = SavepointWriter(job, configuration)
-        self._rollbacks = JobRollbacks(job.job_id, self._directory)
-        self._initial: JobManagerTaskRestore | None = None
+        self._restores = TaskRestores(job.job_id, self._directory)
         self._storing = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -157,13 +154,13 @@ class JobCheckpoints:
             await self._endpoint.run_blocking(self._sweep, abandoned)
         if self._job.savepoint is not None and not completed:
             try:
-                self._initial = await self._read_initial(self._job.savepoint)
+                self._restores.initial = await self._read_initial(self._job.savepoint)
             except (CheckpointError, OSError) as error:
                 return str(error)
         if rollback is not None:
             try:
                 latest_id = completed[-1].checkpoint_id if completed else 0
-                await self._endpoint.run_blocking(self._rollbacks.take_up, rollback, latest_id)
+                await self._endpoint.run_blocking(self._restores.take_up, rollback, latest_id)
             except (CheckpointError, OSError) as error:
                 return str(error)
             await self.rollback_written()
@@ -255,44 +252,34 @@ class JobCheckpoints:
         """Return the state that a task which is about to be deployed begins with."""
         self._coordinator.stop_undone()
         latest = self._coordinator.latest
-        rolled_back = self._rollbacks.restore(task_key, latest)
-        if rolled_back is not None and self._rollbacks.last is not None:
-            self._coordinator.restored(rolled_back.checkpoint_id, self._rollbacks.last.shown, self._now())
-            return rolled_back
-        if latest is None:
-            if self._initial is not None:
-                self._coordinator.restored(self._initial.checkpoint_id, self._initial.savepoint, self._now())
-            return self._initial
-        own = _queries_of(latest, task_key)
-        if own is None:
+        completed = () if latest is None else (latest, *self._coordinator.earlier)
+        found = self._restores.restore(task_key, completed)
+        if found is None:
             return None
-        self._coordinator.restored(latest.checkpoint_id, latest.path, self._now())
-        earlier = tuple(
-            EarlierCheckpoint(item.checkpoint_id, _queries_of(item, task_key) or ())
-            for item in self._coordinator.earlier
-        )
-        return JobManagerTaskRestore(latest.checkpoint_id, own, earlier=earlier)
+        restore, shown = found
+        self._coordinator.restored(restore.checkpoint_id, shown, self._now())
+        return restore
 
     @property
     def rollback(self) -> Rollback | None:
         """The last rollback, which a successor has to know."""
-        return self._rollbacks.last
+        return self._restores.last
 
     async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> None:
         """Decide that the job goes back; the caller has it written down, and the tasks restarted.
 
-        See `JobRollbacks.prepare`, also for what it raises.
+        See `TaskRestores.prepare`, also for what it raises.
         """
         async with self._storing:  # or what it goes back to might be subsumed meanwhile
-            prepared = await self._endpoint.run_blocking(self._rollbacks.prepare, trigger_id, target, new_query_id)
+            prepared = await self._endpoint.run_blocking(self._restores.prepare, trigger_id, target, new_query_id)
             decided = replace(prepared, after=self._coordinator.last_number)
-            await self._endpoint.run_blocking(self._rollbacks.take_up, decided)
+            await self._endpoint.run_blocking(self._restores.take_up, decided)
 
     async def rollback_written(self) -> None:
         """Remove what former rollbacks kept, since the last one is written down and replaces them."""
         self._endpoint.act(self._term)
         try:
-            await self._endpoint.run_blocking(self._rollbacks.forget_former)
+            await self._endpoint.run_blocking(self._restores.forget_former)
         except OSError as error:
             self._endpoint.log.warning("what former rollbacks kept is left until the job ends: %s", error)
 
@@ -504,11 +491,6 @@ class JobCheckpoints:
         for query in instruction.queries:
             discard_snapshot(query)
         self._remove_tree(Path(instruction.directory))
-
-
-def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[QuerySnapshot, ...] | None:
-    """Return the part of a checkpoint that is of one task; None where the task took no part."""
-    return next((task.queries for task in metadata.tasks if task.task_key == task_key), None)
 
 
 def _decode(data: bytes) -> CheckpointMetadata:

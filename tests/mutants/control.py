@@ -291,8 +291,8 @@ MUTANTS = (
         "What a former rollback goes back to is removed by the leader alone.",
         _CHECKPOINTING,
         "        self._endpoint.act(self._term)\n"
-        "        try:\n            await self._endpoint.run_blocking(self._rollbacks.forget",
-        "        try:\n            await self._endpoint.run_blocking(self._rollbacks.forget",
+        "        try:\n            await self._endpoint.run_blocking(self._restores.forget",
+        "        try:\n            await self._endpoint.run_blocking(self._restores.forget",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),
     ),
     Mutant(
@@ -307,8 +307,8 @@ MUTANTS = (
         "rollback-after-a-newer-checkpoint",
         "A job goes back until a later checkpoint stands for itself.",
         _SAVEPOINTS,
-        "(latest is not None and latest.checkpoint_id > rollback.after)",
-        "False",
+        "(latest is None or latest.checkpoint_id <= rollback.after)",
+        "True",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),
     ),
     Mutant(
