@@ -46,7 +46,6 @@ class LostTarget:
 class _Target:
     last_heard: float
     unreachable: int = 0
-    unreachable_at: float = 0.0
 
 
 class HeartbeatMonitor:
@@ -99,13 +98,12 @@ class HeartbeatMonitor:
         entry.unreachable = 0
         return True
 
-    def report_unreachable(self, now: float, target: str) -> bool:
+    def report_unreachable(self, target: str) -> bool:
         """A message could not be delivered; returns whether that was one too many: `expired` then names the target."""
         entry = self._targets.get(target)
         if entry is None or self._threshold == DISABLED:
             return False
         entry.unreachable += 1
-        entry.unreachable_at = now
         return entry.unreachable >= self._threshold
 
     def expired(self, now: float) -> list[LostTarget]:
@@ -131,16 +129,6 @@ class HeartbeatMonitor:
         """Leave out the last *seconds*, in which the watcher itself stood still (stopped, swapped out): it was deaf."""
         for entry in self._targets.values():
             entry.last_heard = max(entry.last_heard, min(entry.last_heard + seconds, now))
-
-    def next_deadline(self) -> float | None:
-        """When `expired` could next find someone, in monotonic seconds; None without targets."""
-        return min(
-            (
-                entry.unreachable_at if self._is_unreachable(entry) else entry.last_heard + self._timeout
-                for entry in self._targets.values()
-            ),
-            default=None,
-        )
 
     def _is_unreachable(self, entry: _Target) -> bool:
         return self._threshold != DISABLED and entry.unreachable >= self._threshold
@@ -240,7 +228,7 @@ class HeartbeatManager:
             payload = await request()
         except (RecipientUnreachable, UnknownActor):
             now = self._now()
-            self._monitor.report_unreachable(now, target)
+            self._monitor.report_unreachable(target)
             self._give_up(self._monitor.expired_one(now, target))
             # Whether that was an accident of the connection is asked soon, not an interval later.
             self._endpoint.schedule_run_async(min(REPEAT_S, self._interval_s), lambda: self._ask_again(target, request))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import OrderedDict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
@@ -306,14 +306,21 @@ class CheckpointCoordinator:
         job_id: the job.
         directory: where the job's checkpoints are; each is a directory ``chk-<number>`` in it.
         at: now.
+        new_trigger_id: source of fresh ids.
     """
 
     def __init__(
-        self, configuration: CheckpointCoordinatorConfiguration, job_id: JobID, directory: str, at: Instant
+        self,
+        configuration: CheckpointCoordinatorConfiguration,
+        job_id: JobID,
+        directory: str,
+        at: Instant,
+        new_trigger_id: Callable[[], TriggerID] = TriggerID.random,
     ) -> None:
         self._configuration = configuration
         self._job_id = job_id
         self._directory = directory
+        self._new_trigger_id = new_trigger_id
         self._stats = CheckpointStatsTracker()
         self._operations = Operations()
         self._requests: deque[_Request] = deque()
@@ -461,7 +468,7 @@ class CheckpointCoordinator:
         self._give_up_waiting(at)
         due_at = self._due_at(running)
         if due_at is not None and at.monotonic_s >= due_at:
-            trigger = CheckpointTrigger(TriggerID.random(), SnapshotType.CHECKPOINT)
+            trigger = CheckpointTrigger(self._new_trigger_id(), SnapshotType.CHECKPOINT)
             self._requests.append(_Request(trigger, at, is_periodic=True))
         return instructions + self._start_next()
 
