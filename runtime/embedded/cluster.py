@@ -28,7 +28,7 @@ from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import check_name
-from runtime.jobmaster.restart_strategy import RestartStrategy, create_restart_strategy, default_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
 from runtime.spark.adopted import OfferedDriver
@@ -170,8 +170,8 @@ class EmbeddedCluster:
 
     def _new_policy(self) -> RestartStrategy:
         if self._configuration.is_set(RestartStrategyOptions.TYPE):
-            return create_restart_strategy(default_restart_strategy(self._configuration))
-        return create_restart_strategy(RestartStrategyConfig.fixed_delay(QUERY_RESTARTS, 1.0))
+            return RestartStrategy(default_restart_strategy(self._configuration))
+        return RestartStrategy(RestartStrategyConfig.fixed_delay(QUERY_RESTARTS, 1.0))
 
     @property
     def directory(self) -> Path:

@@ -57,7 +57,7 @@ from runtime.jobmaster.execution_graph import (
 from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
-from runtime.jobmaster.restart_strategy import create_restart_strategy, default_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
     ReturnSlot,
@@ -194,7 +194,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
         self._graph = graph = ExecutionGraph(
             job,
-            create_restart_strategy(strategy),
+            RestartStrategy(strategy),
             current_instant(),
             results_dir=str(self._results_dir),
             # The same code on the same data fails again: it is only run again when somebody has asked for that.

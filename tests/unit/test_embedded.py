@@ -18,7 +18,7 @@ from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
 from runtime.jobgraph.job_graph import JobKind
 from runtime.jobgraph.restart_config import RestartStrategyConfig
-from runtime.jobmaster.restart_strategy import create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark import TaskProcess, ZygoteError
@@ -180,7 +180,7 @@ class _Query:
 
 
 def _managed(outcomes: list[Any], restarts: int) -> tuple[ProgramQueries, _Query]:
-    policy = create_restart_strategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
+    policy = RestartStrategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
     managed = ProgramQueries(StreamingSpec("/d", "/"), None, print, print, print, lambda: policy, print)
     query = _Query(_Jsq("0", active=False, failed=True))
 

@@ -35,7 +35,7 @@ from runtime.jobmaster.execution_graph import (
     RequestSlot,
     ScheduleRestart,
 )
-from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.descriptor import (
@@ -91,7 +91,7 @@ class Driver:
     ) -> None:
         self.seconds = 0
         self.job = graph or make_graph(*links)
-        strategy = create_restart_strategy(restart or RestartStrategyConfig.none())
+        strategy = RestartStrategy(restart or RestartStrategyConfig.none())
         self.graph = ExecutionGraph(
             self.job,
             strategy,

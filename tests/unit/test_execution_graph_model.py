@@ -25,7 +25,7 @@ from runtime.jobmaster.execution_graph import (
     RequestSlot,
     ScheduleRestart,
 )
-from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
     ReturnSlot,
@@ -88,7 +88,7 @@ class JobMachine(RuleBasedStateMachine):
         self.do(self.graph.start(self.at()))
 
     def new_graph(self) -> ExecutionGraph:
-        strategy = create_restart_strategy(self.restart_strategy)
+        strategy = RestartStrategy(self.restart_strategy)
         return ExecutionGraph(
             self.job,
             strategy,
