@@ -517,33 +517,19 @@ async def create(
     driver_file: str,
     warm_up: bool,
     runner_pid: int,
-) -> TaskExecutor:
-    """Factory for the actor's host."""
-    context = ComponentContext.read(runtime_dir, system)
-    driver = await adopt_driver(Path(driver_file))
-    return await build(service, name, context, driver, Path(directory), warm_up=warm_up, runner_pid=runner_pid)
-
-
-async def build(
-    service: RpcService,
-    name: str,
-    context: ComponentContext,
-    driver: SparkDriver,
-    directory: Path,
-    *,
-    warm_up: bool,
-    runner_pid: int,
+    adopt: Callable[[Path], Awaitable[SparkDriver]] = adopt_driver,
     start_host: StartHost = _start_zygote,
 ) -> TaskExecutor:
-    """Make a TaskExecutor and serve its metrics; the arguments are those of `TaskExecutor`."""
+    """Factory for the actor's host; *adopt* finds the driver that *driver_file* names, the others as `TaskExecutor`."""
+    context = ComponentContext.read(runtime_dir, system)
     executor = TaskExecutor(
         service,
         ResourceID(name),
         await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
-        driver,
-        directory,
+        await adopt(Path(driver_file)),
+        Path(directory),
         warm_up,
         context.directory.log / f"{name}.log",
         runner_pid,
