@@ -14,11 +14,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from actors.errors import ActorError
+from actors.supervision import Backoff
 from runtime.ids import JobID
 from runtime.protocol.master import MasterGateway
 from runtime.retry import pauses
 
 logger = logging.getLogger(__name__)
+
+BETWEEN_STARTS = Backoff(0.5, 2.0)
+"""A start costs a process: what kept one from it may be that there are too many."""
 
 
 class StartQueue:
@@ -140,7 +144,7 @@ class JobMasterStarts:
             logger.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
             self._queue.failed(job_id)
             self._begin()
-            await asyncio.sleep(next(self._pauses.setdefault(job_id, pauses())))
+            await asyncio.sleep(next(self._pauses.setdefault(job_id, pauses(BETWEEN_STARTS))))
             self._queue.again(job_id)
         else:
             self._queue.started(job_id)

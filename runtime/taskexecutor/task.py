@@ -413,13 +413,7 @@ class Task:
         self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
         self._files = TaskFiles(descriptor, directory, services.blobs)
         self._starter = TaskStarter(descriptor, directory, services, self._release)
-        self.checkpoints = TaskCheckpoints(
-            descriptor.attempt.attempt_id,
-            descriptor.attempt.task_key,
-            descriptor.attempt.restore,
-            responder,
-            self._stop_queries,
-        )
+        self.checkpoints = TaskCheckpoints(descriptor.attempt, responder, self._stop_queries)
         self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = _now_ms()
 
