@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import OrderedDict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from runtime.checkpoint.configuration import CheckpointCoordinatorConfiguration
@@ -306,14 +306,21 @@ class CheckpointCoordinator:
         job_id: the job.
         directory: where the job's checkpoints are; each is a directory ``chk-<number>`` in it.
         at: now.
+        new_trigger_id: source of fresh ids.
     """
 
     def __init__(
-        self, configuration: CheckpointCoordinatorConfiguration, job_id: JobID, directory: str, at: Instant
+        self,
+        configuration: CheckpointCoordinatorConfiguration,
+        job_id: JobID,
+        directory: str,
+        at: Instant,
+        new_trigger_id: Callable[[], TriggerID] = TriggerID.random,
     ) -> None:
         self._configuration = configuration
         self._job_id = job_id
         self._directory = directory
+        self._new_trigger_id = new_trigger_id
         self._stats = CheckpointStatsTracker()
         self._operations = Operations()
         self._requests: deque[_Request] = deque()
@@ -360,6 +367,19 @@ class CheckpointCoordinator:
     def pending(self) -> tuple[PendingCheckpoint, ...]:
         """The checkpoints under way."""
         return tuple(self._pending.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether neither time nor tasks make a difference: no checkpoint is requested, under way, or due some time."""
+        return self._configuration.interval_s is None and not (self._requests or self._allocating or self._pending)
+
+    def next_deadline(self) -> float | None:
+        """When `advance` could next do something by the passing of time alone, in monotonic seconds; None: never."""
+        begun = [item.triggered for item in self._pending.values() if not item.is_being_stored]
+        begun += [request.since for request in self._requests]
+        moments = [at.monotonic_s + self._configuration.timeout_s for at in begun]
+        due_at = self._due_at(self._running)
+        return min(moments if due_at is None else [*moments, due_at], default=None)
 
     @property
     def stop_operation(self) -> OperationStatus | None:
@@ -446,8 +466,9 @@ class CheckpointCoordinator:
         instructions = self._expire(at)
         instructions += self._without_the_gone(running, at)
         self._give_up_waiting(at)
-        if self._is_due(running, at):
-            trigger = CheckpointTrigger(TriggerID.random(), SnapshotType.CHECKPOINT)
+        due_at = self._due_at(running)
+        if due_at is not None and at.monotonic_s >= due_at:
+            trigger = CheckpointTrigger(self._new_trigger_id(), SnapshotType.CHECKPOINT)
             self._requests.append(_Request(trigger, at, is_periodic=True))
         return instructions + self._start_next()
 
@@ -562,16 +583,16 @@ class CheckpointCoordinator:
         operation = self.stop_operation
         return operation is not None and operation.state is not OperationState.FAILED
 
-    def _is_due(self, running: RunningTasks, at: Instant) -> bool:
+    def _due_at(self, running: RunningTasks) -> float | None:
+        """When the next periodic checkpoint is due, in monotonic seconds; None: not as things are."""
         configuration = self._configuration
         if configuration.interval_s is None or not (running.are_ready and running.are_stateful):
-            return False
+            return None
         if self._is_stopping() or self._waits_for_a_checkpoint() or not self._has_room():
-            return False
+            return None
+        due_at = self._last_triggered_s + configuration.interval_s
         last = self._last_completed_s
-        if last is not None and at.monotonic_s < last + configuration.min_pause_s:
-            return False
-        return at.monotonic_s >= self._last_triggered_s + configuration.interval_s
+        return due_at if last is None else max(due_at, last + configuration.min_pause_s)
 
     def _waits_for_a_checkpoint(self) -> bool:
         waiting = [*self._requests, *([] if self._allocating is None else [self._allocating])]
@@ -592,12 +613,10 @@ class CheckpointCoordinator:
         return []
 
     def _give_up_waiting(self, at: Instant) -> None:
-        deadline_s = at.monotonic_s - self._configuration.timeout_s
-        for request in [item for item in self._requests if item.since.monotonic_s <= deadline_s]:
+        timeout_s = self._configuration.timeout_s
+        for request in [item for item in self._requests if at.monotonic_s >= item.since.monotonic_s + timeout_s]:
             self._requests.remove(request)
-            self._request_failed(
-                request, f"not all tasks of the job ran for {self._configuration.timeout_s:g} s; ask again when they do"
-            )
+            self._request_failed(request, f"not all tasks of the job ran for {timeout_s:g} s; ask again when they do")
 
     def _request_failed(self, request: _Request, reason: str) -> None:
         self._operations.failed(request.trigger.trigger_id, reason)

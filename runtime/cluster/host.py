@@ -27,7 +27,7 @@ from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterError
-from runtime.taskexecutor.registration_state import REGISTERED, RegistrationState
+from runtime.taskexecutor.worker_files import REGISTERED, RegistrationState
 
 logger = logging.getLogger(__name__)
 

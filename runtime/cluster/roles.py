@@ -34,7 +34,7 @@ from runtime.environment.directory import ClusterDirectory
 from runtime.environment.shared_directory import mark_shared_directory
 from runtime.errors import ClusterAlreadyRunning, PreflightError
 from runtime.rest.access import is_loopback
-from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, RegistrationState
+from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, RegistrationState
 
 PATIENCE_S = 3.0  # for a started TaskExecutor to be registered, before `start` says that it waits
 POLL_S = 0.1

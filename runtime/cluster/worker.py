@@ -28,8 +28,8 @@ from runtime.environment.context import ComponentContext, bound_outputs, log_con
 from runtime.spark import SparkDriver, SparkError, info_file
 from runtime.spark.adopted import AdoptedDriver
 from runtime.spark.remote import RemoteDriver
-from runtime.taskexecutor.program_info import ProgramInfo
 from runtime.taskexecutor.spark_options import driver_options, remote_options
+from runtime.taskexecutor.worker_files import ProgramInfo
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from actors.address import ActorAddress
@@ -23,9 +26,7 @@ from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
 from runtime.dispatcher.job_master_starts import JobMasterStarts
-from runtime.dispatcher.metrics import DispatcherMetrics
 from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
-from runtime.dispatcher.running_job import RunningJob
 from runtime.environment.context import ComponentContext, blob_client
 from runtime.ha.errors import (
     HaError,
@@ -43,8 +44,8 @@ from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.validation import validate
 from runtime.leaders import LeaderFollower
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.metric import TaskManagerMetricAddress
-from runtime.metrics.registry import beside, serve_metrics
+from runtime.metrics.metric import MetricScope, ScopeCategory, TaskManagerMetricAddress, Value
+from runtime.metrics.registry import MetricRegistry, add_process_metrics, beside, serve_metrics
 from runtime.protocol.archived_execution_graph import (
     ApplicationStatus,
     ArchivedExecutionGraph,
@@ -56,6 +57,7 @@ from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.errors import (
+    GatewayError,
     JobAlreadyTerminatedError,
     JobNotFoundError,
     JobNotReachableError,
@@ -72,13 +74,146 @@ from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, Task
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.streaming_query import OperatorBackPressureStats
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.retry import retry
 
-RETRY_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 RESULT_WAIT_S = 5.0
 MASTER_TIMEOUT_S = 60.0
 LOGS_TIMEOUT_S = 30.0
 FIND_TIMEOUT_S = 2.0
+DETAILS_TIMEOUT_S = 2.0
+
+_ENDED_JOBS = {
+    JobStatus.FINISHED: "numFinishedJobs",
+    JobStatus.CANCELED: "numCanceledJobs",
+    JobStatus.FAILED: "numFailedJobs",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class DispatcherMetrics:
+    """Counts of jobs, which are the cluster's; how long submissions take, and what the process does.
+
+    Their names are Flink's where Flink has them (``numRunningJobs``).
+
+    Args:
+        service: the RPC service of the process.
+        running: how many jobs are not over; None for a standby, which knows nothing of jobs, and says nothing.
+        archived: gives those that are.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        running: Callable[[], int | None],
+        archived: Callable[[], Iterable[JobDetails]],
+    ) -> None:
+        self.registry = registry = MetricRegistry()
+        began = time.monotonic()
+
+        def jobs() -> dict[str, Value | None]:
+            alive = running()
+            if alive is None:
+                return {}
+            ended = Counter(job.status for job in archived())
+            counts: dict[str, Value | None] = {name: ended[status] for status, name in _ENDED_JOBS.items()}
+            return {"numRunningJobs": alive, **counts}
+
+        cluster = registry.group(MetricScope(ScopeCategory.JOB_MANAGER))
+        cluster.gauges("", jobs)
+        own = registry.group(MetricScope(ScopeCategory.JOB_MANAGER, component="dispatcher"))
+        own.gauge("uptime", lambda: int((time.monotonic() - began) * 1000))
+        self._submissions = own.meter("numSubmittedJobsPerSecond")
+        self._submitted = own.counter("numSubmittedJobs")
+        self._duration = own.histogram("jobSubmissionTime")
+        add_process_metrics(own, service)
+
+    def submitted(self, took_s: float) -> None:
+        """A job was accepted, *took_s* seconds after it was submitted."""
+        self._submitted.inc()
+        self._submissions.mark()
+        self._duration.update(took_s * 1000)
+
+
+class RunningJob:
+    """A job that is not over, as it is known: by its JobMaster, or by what that said last.
+
+    Args:
+        first: what is known of it before its JobMaster has spoken.
+        leader: follows its JobMaster.
+        ended: how the job has ended, once it is archived; None before.
+    """
+
+    def __init__(
+        self,
+        first: JobDetails,
+        leader: LeaderFollower[JobMasterGateway],
+        ended: Callable[[JobID], JobDetails | None],
+    ) -> None:
+        self.job_id = first.job_id
+        self.leader = leader
+        self.over = asyncio.Event()
+        self._last_known = first
+        self._ended = ended
+
+    @property
+    def gateway(self) -> JobMasterGateway:
+        """The JobMaster at present; raises `JobNotReachableError`."""
+        if self.leader.gateway is None:
+            raise JobNotReachableError(f"the JobMaster of job {self.job_id} is being started; ask again in a moment")
+        return self.leader.gateway
+
+    async def details(self) -> JobDetails:
+        """The job in one line."""
+        if self.leader.gateway is not None:
+            try:
+                async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                    details = await self.leader.gateway.request_job_details()
+                    if details.status.is_globally_terminal:
+                        # Nobody is told of an end before it is written down: the JobMaster is about to report it.
+                        await self.over.wait()
+                        return self._ended(self.job_id) or details
+                    self._last_known = details
+            except (ActorError, GatewayError, TimeoutError) as error:
+                logger.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
+            else:
+                return self._last_known
+        return self._unconfirmed()
+
+    def _unconfirmed(self) -> JobDetails:
+        """What is said of a job whose JobMaster does not answer: never RUNNING, for that is not known."""
+        known = self._last_known
+        if known.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
+            return known
+        return replace(known, status=JobStatus.RECONCILING, end_ms=None, tasks_per_state={}, tasks_total=0)
+
+    async def request(self) -> ArchivedExecutionGraph:
+        """The job with its tasks; an end that is not recorded yet is waited for.
+
+        Raises:
+            JobNotReachableError: there is no JobMaster at present, or the end is still being recorded.
+        """
+        graph = await self.gateway.request_job()
+        self._last_known = replace(self._last_known, status=graph.status)
+        if graph.status.is_globally_terminal:
+            try:
+                async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                    await self.over.wait()
+            except TimeoutError:
+                raise JobNotReachableError(f"the end of job {self.job_id} is being recorded; ask again") from None
+        return graph
+
+    async def try_to_request(self) -> ArchivedExecutionGraph | None:
+        """The job with its tasks; None while its JobMaster does not answer."""
+        try:
+            async with asyncio.timeout(DETAILS_TIMEOUT_S):
+                graph = await self.gateway.request_job()
+                self._last_known = replace(self._last_known, status=graph.status)
+                return graph
+        except (ActorError, JobNotReachableError, TimeoutError) as error:
+            logger.info("the JobMaster of job %s does not answer: %s", self.job_id, error)
+            return None
 
 
 class Dispatcher(LeaderEndpoint, DispatcherGateway):
@@ -261,18 +396,18 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         Raises:
             FencingError: the term is over; whether it was written is the next leader's to say.
         """
+
+        async def attempt() -> None:
+            if self._term == term:
+                await write()
+            if self._term != term:
+                raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
+
+        unknown = (HaUnreachableError, StateWriteUnknownError)
         try:
-            while self._term == term:
-                try:
-                    await write()
-                    if self._term == term:
-                        return
-                except (HaUnreachableError, StateWriteUnknownError) as error:
-                    self.log.warning("whether %s is not known, it is written again: %s", what, error)
-                    await asyncio.sleep(RETRY_S)
+            await retry(attempt, unknown, what=f"writing that {what}", log=self.log, level=logging.WARNING)
         except LeadershipLostError as error:
             raise FencingError(f"whether {what} is not known: {error}") from error
-        raise FencingError(f"whether {what} is not known: the Dispatcher does not lead any more")
 
     async def _keep_blobs(self, job_id: JobID) -> None:
         """Spare the job's files from all sweeps, also from one that began before the job was submitted."""

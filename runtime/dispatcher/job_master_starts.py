@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from actors.errors import ActorError
+from actors.supervision import Backoff
 from runtime.ids import JobID
 from runtime.protocol.master import MasterGateway
+from runtime.retry import pauses
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 1.0
+BETWEEN_STARTS = Backoff(0.5, 2.0)
+"""A start costs a process: what kept one from it may be that there are too many."""
 
 
 class StartQueue:
@@ -108,6 +111,7 @@ class JobMasterStarts:
         self._master = master
         self._spawn = spawn
         self._queue = StartQueue(at_once)
+        self._pauses: dict[JobID, Iterator[float]] = {}
 
     def submitted(self, job_id: JobID) -> None:
         """Start the JobMaster of a new job."""
@@ -122,10 +126,12 @@ class JobMasterStarts:
     def forget(self, job_id: JobID) -> None:
         """The job is over."""
         self._queue.forget(job_id)
+        self._pauses.pop(job_id, None)
 
     def clear(self) -> None:
         """The leadership is over: begin no start any more. What is under way takes its course."""
         self._queue.clear()
+        self._pauses.clear()
 
     def _begin(self) -> None:
         for job_id in self._queue.next():
@@ -138,8 +144,9 @@ class JobMasterStarts:
             logger.error("the JobMaster of job %s was not started, trying again: %s", job_id, error)
             self._queue.failed(job_id)
             self._begin()
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(next(self._pauses.setdefault(job_id, pauses(BETWEEN_STARTS))))
             self._queue.again(job_id)
         else:
             self._queue.started(job_id)
+            self._pauses.pop(job_id, None)
         self._begin()

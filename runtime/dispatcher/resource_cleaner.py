@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from actors.errors import ActorError
 from actors.receptionist import ReceptionistGateway
@@ -22,13 +23,14 @@ from runtime.ids import JobID
 from runtime.job_logs import logs_owner
 from runtime.protocol.leader import LeaderTerm, job_master
 from runtime.protocol.master import MasterGateway
+from runtime.retry import pauses, retry
 
-RETRY_S = 1.0
 AT_ONCE = 16
 """Jobs that are cleaned up after at once, and as many that are forgotten: ten thousand would all wait for one of a few
 connections to Redis, and most of them in vain."""
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def live_jobs(
@@ -138,17 +140,23 @@ class ResourceCleaner:
     async def _insist(
         self, once: Callable[[JobID, LeaderTerm], Awaitable[None]], job_id: JobID, term: LeaderTerm
     ) -> None:
-        while self._leads(term):
-            try:
-                async with self._cleaning:
+        async def attempt() -> None:
+            async with self._cleaning:
+                if self._leads(term):
                     await once(job_id, term)
-            except LeadershipLostError:
-                break
-            except (ActorError, HaError, OSError) as error:
-                logger.warning("job %s is not cleaned up wholly yet: %s", job_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                break
+
+        await self._until_lost(attempt, f"cleaning up after job {job_id}")
+
+    @staticmethod
+    async def _until_lost(attempt: Callable[[], Awaitable[T]], what: str) -> T | None:
+        """Repeat it until it is done; None where another Dispatcher leads."""
+        errors = (ActorError, HaError, OSError)
+        try:
+            return await retry(
+                attempt, errors, unless=LeadershipLostError, what=what, log=logger, level=logging.WARNING
+            )
+        except LeadershipLostError:
+            return None
 
     async def _take_back_once(self, job_id: JobID, term: LeaderTerm) -> None:
         registry = self._ha.running_jobs_registry()
@@ -169,18 +177,21 @@ class ResourceCleaner:
 
     async def forget(self, job_id: JobID, term: LeaderTerm) -> None:
         """Remove what was kept of a job after its end, once that was cleaned up after, or until the term is over."""
-        while self._leads(term):
-            try:
-                async with self._forgetting:
-                    entry = await self._ha.running_jobs_registry().entry(job_id)
-                    if entry is None or not entry.dirty:
-                        await self._forget_once(job_id, term)
-                        break
-            except LeadershipLostError:
-                break
-            except (HaError, OSError) as error:
-                logger.warning("job %s is not forgotten yet: %s", job_id, error)
-            await asyncio.sleep(RETRY_S)
+
+        async def attempt() -> bool:
+            async with self._forgetting:
+                if not self._leads(term):
+                    return True
+                entry = await self._ha.running_jobs_registry().entry(job_id)
+                if entry is not None and entry.dirty:
+                    return False
+                await self._forget_once(job_id, term)
+                return True
+
+        for pause_s in pauses():
+            if await self._until_lost(attempt, f"forgetting job {job_id}") is not False:
+                return
+            await asyncio.sleep(pause_s)  # until it was cleaned up after
 
     async def _forget_once(self, job_id: JobID, term: LeaderTerm) -> None:
         try:

@@ -28,14 +28,14 @@ from runtime.jobgraph.errors import JobGraphError
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import check_name
-from runtime.jobmaster.restart_strategy import RestartStrategy, create_restart_strategy, default_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
 from runtime.spark.adopted import OfferedDriver
 from runtime.spark.errors import DriverStartError
 from runtime.spark.process import start_time
 from runtime.spark.spec import TaskSpec
-from runtime.taskexecutor.program_info import ProgramInfo
+from runtime.taskexecutor.worker_files import ProgramInfo
 
 _SETTINGS = {
     "cluster.id": "embedded",
@@ -148,6 +148,7 @@ class EmbeddedCluster:
             if self._queries is None and not self._stopped:
                 self._queries = ProgramQueries(
                     spec.streaming,
+                    spec.descriptor.attempt.restore,
                     control.tell_query,
                     control.tell_note,
                     control.acquire_lease,
@@ -169,8 +170,8 @@ class EmbeddedCluster:
 
     def _new_policy(self) -> RestartStrategy:
         if self._configuration.is_set(RestartStrategyOptions.TYPE):
-            return create_restart_strategy(default_restart_strategy(self._configuration))
-        return create_restart_strategy(RestartStrategyConfig.fixed_delay(QUERY_RESTARTS, 1.0))
+            return RestartStrategy(default_restart_strategy(self._configuration))
+        return RestartStrategy(RestartStrategyConfig.fixed_delay(QUERY_RESTARTS, 1.0))
 
     @property
     def directory(self) -> Path:

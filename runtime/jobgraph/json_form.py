@@ -1,4 +1,4 @@
-"""Job graphs as JSON, for those who submit them over HTTP. Pure."""
+"""Job graphs as JSON, for those who submit them over HTTP. Pure, but for the id and the time of a job that has none."""
 
 from __future__ import annotations
 

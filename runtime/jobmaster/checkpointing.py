@@ -6,6 +6,7 @@ The part of the JobMaster between the coordinator, the tasks, the store of compl
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -40,7 +41,7 @@ from runtime.ids import JobVertexID, TriggerID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.jobmaster.deployment import TaskManagers
-from runtime.jobmaster.savepoints import JobRollbacks, Rollback, SavepointWriter
+from runtime.jobmaster.savepoints import Rollback, SavepointWriter, TaskRestores
 from runtime.leadership import LeaderEndpoint
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import (
@@ -52,9 +53,7 @@ from runtime.protocol.checkpoints import (
     CheckpointTotals,
     CheckpointTrigger,
     DeclineCheckpoint,
-    EarlierCheckpoint,
     JobManagerTaskRestore,
-    OperationState,
     OperationStatus,
     SnapshotType,
     TriggerCheckpoint,
@@ -62,9 +61,7 @@ from runtime.protocol.checkpoints import (
 from runtime.protocol.errors import GatewayError, JobNotReachableError, UnknownOperationError
 from runtime.protocol.execution_state import Instant, JobStatus
 from runtime.protocol.leader import LeaderTerm
-from runtime.protocol.query_snapshot import QuerySnapshot
-
-RETRY_S = 0.5
+from runtime.retry import retry
 
 
 class JobCheckpoints:
@@ -82,6 +79,7 @@ class JobCheckpoints:
         cancel_job: called when a savepoint is complete that the job is to be cancelled with, before a task hears of it.
         written: returns when the state of the execution is written down under the leadership; raises
             `JobNotReachableError` where that is over.
+        on_change: called when something has come to its end that `advance` may go on from.
     """
 
     def __init__(
@@ -96,8 +94,10 @@ class JobCheckpoints:
         fail_job: Callable[[str], None],
         cancel_job: Callable[[], None],
         written: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
     ) -> None:
         self._endpoint = endpoint
+        self._on_change = on_change
         self._job = job
         self._term = term
         self._task_managers = task_managers
@@ -115,11 +115,9 @@ class JobCheckpoints:
         self._counter: CheckpointIDCounter = factory.checkpoint_id_counter(job.job_id)
         self._running_jobs: RunningJobsRegistry = ha.running_jobs_registry()
         self._savepoints = SavepointWriter(job, configuration)
-        self._rollbacks = JobRollbacks(job.job_id, self._directory)
-        self._initial: JobManagerTaskRestore | None = None
+        self._restores = TaskRestores(job.job_id, self._directory)
         self._storing = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
-        self._asked_for: set[TriggerID] = set()
         self._closed = False
 
     # --------------------------------------------------------------- the beginning and the end
@@ -156,13 +154,13 @@ class JobCheckpoints:
             await self._endpoint.run_blocking(self._sweep, abandoned)
         if self._job.savepoint is not None and not completed:
             try:
-                self._initial = await self._read_initial(self._job.savepoint)
+                self._restores.initial = await self._read_initial(self._job.savepoint)
             except (CheckpointError, OSError) as error:
                 return str(error)
         if rollback is not None:
             try:
                 latest_id = completed[-1].checkpoint_id if completed else 0
-                await self._endpoint.run_blocking(self._rollbacks.take_up, rollback, latest_id)
+                await self._endpoint.run_blocking(self._restores.take_up, rollback, latest_id)
             except (CheckpointError, OSError) as error:
                 return str(error)
             await self.rollback_written()
@@ -238,16 +236,13 @@ class JobCheckpoints:
         return self._coordinator.totals
 
     @property
-    def need_clock(self) -> bool:
-        """Whether `advance` has to be called as time passes: a checkpoint is due some time, under way or asked for."""
-        states = {trigger_id: self._coordinator.operation(trigger_id) for trigger_id in self._asked_for}
-        self._asked_for = {
-            trigger_id
-            for trigger_id, status in states.items()
-            if status is not None and status.state is OperationState.IN_PROGRESS
-        }
-        is_open = self._settings.interval_s is not None or bool(self._coordinator.pending) or bool(self._asked_for)
-        return is_open and not self._closed
+    def is_idle(self) -> bool:
+        """Whether `advance` would do nothing, whatever runs."""
+        return self._closed or self._coordinator.is_idle
+
+    def next_deadline(self) -> float | None:
+        """When `advance` has to be called by the passing of time alone, in monotonic seconds; None: never."""
+        return None if self._closed else self._coordinator.next_deadline()
 
     def statistics(self) -> CheckpointStatsSnapshot:
         """Return the figures as they are now."""
@@ -257,44 +252,34 @@ class JobCheckpoints:
         """Return the state that a task which is about to be deployed begins with."""
         self._coordinator.stop_undone()
         latest = self._coordinator.latest
-        rolled_back = self._rollbacks.restore(task_key, latest)
-        if rolled_back is not None and self._rollbacks.last is not None:
-            self._coordinator.restored(rolled_back.checkpoint_id, self._rollbacks.last.shown, self._now())
-            return rolled_back
-        if latest is None:
-            if self._initial is not None:
-                self._coordinator.restored(self._initial.checkpoint_id, self._initial.savepoint, self._now())
-            return self._initial
-        own = _queries_of(latest, task_key)
-        if own is None:
+        completed = () if latest is None else (latest, *self._coordinator.earlier)
+        found = self._restores.restore(task_key, completed)
+        if found is None:
             return None
-        self._coordinator.restored(latest.checkpoint_id, latest.path, self._now())
-        earlier = tuple(
-            EarlierCheckpoint(item.checkpoint_id, _queries_of(item, task_key) or ())
-            for item in self._coordinator.earlier
-        )
-        return JobManagerTaskRestore(latest.checkpoint_id, own, earlier=earlier)
+        restore, shown = found
+        self._coordinator.restored(restore.checkpoint_id, shown, self._now())
+        return restore
 
     @property
     def rollback(self) -> Rollback | None:
         """The last rollback, which a successor has to know."""
-        return self._rollbacks.last
+        return self._restores.last
 
     async def roll_back(self, trigger_id: TriggerID, target: str, new_query_id: bool) -> None:
         """Decide that the job goes back; the caller has it written down, and the tasks restarted.
 
-        See `JobRollbacks.prepare`, also for what it raises.
+        See `TaskRestores.prepare`, also for what it raises.
         """
         async with self._storing:  # or what it goes back to might be subsumed meanwhile
-            prepared = await self._endpoint.run_blocking(self._rollbacks.prepare, trigger_id, target, new_query_id)
+            prepared = await self._endpoint.run_blocking(self._restores.prepare, trigger_id, target, new_query_id)
             decided = replace(prepared, after=self._coordinator.last_number)
-            await self._endpoint.run_blocking(self._rollbacks.take_up, decided)
+            await self._endpoint.run_blocking(self._restores.take_up, decided)
 
     async def rollback_written(self) -> None:
         """Remove what former rollbacks kept, since the last one is written down and replaces them."""
         self._endpoint.act(self._term)
         try:
-            await self._endpoint.run_blocking(self._rollbacks.forget_former)
+            await self._endpoint.run_blocking(self._restores.forget_former)
         except OSError as error:
             self._endpoint.log.warning("what former rollbacks kept is left until the job ends: %s", error)
 
@@ -320,7 +305,6 @@ class JobCheckpoints:
         there = await self._endpoint.run_blocking(self._savepoints.find, trigger)
         if there:
             return self._already_there(trigger, there)
-        self._asked_for.add(trigger.trigger_id)
         return self._coordinator.trigger(trigger, self._now())
 
     async def acknowledge(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
@@ -377,43 +361,51 @@ class JobCheckpoints:
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = self._endpoint.spawn(work, what)
         self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not self._closed:
+            self._on_change()
 
     async def _allocate(self) -> None:
-        while True:
-            try:
-                number = await self._counter.get_and_increment(self._term)
-            except LeadershipLostError as error:
-                self._endpoint.log.info("no checkpoint is begun: %s", error)
-                return
-            except HaError as error:
-                self._endpoint.log.warning("a checkpoint waits for its number: %s", error)
-                await asyncio.sleep(RETRY_S)  # a number may be left out, none is given out twice
-            else:
-                break
-        self._do(self._coordinator.id_allocated(number, self._now()))
+        try:
+            number = await retry(  # one may be left out, none is given out twice
+                lambda: self._counter.get_and_increment(self._term),
+                HaError,
+                unless=LeadershipLostError,
+                what="numbering a checkpoint",
+                log=self._endpoint.log,
+                level=logging.WARNING,
+            )
+        except LeadershipLostError as error:
+            self._endpoint.log.info("no checkpoint is begun: %s", error)
+        else:
+            self._do(self._coordinator.id_allocated(number, self._now()))
 
     async def _trigger(self, instruction: TriggerTasks, task: CheckpointTask) -> None:
         number = instruction.checkpoint_id
         message = TriggerCheckpoint(
             task.attempt_id, number, instruction.trigger, instruction.directory, self._settings.timeout_s
         )
-        reason = f"TaskExecutor {task.resource_id} is gone"
-        while self._coordinator.outcome(number) is CheckpointOutcome.PENDING and not self._closed:
+
+        async def trigger() -> str:
+            """Return why the task cannot take part; nothing where it does, or the checkpoint is over."""
             gateway = self._task_managers.gateway(task.resource_id)
+            if self._closed or self._coordinator.outcome(number) is not CheckpointOutcome.PENDING:
+                return "the checkpoint is over"
             if gateway is None:
-                break
-            try:
-                await gateway.trigger_checkpoint(self._job.job_id, message)
-            except GatewayError as error:
-                reason = str(error)
-                break
-            except ActorError as error:
-                reason = str(error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
-        self.decline(DeclineCheckpoint(number, task.attempt_id, reason))
+                return f"TaskExecutor {task.resource_id} is gone"
+            await gateway.trigger_checkpoint(self._job.job_id, message)
+            return ""
+
+        try:
+            what = f"triggering checkpoint {number} at {task.name}"
+            reason = await retry(trigger, ActorError, unless=GatewayError, what=what, log=self._endpoint.log)
+        except GatewayError as error:
+            reason = str(error)
+        if reason:
+            self.decline(DeclineCheckpoint(number, task.attempt_id, reason))
 
     async def _make_last(self, instruction: StoreCheckpoint) -> None:
         """Store a checkpoint; one at a time, since the store takes them in the order of their numbers."""
@@ -473,19 +465,20 @@ class JobCheckpoints:
 
     async def _add(self, metadata: CheckpointMetadata) -> list[CheckpointMetadata]:
         """Add a checkpoint to the store, and again for as long as it is not known whether it is there."""
-        complained = False
-        while True:
-            try:
-                needed = self._coordinator.needed_beside(metadata)
-                removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)
-                return [_decode(item.data) for item in removed]
-            except (LeadershipLostError, StateHandleConflictError):
-                raise
-            except HaError as error:
-                if not complained:
-                    self._endpoint.log.warning("checkpoint %d waits to be stored: %s", metadata.checkpoint_id, error)
-                complained = True
-            await asyncio.sleep(RETRY_S)
+
+        async def add() -> list[CheckpointMetadata]:
+            needed = self._coordinator.needed_beside(metadata)
+            removed = await self._store.add(metadata.checkpoint_id, encode(metadata), self._term, needed)
+            return [_decode(item.data) for item in removed]
+
+        return await retry(
+            add,
+            HaError,
+            unless=(LeadershipLostError, StateHandleConflictError),
+            what=f"storing checkpoint {metadata.checkpoint_id}",
+            log=self._endpoint.log,
+            level=logging.WARNING,
+        )
 
     async def _discard(self, instruction: DiscardSnapshots) -> None:
         try:
@@ -498,11 +491,6 @@ class JobCheckpoints:
         for query in instruction.queries:
             discard_snapshot(query)
         self._remove_tree(Path(instruction.directory))
-
-
-def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[QuerySnapshot, ...] | None:
-    """Return the part of a checkpoint that is of one task; None where the task took no part."""
-    return next((task.queries for task in metadata.tasks if task.task_key == task_key), None)
 
 
 def _decode(data: bytes) -> CheckpointMetadata:

@@ -23,9 +23,9 @@ from runtime.protocol.descriptor import TaskDeployment, TaskDeploymentDescriptor
 from runtime.protocol.errors import DeploymentNotFoundError, SlotNotAllocatedError, UnknownTaskExecutorError
 from runtime.protocol.messages import TaskExecutorRegistration
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.retry import retry
 
 T = TypeVar("T")
-CANCEL_RETRY_S = 1.0
 LONGEST_LIFETIME_S = 3600.0
 SHORTEST_LIFETIME_S = 1.0
 
@@ -116,12 +116,12 @@ class TaskManagers:
         worker = self._workers.get(resource_id)
         if worker is None:
             raise SlotNotAllocatedError(f"TaskExecutor {resource_id} is not registered: it has no slot for this job")
-        sent = self._deploying[descriptor.attempt_id] = asyncio.Event()
+        sent = self._deploying[descriptor.attempt.attempt_id] = asyncio.Event()
         try:
             await self._send(worker.gateway, descriptor, written)
         finally:
             sent.set()
-            del self._deploying[descriptor.attempt_id]
+            del self._deploying[descriptor.attempt.attempt_id]
 
     async def _send(
         self,
@@ -136,7 +136,7 @@ class TaskManagers:
             try:
                 await gateway.submit_task(TaskDeployment(job_sent, attempt_sent))
             except DeploymentNotFoundError as error:
-                self._endpoint.log.info("%s is sent again: %s", descriptor.task_name, error)
+                self._endpoint.log.info("%s is sent again: %s", descriptor.attempt.task_name, error)
                 lasting = TaskDeployment(
                     await offload.lasting(job, job_sent, keep=True), await offload.lasting(attempt, attempt_sent)
                 )
@@ -149,14 +149,13 @@ class TaskManagers:
     async def _cancel(self, attempt_id: ExecutionAttemptID, resource_id: ResourceID) -> None:
         if attempt_id in self._deploying:
             await self._deploying[attempt_id].wait()
-        while (worker := self._workers.get(resource_id)) is not None:
-            try:
+
+        async def cancel() -> None:  # until it answers, or its loss ends the attempt
+            worker = self._workers.get(resource_id)
+            if worker is not None:
                 await worker.gateway.cancel_task(attempt_id)
-            except ActorError as error:
-                self._endpoint.log.info("TaskExecutor %s does not take a cancellation: %s", resource_id, error)
-                await asyncio.sleep(CANCEL_RETRY_S)  # until it answers, or its loss ends the attempt
-            else:
-                return
+
+        await retry(cancel, ActorError, what=f"cancelling at TaskExecutor {resource_id}", log=self._endpoint.log)
 
     def free_slot(self, slot: AllocatedSlot) -> None:
         """Give a slot back."""

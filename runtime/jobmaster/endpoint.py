@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+import logging
 import shutil
 import time
 from collections import deque
@@ -28,11 +28,12 @@ from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import HeartbeatOptions, JobOptions, RestartStrategyOptions
+from runtime.alarm import Alarm
 from runtime.checkpoint.errors import CheckpointError
 from runtime.environment.context import ComponentContext
 from runtime.ha.errors import HaError, JobAlreadyDoneError, StateCorruptedError
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager
+from runtime.heartbeat import HeartbeatManager
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.jobgraph.codec import decode, decode_job_graph, encode
 from runtime.jobgraph.job_graph import JobGraph
@@ -56,7 +57,7 @@ from runtime.jobmaster.execution_graph import (
 from runtime.jobmaster.journal import ExecutionJournal
 from runtime.jobmaster.metrics import job_metrics
 from runtime.jobmaster.resource_manager_connection import ResourceManagerConnection
-from runtime.jobmaster.restart_strategy import create_restart_strategy, default_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
     ReturnSlot,
@@ -97,11 +98,8 @@ from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, jo
 from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
+from runtime.retry import retry
 
-CHECK_INTERVAL_S = 0.5
-"""Seconds between two looks at the checkpoints, while a checkpoint is due, under way or asked for."""
-
-RETRY_S = 0.5
 LOST_LOGS_TIMEOUT_S = 5.0
 POOL_GRACE_S = 5.0  # the ResourceManager's refusal comes first, and says more
 
@@ -162,7 +160,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._cannot_begin = ""
         self._resumes = False
         self._known_addresses: dict[ResourceID, str] = {}
-        self._wakes_at = math.inf
+        self._alarm = Alarm(self, self._wake)
 
     # --------------------------------------------------------------- leadership
 
@@ -194,10 +192,9 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._journal = ExecutionJournal(self, store, self._job_id, term, self._encoded_execution)
         self._graph = graph = ExecutionGraph(
             job,
-            create_restart_strategy(strategy),
+            RestartStrategy(strategy),
             current_instant(),
             results_dir=str(self._results_dir),
-            jobmaster_address=str(self.address),
             # The same code on the same data fails again: it is only run again when somebody has asked for that.
             restart_user_failures=job.restart_strategy is not None or configuration.is_set(RestartStrategyOptions.TYPE),
         )
@@ -212,6 +209,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             self._checkpoints_fail,
             self._cancel_with_savepoint,
             self._written,
+            self._advance_checkpoints,
         )
         rollback, totals = (None, NO_TOTALS) if saved is None else (saved.rollback, saved.checkpoints)
         self._cannot_begin = await self._checkpoints.recover(rollback, totals, is_new=is_new) or self._cannot_begin
@@ -261,12 +259,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             return
         self.log.info("job %s (%s) %s", self._job_id, self._job.name, "goes on" if self._resumes else "starts")
         self._heartbeats = HeartbeatManager(
-            self,
-            interval_s=self._configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=self._configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=self._configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=self._task_manager_lost,
-            on_payload=self._task_manager_heard,
+            self, self._configuration, on_timeout=self._task_manager_lost, on_payload=self._task_manager_heard
         )
         self._heartbeats.start()
         self._resource_manager.register()
@@ -278,7 +271,6 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         self._do(graph.resume(current_instant()) if self._resumes else graph.start(current_instant()))
         if self._cannot_begin:
             self._checkpoints_fail(self._cannot_begin)
-        self._advance_checkpoints()
 
     def _heartbeat_of(
         self, resource_id: ResourceID, gateway: TaskExecutorGateway
@@ -305,7 +297,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         if self._heartbeats is not None:
             self._heartbeats.stop()
             self._heartbeats = None
-        self._wakes_at = math.inf
+        self._alarm.clear()
         self._task_managers.clear()
         await self._resource_manager.stop()
         await self._dispatcher.stop()
@@ -316,25 +308,15 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         await self._ha.close()
 
     def _arm(self) -> None:
-        """Set the timer for the next moment at which the passing of time changes something; none where none does."""
-        term = self._term
-        if term is None or self._graph is None:
-            return
-        now, deadline = time.monotonic(), self._pool.next_deadline()
-        wakes_at = math.inf if deadline is None else deadline
-        if self._checkpoints is not None and self._checkpoints.need_clock:
-            wakes_at = min(wakes_at, now + CHECK_INTERVAL_S)
-        if wakes_at < self._wakes_at:  # a timer that is set for later than this finds itself replaced
-            self._wakes_at = wakes_at
-            self.schedule_run_async(max(wakes_at - now, 0.0), lambda: self._wake(term, wakes_at))
+        """Set the alarm for the next moment at which the passing of time changes something, if there is one."""
+        if self._term is not None and self._graph is not None:
+            self._alarm.set(self._pool.next_deadline())
+            if self._checkpoints is not None:
+                self._alarm.set(self._checkpoints.next_deadline())
 
-    def _wake(self, term: LeaderTerm, wakes_at: float) -> None:
-        if self._term != term or self._wakes_at != wakes_at:
-            return
-        self._wakes_at = math.inf
-        if self._graph is not None and self.may_act(term):
+    def _wake(self) -> None:
+        if self._graph is not None and self._term is not None and self.may_act(self._term):
             self._do(self._pool.expired(time.monotonic()))
-            self._advance_checkpoints()
 
     # ------------------------------------------------------------- instructions
 
@@ -349,7 +331,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
                 self._work.extend(self._carry_out(self._work.popleft()))
         finally:
             self._working = False
-        self._arm()
+        self._advance_checkpoints()
 
     def _carry_out(
         self, instruction: Instruction | SlotPoolInstruction
@@ -365,7 +347,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
             case ReleaseSlot():
                 return self._pool.release_slot(instruction.request_id, now.monotonic_s)
             case DeployTask():
-                self.spawn(self._deploy(instruction), f"deploying {instruction.descriptor.task_name}")
+                self.spawn(self._deploy(instruction), f"deploying {instruction.descriptor.attempt.task_name}")
             case CancelTask():
                 self._task_managers.cancel(instruction.attempt_id, instruction.resource_id)
             case ScheduleRestart():
@@ -399,24 +381,27 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         descriptor, journal = instruction.descriptor, self._journal
         if journal is None or self._checkpoints is None:
             return
-        descriptor = replace(descriptor, restore=self._checkpoints.restore(descriptor.task_key))
+        restore = self._checkpoints.restore(descriptor.attempt.task_key)
+        descriptor = replace(descriptor, attempt=replace(descriptor.attempt, restore=restore))
         try:
             await self._task_managers.deploy(instruction.slot.slot_id.resource_id, descriptor, journal.written)
         except SlotNotAllocatedError as error:
             allocation_id = instruction.slot.allocation_id
             self._do(self._pool.fail_allocation(allocation_id, str(error), time.monotonic()))
         except JobNotReachableError as error:
-            self.log.info("%s is left to the next JobMaster: %s", descriptor.task_name, error)
+            self.log.info("%s is left to the next JobMaster: %s", descriptor.attempt.task_name, error)
         except FencingError as error:
-            self.log.info("%s is left to a later JobMaster: %s", descriptor.task_name, error)
+            self.log.info("%s is left to a later JobMaster: %s", descriptor.attempt.task_name, error)
         except RecipientUnreachable as error:
             # Its process is gone, which the heartbeats will find out too: until then its slots must not be tried again.
             self._task_manager_lost(instruction.slot.slot_id.resource_id, str(error))
         except Exception as error:  # whatever kept the task from being deployed is why this attempt failed
             kind = FailureKind.TASK_EXECUTOR_LOST if isinstance(error, ActorError) else FailureKind.RUNTIME
-            info = ErrorInfo(kind, "TaskDeploymentException", f"{descriptor.task_name} was not deployed: {error}")
+            info = ErrorInfo(
+                kind, "TaskDeploymentException", f"{descriptor.attempt.task_name} was not deployed: {error}"
+            )
             if self._graph is not None:
-                self._do(self._graph.task_failed(descriptor.attempt_id, info, current_instant()))
+                self._do(self._graph.task_failed(descriptor.attempt.attempt_id, info, current_instant()))
 
     async def _release(self, instruction: ReleasePartitions) -> None:
         graph, journal = self._graph, self._journal
@@ -458,15 +443,15 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         except OSError as error:
             self.log.warning("intermediate results of job %s are left behind, remove them: %s", self._job_id, error)
         archived = self._archive(graph)
-        while self._graph is graph:
-            try:
-                dispatcher = await self._dispatcher.get()
+
+        async def report() -> None:
+            dispatcher = await self._dispatcher.get()
+            if self._graph is graph:
                 await dispatcher.job_reached_terminal_state(archived)
-            except Exception as error:  # whatever kept it from that: a job of which nobody reports the end never ends
-                self.log.warning("the Dispatcher was not told of the end of job %s: %s", self._job_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+
+        # Whatever kept it from that: a job of which nobody reports the end never ends.
+        what = f"telling the Dispatcher of the end of job {self._job_id}"
+        await retry(report, Exception, what=what, log=self.log, level=logging.WARNING)
 
     def _archive(self, graph: ExecutionGraph) -> ArchivedExecutionGraph:
         archived = graph.archive()
@@ -520,13 +505,13 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc
     async def update_task_execution_state(self, state: TaskExecutionState) -> None:
         self._do(self._require_graph().task_state_reported(state, current_instant()))
-        self._advance_checkpoints()
         if state.state.is_terminal:
             await self._written()
 
     @rpc_tell
     def update_task_progress(self, progress: TaskProgress) -> None:
         self._require_graph().progress_reported(progress)
+        self._advance_checkpoints()
 
     @rpc_tell
     def disconnect_task_manager(self, resource_id: ResourceID, cause: ErrorInfo) -> None:
@@ -570,7 +555,8 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     # -------------------------------------------------------------- checkpoints
 
     def _advance_checkpoints(self) -> None:
-        if self._checkpoints is not None and self._graph is not None:
+        """Go on with the checkpoints: time has passed, or other tasks run."""
+        if self._checkpoints is not None and self._graph is not None and not self._checkpoints.is_idle:
             self._checkpoints.advance(self._graph.running_tasks())
         self._arm()
 
@@ -582,11 +568,14 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     @rpc
     async def acknowledge_checkpoint(self, ack: AcknowledgeCheckpoint) -> CheckpointOutcome:
-        return await self._require_checkpoints().acknowledge(ack)
+        outcome = await self._require_checkpoints().acknowledge(ack)
+        self._advance_checkpoints()
+        return outcome
 
     @rpc_sync
     def decline_checkpoint(self, decline: DeclineCheckpoint) -> None:
         self._require_checkpoints().decline(decline)
+        self._advance_checkpoints()
 
     @rpc
     async def trigger_checkpoint(self, trigger_id: TriggerID) -> OperationStatus:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotRequestID
 from runtime.job_logs import KeptLog
@@ -31,45 +31,33 @@ FORMAT_VERSION = 1
 """Of an `ExecutionGraphSnapshot`."""
 
 
+@dataclass(slots=True, eq=False)
 class Execution:
-    """One attempt: its state, when it entered each, its slot, its end.
+    """One attempt: its state, when it entered each (in milliseconds since the epoch), its slot, its end.
 
     Args:
         attempt_id: its id.
         number: 0 for the first attempt of the task.
-        now_ms: when it was created, in milliseconds since the epoch.
+        now_ms: when it was created.
     """
 
-    __slots__ = (
-        "attempt_id",
-        "error",
-        "exit_status",
-        "logs",
-        "number",
-        "partitions",
-        "progress",
-        "queries",
-        "request_id",
-        "slot",
-        "state",
-        "timestamps",
-        "waiting_for",
-    )
+    attempt_id: ExecutionAttemptID
+    number: int
+    now_ms: InitVar[int]
+    state: ExecutionState = ExecutionState.CREATED
+    timestamps: dict[ExecutionState, int] = field(init=False)
+    request_id: SlotRequestID | None = None
+    slot: AllocatedSlot | None = None
+    error: ErrorInfo | None = None
+    exit_status: int | None = None
+    logs: tuple[KeptLog, ...] = ()
+    partitions: tuple[ResultPartitionInfo, ...] = ()
+    waiting_for: str = ""
+    progress: dict[JobVertexID, VertexProgress] = field(default_factory=dict)
+    queries: tuple[StreamingQuery, ...] = ()
 
-    def __init__(self, attempt_id: ExecutionAttemptID, number: int, now_ms: int) -> None:
-        self.attempt_id = attempt_id
-        self.number = number
-        self.state = ExecutionState.CREATED
-        self.timestamps: dict[ExecutionState, int] = {ExecutionState.CREATED: now_ms}
-        self.request_id: SlotRequestID | None = None
-        self.slot: AllocatedSlot | None = None
-        self.error: ErrorInfo | None = None
-        self.exit_status: int | None = None
-        self.logs: tuple[KeptLog, ...] = ()
-        self.partitions: tuple[ResultPartitionInfo, ...] = ()
-        self.waiting_for = ""
-        self.progress: dict[JobVertexID, VertexProgress] = {}
-        self.queries: tuple[StreamingQuery, ...] = ()
+    def __post_init__(self, now_ms: int) -> None:
+        self.timestamps = {ExecutionState.CREATED: now_ms}
 
     def transition(self, target: ExecutionState, now_ms: int) -> None:
         """Enter *target*; raises `IllegalStateTransition` when it cannot follow the present state."""
@@ -98,18 +86,20 @@ class Task:
     Args:
         chain: its vertices.
         first: its first attempt.
-    """
 
-    __slots__ = ("attempts", "chain", "consumers", "restarting", "retried")
+    Attributes:
+        consumers: the tasks that read its result.
+        restarting: whether it is in a region whose restart is scheduled: its result does not count, and it is not
+            deployed.
+        retried: how many of its vertices' own retries are used up.
+    """
 
     def __init__(self, chain: Chain, first: Execution) -> None:
         self.chain = chain
         self.attempts: deque[Execution] = deque([first], maxlen=ATTEMPT_HISTORY)
         self.consumers: tuple[JobVertexID, ...] = ()
         self.restarting = False
-        """Whether it is in a region whose restart is scheduled: its result does not count, and it is not deployed."""
         self.retried = 0
-        """How many of its vertices' own retries are used up."""
 
     @property
     def current(self) -> Execution:

@@ -35,12 +35,14 @@ from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
 from runtime.protocol.descriptor import (
+    AttemptInformation,
     ExecutionReport,
+    JobInformation,
     TaskDeploymentDescriptor,
     TaskExecutionState,
     TaskProgress,
     VertexProgress,
-    describe_task_deployment,
+    describe_vertices,
     result_path,
 )
 from runtime.protocol.execution_state import (
@@ -151,7 +153,6 @@ class ExecutionGraph:
         restart_strategy: fresh, for this job alone.
         at: now.
         results_dir: directory under which blocking results of this job are materialised.
-        jobmaster_address: where tasks report to.
         restart_user_failures: whether an exception of the job's own code is restarted like a loss of its process.
         new_attempt_id: source of fresh ids.
         new_request_id: source of fresh ids.
@@ -165,7 +166,6 @@ class ExecutionGraph:
         at: Instant,
         *,
         results_dir: str,
-        jobmaster_address: str,
         restart_user_failures: bool = True,
         new_attempt_id: Callable[[], ExecutionAttemptID] = ExecutionAttemptID.random,
         new_request_id: Callable[[], SlotRequestID] = SlotRequestID.random,
@@ -174,7 +174,7 @@ class ExecutionGraph:
         self._graph = graph
         self._strategy = restart_strategy
         self._results_dir = results_dir
-        self._jobmaster_address = jobmaster_address
+        self._job = JobInformation.of(graph)
         self._restart_user_failures = restart_user_failures
         self._new_attempt_id = new_attempt_id
         self._new_request_id = new_request_id
@@ -552,15 +552,19 @@ class ExecutionGraph:
             for key in task.chain.inputs
             for vertex in self._tasks[key].chain.vertices
         }
-        return describe_task_deployment(
-            self._graph,
-            task.chain,
-            attempt_id=task.current.attempt_id,
-            attempt_number=task.current.number,
-            allocation_id=slot.allocation_id,
-            results_dir=self._results_dir,
-            results=results,
-            jobmaster_address=self._jobmaster_address,
+        chain, attempt = task.chain, task.current
+        vertices = describe_vertices(self._graph, chain, attempt.number, self._results_dir, results)
+        return TaskDeploymentDescriptor(
+            self._job,
+            AttemptInformation(
+                attempt.attempt_id,
+                attempt.number,
+                slot.allocation_id,
+                chain.key,
+                chain.name,
+                vertices,
+                chain.memory_bytes,
+            ),
         )
 
     # --------------------------------------------------------------------- failing

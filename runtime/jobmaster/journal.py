@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from actors.rpc.endpoint import RpcEndpoint
@@ -10,8 +11,7 @@ from runtime.ha.errors import HaError, LeadershipLostError
 from runtime.ha.state_handles import ExecutionStore
 from runtime.protocol.errors import JobNotReachableError
 from runtime.protocol.leader import LeaderTerm
-
-RETRY_S = 0.2
+from runtime.retry import retry
 
 
 class ExecutionJournal:
@@ -83,17 +83,14 @@ class ExecutionJournal:
             waiting.set_result(None)
 
     async def _put(self, data: bytes) -> None:
-        complained = False
-        while True:
-            try:
-                return await self._store.put(self._job_id, data, self._term)
-            except LeadershipLostError:
-                raise
-            except (HaError, OSError) as error:
-                if not complained:
-                    self._endpoint.log.warning("the state of job %s waits to be written: %s", self._job_id, error)
-                complained = True
-            await asyncio.sleep(RETRY_S)
+        await retry(
+            lambda: self._store.put(self._job_id, data, self._term),
+            (HaError, OSError),
+            unless=LeadershipLostError,
+            what=f"writing the state of job {self._job_id}",
+            log=self._endpoint.log,
+            level=logging.WARNING,
+        )
 
 
 def _retrieved(future: asyncio.Future[None]) -> None:

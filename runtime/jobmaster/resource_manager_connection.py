@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from actors.errors import ActorError
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import Silence
+from runtime.heartbeat import Silence
 from runtime.ids import AllocationID, JobID
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.jobmaster.slot_pool import AskForSlot
@@ -18,8 +18,7 @@ from runtime.protocol.leader import RESOURCE_MANAGER
 from runtime.protocol.messages import LeaderAddress
 from runtime.protocol.resource_manager import ResourceManagerGateway
 from runtime.protocol.slots import SlotRequest
-
-RETRY_S = 0.5
+from runtime.retry import retry
 
 
 class ResourceManagerConnection:
@@ -96,26 +95,32 @@ class ResourceManagerConnection:
 
     async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
         await self._may_register.wait()
-        while not self._over:
-            token = self._endpoint.fencing_token
-            if token is None:
-                return
-            registered = gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
-            # What is asked of it now comes after the registration, on the same connection, and is refused without it.
-            self._gateway = gateway
-            self._silence.heard()
-            self._on_connected()
-            pause_s = 0.0
-            try:
-                await registered
-                await self._silence.lasts(self._silence_s)
-                self._endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", self._silence_s)
-            except (ActorError, UnknownJobManagerError) as error:
-                self._endpoint.log.info("the ResourceManager does not register the job yet: %s", error)
-                pause_s = RETRY_S
-            self._gateway = None
-            self._on_lost()
-            await asyncio.sleep(pause_s)
+        while not self._over and self._endpoint.fencing_token is not None:
+            await retry(
+                lambda: self._register(gateway),
+                (ActorError, UnknownJobManagerError),
+                what=f"registering job {self._job_id} at the ResourceManager",
+                log=self._endpoint.log,
+            )
+
+    async def _register(self, gateway: ResourceManagerGateway) -> None:
+        """Register the job, and return when the ResourceManager was silent for too long after that."""
+        token = self._endpoint.fencing_token
+        if self._over or token is None:
+            return
+        registered = gateway.register_job_manager(self._job_id, LeaderAddress(str(self._endpoint.address), token))
+        # What is asked of it now comes after the registration, on the same connection, and is refused without it.
+        self._gateway = gateway
+        self._silence.heard()
+        self._on_connected()
+        try:
+            await registered
+            await self._silence.lasts(self._silence_s)
+            self._endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", self._silence_s)
+        finally:
+            if self._gateway is gateway:
+                self._gateway = None
+                self._on_lost()
 
     def ask_for_slot(self, request: AskForSlot, job: JobGraph) -> None:
         """Send a slot request to the present leader."""
@@ -131,15 +136,13 @@ class ResourceManagerConnection:
             self._endpoint.spawn(self._ask(self._gateway, wanted), f"asking for slot {request.allocation_id}")
 
     async def _ask(self, gateway: ResourceManagerGateway, request: SlotRequest) -> None:
-        while gateway is self._gateway:
-            try:
-                reason = await gateway.request_slot(request)
-            except (ActorError, UnknownJobManagerError) as error:
-                self._endpoint.log.info("the ResourceManager does not take the slot request: %s", error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                self._on_waiting(request.allocation_id, reason)
-                return
+
+        async def ask() -> None:
+            if gateway is self._gateway:
+                self._on_waiting(request.allocation_id, await gateway.request_slot(request))
+
+        what = f"the slot request for {request.task_name!r}"
+        await retry(ask, (ActorError, UnknownJobManagerError), what=what, log=self._endpoint.log)
 
     def withdraw(self, allocation_id: AllocationID) -> None:
         """Withdraw a slot request."""

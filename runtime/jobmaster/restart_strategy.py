@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ __all__ = [
     "RestartStrategyConfig",
     "RestartStrategyKind",
     "RestartStrategyState",
-    "create_restart_strategy",
     "default_restart_strategy",
 ]
 
@@ -40,183 +38,96 @@ class RestartStrategyState:
     delay_s: float = 0.0
 
 
-class RestartStrategy(ABC):
-    """Told of each failure, then asked. Times are monotonic seconds."""
+class RestartStrategy:
+    """The strategy of one job: told of each failure, then asked. Pure but for *random_fraction*; times are in seconds.
 
-    @abstractmethod
-    def notify_failure(self, now: float) -> None:
-        """A failure happened; several that have one cause are told once."""
+    | kind | restarts the job |
+    |---|---|
+    | none | never |
+    | fixed-delay | a fixed number of times in the job's life, after a fixed delay |
+    | failure-rate | while no more than the given number of failures fall within the interval |
+    | exponential-delay | for ever, after a longer delay each time, until it has run undisturbed for the threshold |
 
-    @abstractmethod
-    def can_restart(self, now: float) -> bool:
-        """Whether the job may be restarted after the failures so far."""
+    Args:
+        config: the job's own, or else the cluster's default.
+        random_fraction: a source of numbers in [0, 1) for the jitter of exponential-delay.
+    """
 
-    @property
-    @abstractmethod
-    def delay(self) -> float:
-        """Seconds to wait before the restart."""
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """The strategy and how much of it is used up, for messages."""
-
-    @abstractmethod
-    def state(self, now: float) -> RestartStrategyState:
-        """What it remembers."""
-
-    @abstractmethod
-    def restore(self, state: RestartStrategyState, now: float) -> None:
-        """Remember what a predecessor did; *state*'s ages are as of *now*."""
-
-
-class NoRestart(RestartStrategy):
-    """Never restarts."""
-
-    def notify_failure(self, now: float) -> None:
-        """Nothing to remember."""
-
-    def can_restart(self, now: float) -> bool:
-        return False
-
-    @property
-    def delay(self) -> float:
-        return 0.0
-
-    @property
-    def description(self) -> str:
-        return "restart strategy none"
-
-    def state(self, now: float) -> RestartStrategyState:
-        return RestartStrategyState()
-
-    def restore(self, state: RestartStrategyState, now: float) -> None:
-        """Nothing to remember."""
-
-
-class FixedDelay(RestartStrategy):
-    """Restarts a fixed number of times in the job's life, after a fixed delay."""
-
-    def __init__(self, config: RestartStrategyConfig) -> None:
-        self._config = config
-        self._failures = 0
-
-    def notify_failure(self, now: float) -> None:
-        self._failures += 1
-
-    def can_restart(self, now: float) -> bool:
-        return self._failures <= self._config.attempts
-
-    @property
-    def delay(self) -> float:
-        return self._config.delay_s
-
-    def state(self, now: float) -> RestartStrategyState:
-        return RestartStrategyState(self._failures)
-
-    def restore(self, state: RestartStrategyState, now: float) -> None:
-        self._failures = state.failures
-
-    @property
-    def description(self) -> str:
-        used = min(max(self._failures - 1, 0), self._config.attempts)
-        return f"restart strategy fixed-delay, {used} of {self._config.attempts} restarts used"
-
-
-class FailureRate(RestartStrategy):
-    """Restarts while no more than the given number of failures fall within the interval."""
-
-    def __init__(self, config: RestartStrategyConfig) -> None:
-        self._config = config
-        self._failures: deque[float] = deque(maxlen=config.max_failures_per_interval + 1)
-
-    def notify_failure(self, now: float) -> None:
-        self._failures.append(now)
-
-    def can_restart(self, now: float) -> bool:
-        if len(self._failures) <= self._config.max_failures_per_interval:
-            return True
-        return now - self._failures[0] > self._config.failure_rate_interval_s
-
-    @property
-    def delay(self) -> float:
-        return self._config.delay_s
-
-    def state(self, now: float) -> RestartStrategyState:
-        return RestartStrategyState(len(self._failures), tuple(now - failed for failed in self._failures))
-
-    def restore(self, state: RestartStrategyState, now: float) -> None:
-        self._failures.extend(now - age for age in state.ages_s)
-
-    @property
-    def description(self) -> str:
-        return (
-            f"restart strategy failure-rate, at most {self._config.max_failures_per_interval} failures in "
-            f"{self._config.failure_rate_interval_s:g} s"
-        )
-
-
-class ExponentialDelay(RestartStrategy):
-    """Restarts for ever, each time after a longer delay, until the job has run undisturbed for the threshold."""
-
-    def __init__(self, config: RestartStrategyConfig, random_fraction: Callable[[], float]) -> None:
+    def __init__(self, config: RestartStrategyConfig, random_fraction: Callable[[], float] = random.random) -> None:
         self._config = config
         self._random = random_fraction
+        self._failures = 0
+        counted = config.max_failures_per_interval + 1 if config.kind is RestartStrategyKind.FAILURE_RATE else 1
+        self._recent: deque[float] = deque(maxlen=counted)
         self._backoff = config.initial_backoff_s
-        self._delay = config.initial_backoff_s
-        self._last_failure: float | None = None
+        grows = config.kind is RestartStrategyKind.EXPONENTIAL_DELAY
+        self._delay = config.initial_backoff_s if grows else config.delay_s
 
     def notify_failure(self, now: float) -> None:
+        """Take note of a failure; several that have one cause are told once."""
+        if self._config.kind is RestartStrategyKind.EXPONENTIAL_DELAY:
+            self._lengthen_delay(now)
+        self._failures += 1
+        self._recent.append(now)
+
+    def _lengthen_delay(self, now: float) -> None:
         config = self._config
-        if self._last_failure is not None:
-            undisturbed = now - self._last_failure - self._delay
+        if self._recent:
+            undisturbed = now - self._recent[-1] - self._delay
             if undisturbed >= config.reset_backoff_threshold_s:
                 self._backoff = config.initial_backoff_s
             else:
                 self._backoff = min(self._backoff * config.backoff_multiplier, config.max_backoff_s)
-        self._last_failure = now
         jitter = self._backoff * config.jitter_factor * (2.0 * self._random() - 1.0)
         self._delay = min(max(self._backoff + jitter, 0.0), config.max_backoff_s)
 
     def can_restart(self, now: float) -> bool:
-        return True
+        """Return whether the job may be restarted after the failures so far."""
+        config = self._config
+        match config.kind:
+            case RestartStrategyKind.NONE:
+                return False
+            case RestartStrategyKind.FIXED_DELAY:
+                return self._failures <= config.attempts
+            case RestartStrategyKind.FAILURE_RATE:
+                is_full = len(self._recent) > config.max_failures_per_interval
+                return not is_full or now - self._recent[0] > config.failure_rate_interval_s
+            case RestartStrategyKind.EXPONENTIAL_DELAY:
+                return True
 
     @property
     def delay(self) -> float:
+        """Seconds to wait before the restart."""
         return self._delay
-
-    def state(self, now: float) -> RestartStrategyState:
-        ages = () if self._last_failure is None else (now - self._last_failure,)
-        return RestartStrategyState(len(ages), ages, self._backoff, self._delay)
-
-    def restore(self, state: RestartStrategyState, now: float) -> None:
-        if state.ages_s:
-            self._last_failure = now - state.ages_s[-1]
-            self._backoff, self._delay = state.backoff_s, state.delay_s
 
     @property
     def description(self) -> str:
-        return f"restart strategy exponential-delay, next delay {self._delay:.1f} s"
+        """The strategy and how much of it is used up, for messages."""
+        config = self._config
+        match config.kind:
+            case RestartStrategyKind.NONE:
+                used = ""
+            case RestartStrategyKind.FIXED_DELAY:
+                restarts = min(max(self._failures - 1, 0), config.attempts)
+                used = f", {restarts} of {config.attempts} restarts used"
+            case RestartStrategyKind.FAILURE_RATE:
+                most, interval_s = config.max_failures_per_interval, config.failure_rate_interval_s
+                used = f", at most {most} failures in {interval_s:g} s"
+            case RestartStrategyKind.EXPONENTIAL_DELAY:
+                used = f", next delay {self._delay:.1f} s"
+        return f"restart strategy {config.kind.value}{used}"
 
+    def state(self, now: float) -> RestartStrategyState:
+        """Return what it remembers."""
+        ages = tuple(now - failed for failed in self._recent)
+        return RestartStrategyState(self._failures, ages, self._backoff, self._delay)
 
-def create_restart_strategy(
-    config: RestartStrategyConfig, random_fraction: Callable[[], float] = random.random
-) -> RestartStrategy:
-    """Return the strategy that *config* describes, without any failures yet.
-
-    Args:
-        config: the job's own, or else the cluster's default.
-        random_fraction: a source of numbers in [0, 1) for the jitter.
-    """
-    match config.kind:
-        case RestartStrategyKind.NONE:
-            return NoRestart()
-        case RestartStrategyKind.FIXED_DELAY:
-            return FixedDelay(config)
-        case RestartStrategyKind.FAILURE_RATE:
-            return FailureRate(config)
-        case RestartStrategyKind.EXPONENTIAL_DELAY:
-            return ExponentialDelay(config, random_fraction)
+    def restore(self, state: RestartStrategyState, now: float) -> None:
+        """Remember what a predecessor did; *state*'s ages are as of *now*."""
+        self._failures = state.failures
+        self._recent.extend(now - age for age in state.ages_s)
+        if state.ages_s and self._config.kind is RestartStrategyKind.EXPONENTIAL_DELAY:
+            self._backoff, self._delay = state.backoff_s, state.delay_s
 
 
 def default_restart_strategy(configuration: Configuration) -> RestartStrategyConfig:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,12 @@ from runtime.checkpoint.retained import PREFIX, is_checkpoint, open_checkpoint, 
 from runtime.checkpoint.savepoint import SavepointJob, open_savepoint, read_savepoint, write_savepoint
 from runtime.ids import JobID, JobVertexID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
-from runtime.protocol.checkpoints import CheckpointMetadata, CheckpointTrigger, JobManagerTaskRestore
+from runtime.protocol.checkpoints import (
+    CheckpointMetadata,
+    CheckpointTrigger,
+    EarlierCheckpoint,
+    JobManagerTaskRestore,
+)
 from runtime.protocol.query_snapshot import QuerySnapshot
 
 _PART = ".part"
@@ -120,14 +125,7 @@ class SavepointWriter:
         Raises:
             CheckpointError: it is neither savepoint nor checkpoint, or a damaged one.
         """
-        path = Path(settings.path)
-        checkpoint_id = 0
-        if is_checkpoint(path):
-            kept = open_checkpoint(path)
-            owner, checkpoint_id, queries = kept.job_id, kept.checkpoint_id, kept.queries
-        else:
-            savepoint = open_savepoint(path)
-            owner, queries = JobID(savepoint.job.id), tuple(query.snapshot for query in savepoint.queries)
+        owner, checkpoint_id, queries = _open(Path(settings.path))
         return owner, JobManagerTaskRestore(
             checkpoint_id,
             queries,
@@ -165,18 +163,22 @@ class _TakenUp:
     queries: dict[JobVertexID | None, tuple[QuerySnapshot, ...]] = field(default_factory=dict)
 
 
-class JobRollbacks:
-    """The last rollback of one job, and what its tasks are given for it.
+class TaskRestores:
+    """What the tasks of one job begin with: its last rollback, its last checkpoint, or what the job was begun from.
 
     Args:
         job_id: the job.
         directory: of the job's checkpoints.
+
+    Attributes:
+        initial: what the job was begun from, if it was.
     """
 
     def __init__(self, job_id: JobID, directory: Path) -> None:
         self._job_id = job_id
         self._directory = directory
         self._taken_up: _TakenUp | None = None
+        self.initial: JobManagerTaskRestore | None = None
 
     @property
     def last(self) -> Rollback | None:
@@ -197,12 +199,7 @@ class JobRollbacks:
         """
         number = _NUMBER.fullmatch(target)
         path = self._directory / f"{PREFIX}{number[1]}" if number else Path(target)
-        if is_checkpoint(path):
-            state = open_checkpoint(path)
-            owner, queries = state.job_id, state.queries
-        else:
-            savepoint = open_savepoint(path)
-            owner, queries = JobID(savepoint.job.id), tuple(query.snapshot for query in savepoint.queries)
+        owner, _, queries = _open(path)
         if owner != self._job_id:
             raise SavepointError(
                 f"{path} is of job {owner}, and not of job {self._job_id}",
@@ -251,29 +248,59 @@ class JobRollbacks:
             if self.last is not None and pinned != Path(self.last.path):
                 remove_tree(pinned)
 
-    def restore(self, task_key: JobVertexID, latest: CheckpointMetadata | None) -> JobManagerTaskRestore | None:
-        """Return what a task begins with for the last rollback; None where a later checkpoint is complete.
+    def restore(
+        self, task_key: JobVertexID, completed: Sequence[CheckpointMetadata]
+    ) -> tuple[JobManagerTaskRestore, str] | None:
+        """Return what a task begins with, and where that is shown to be; None where there is nothing.
 
         Args:
             task_key: the task.
-            latest: the last completed checkpoint. It says whose the queries of a savepoint are.
+            completed: the completed checkpoints, the newest first. A savepoint does not know the tasks: the newest
+                checkpoint says whose its queries are.
         """
+        latest = completed[0] if completed else None
+        own = None if latest is None else _queries_of(latest, task_key)
         taken_up, rollback = self._taken_up, self.last
-        if taken_up is None or rollback is None or (latest is not None and latest.checkpoint_id > rollback.after):
+        if taken_up is not None and rollback is not None and (latest is None or latest.checkpoint_id <= rollback.after):
+            queries = taken_up.queries.get(task_key, ())
+            if None in taken_up.queries:
+                names = {query.name for query in own or ()}
+                queries = tuple(query for query in taken_up.queries[None] if latest is None or query.name in names)
+            restore = JobManagerTaskRestore(
+                taken_up.checkpoint_id,
+                queries,
+                rollback.path,
+                allow_non_restored_state=True,
+                rollback=rollback.trigger_id,
+                new_query_id=rollback.new_query_id,
+            )
+            return restore, rollback.shown
+        if latest is None:
+            return None if self.initial is None else (self.initial, self.initial.savepoint)
+        if own is None:
             return None
-        queries = taken_up.queries.get(task_key, ())
-        if None in taken_up.queries:
-            own = [task.queries for task in latest.tasks if task.task_key == task_key] if latest else []
-            names = {query.name for of_task in own for query in of_task}
-            queries = tuple(query for query in taken_up.queries[None] if latest is None or query.name in names)
-        return JobManagerTaskRestore(
-            taken_up.checkpoint_id,
-            queries,
-            rollback.path,
-            allow_non_restored_state=True,
-            rollback=rollback.trigger_id,
-            new_query_id=rollback.new_query_id,
+        earlier = tuple(
+            EarlierCheckpoint(item.checkpoint_id, _queries_of(item, task_key) or ()) for item in completed[1:]
         )
+        return JobManagerTaskRestore(latest.checkpoint_id, own, earlier=earlier), latest.path
+
+
+def _queries_of(metadata: CheckpointMetadata, task_key: JobVertexID) -> tuple[QuerySnapshot, ...] | None:
+    """Return the part of a checkpoint that is of one task; None where the task took no part."""
+    return next((task.queries for task in metadata.tasks if task.task_key == task_key), None)
+
+
+def _open(path: Path) -> tuple[JobID, int, tuple[QuerySnapshot, ...]]:
+    """Read and verify a checkpoint or savepoint: the job that it is of, its number (of a savepoint 0), its queries.
+
+    Raises:
+        CheckpointError: it is neither of them, or a damaged one.
+    """
+    if is_checkpoint(path):
+        kept = open_checkpoint(path)
+        return kept.job_id, kept.checkpoint_id, kept.queries
+    savepoint = open_savepoint(path)
+    return JobID(savepoint.job.id), 0, tuple(query.snapshot for query in savepoint.queries)
 
 
 def _take_away(part: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from blob.offload import Inline, Offloaded
@@ -10,7 +10,7 @@ from conf.options import JobOptions
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, SlotID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.codec import decode, encode
-from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy, VertexRole
+from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy
 from runtime.jobgraph.topology import Chain
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState
@@ -23,19 +23,16 @@ class VertexInput:
 
     Args:
         source: the vertex that is read.
-        source_name: its name.
-        ship_strategy: how its rows are divided.
+        path: where the source's result lies, which a BLOCKING edge leaves there; None for a PIPELINED edge, by which
+            the function gets the DataFrame that the source's function has returned in this task.
+        ship_strategy: how rows are divided.
         keys: columns of a HASH exchange.
-        exchange: PIPELINED: the DataFrame that the source's function returned in this task.
-        path: BLOCKING: where the source's result lies, made by an earlier task or earlier in this one.
     """
 
     source: JobVertexID
-    source_name: str
-    ship_strategy: ShipStrategy
-    keys: tuple[str, ...]
-    exchange: ExchangeMode
-    path: str | None
+    path: str | None = None
+    ship_strategy: ShipStrategy = ShipStrategy.FORWARD
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,61 +42,75 @@ class VertexDescriptor:
     Args:
         id: of the vertex.
         name: of the vertex.
-        role: source, operator, sink or script.
-        function: ``module:qualname``; None for a script.
-        parallelism: partitions of HASH and REBALANCE inputs; 0 leaves it to Spark.
+        function: `qualname` in the job's file, or ``module:qualname``; empty for a script.
         inputs: in the order of the function's arguments.
-        result_path: where to materialise its result, because a BLOCKING edge leaves it; None otherwise.
+        result_path: directory of the `ResultPartition` to make where a BLOCKING edge leaves the vertex; None otherwise.
+        parallelism: partitions of HASH and REBALANCE inputs; 0 leaves it to Spark.
     """
 
     id: JobVertexID
     name: str
-    role: VertexRole
-    function: str | None
-    parallelism: int
-    inputs: tuple[VertexInput, ...]
-    result_path: str | None
+    function: str = ""
+    inputs: tuple[VertexInput, ...] = ()
+    result_path: str | None = None
+    parallelism: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class TaskDeploymentDescriptor:
-    """All that a TaskExecutor needs to run one attempt of a task.
+class JobInformation:
+    """The part of a deployment that is the same for all tasks of a job, whichever JobMaster deploys them.
+
+    Its bytes are the same every time, so that large ones are uploaded once; Flink does so with the serialized
+    `JobInformation` of its `TaskDeploymentDescriptor`.
 
     Args:
         job_id: of the job.
         job_name: of the job.
         kind: script or pipeline.
-        attempt_id: of this attempt; deploying one twice is deploying it once.
-        attempt_number: 0 for the first attempt of the task.
-        allocation_id: the slot to run in.
-        task_key: `runtime.jobgraph.topology.Chain.key`.
-        task_name: of the chain.
-        vertices: in the order in which they run.
         artifacts: the job's files.
         argv: a script's arguments.
         parameters: ``ctx.parameters``.
-        jobmaster_address: where states are reported to.
-        memory_bytes: what the task process may take beyond what it begins with; 0 for no limit.
-        restore: the state that its streaming queries begin with; None: they begin without.
         spark_driver: the job's own ``task.spark-driver``; empty where the cluster's holds.
     """
 
     job_id: JobID
     job_name: str
     kind: JobKind
+    artifacts: tuple[Artifact, ...] = ()
+    argv: tuple[str, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
+    spark_driver: str = ""
+
+    @classmethod
+    def of(cls, graph: JobGraph) -> JobInformation:
+        """Return that of a job."""
+        driver = graph.configuration.get(JobOptions.SPARK_DRIVER.key, "")
+        return cls(graph.job_id, graph.name, graph.kind, graph.artifacts, graph.argv, graph.parameters, driver)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInformation:
+    """The part of a deployment that is one attempt's own.
+
+    Args:
+        attempt_id: of this attempt; deploying one twice is deploying it once.
+        attempt_number: 0 for the first attempt of the task.
+        allocation_id: the slot to run in.
+        task_key: `runtime.jobgraph.topology.Chain.key`.
+        task_name: of the chain.
+        vertices: in the order in which they run; a script has exactly one.
+        memory_bytes: what the task process may take beyond what it begins with; 0 for no limit.
+        restore: the state that its streaming queries begin with; None: they begin without.
+    """
+
     attempt_id: ExecutionAttemptID
     attempt_number: int
     allocation_id: AllocationID
     task_key: JobVertexID
     task_name: str
     vertices: tuple[VertexDescriptor, ...]
-    artifacts: tuple[Artifact, ...]
-    argv: tuple[str, ...]
-    parameters: dict[str, Any]
-    jobmaster_address: str
     memory_bytes: int = 0
     restore: JobManagerTaskRestore | None = None
-    spark_driver: str = ""
 
     @property
     def blocking_outputs(self) -> dict[JobVertexID, str]:
@@ -108,35 +119,28 @@ class TaskDeploymentDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class JobInformation:
-    """The part of a descriptor that is the same in every deployment of a job, whichever JobMaster makes it.
+class TaskDeploymentDescriptor:
+    """All that a TaskExecutor, and the process of the task, need to run one attempt of a task."""
 
-    Fields as in the descriptor. The bytes are the same in every deployment, so that large ones are uploaded once; Flink
-    does so with the serialized `JobInformation` of its `TaskDeploymentDescriptor`.
-    """
+    job: JobInformation
+    attempt: AttemptInformation
 
-    job_id: JobID
-    job_name: str
-    kind: JobKind
-    artifacts: tuple[Artifact, ...]
-    argv: tuple[str, ...]
-    parameters: dict[str, Any]
-    spark_driver: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptInformation:
-    """The part of a descriptor that is one attempt's own; fields as in the descriptor."""
-
-    attempt_id: ExecutionAttemptID
-    attempt_number: int
-    allocation_id: AllocationID
-    task_key: JobVertexID
-    task_name: str
-    vertices: tuple[VertexDescriptor, ...]
-    jobmaster_address: str
-    memory_bytes: int
-    restore: JobManagerTaskRestore | None
+    @classmethod
+    def internal(
+        cls,
+        name: str,
+        kind: JobKind,
+        *vertices: VertexDescriptor,
+        argv: tuple[str, ...] = (),
+        parameters: dict[str, Any] | None = None,
+    ) -> TaskDeploymentDescriptor:
+        """Return that of a task of the runtime's own, such as a warm-up, which belongs to no submitted job."""
+        return cls(
+            JobInformation(JobID.from_name(name), name, kind, argv=argv, parameters=parameters or {}),
+            AttemptInformation(
+                ExecutionAttemptID.random(), 0, AllocationID.random(), JobVertexID.of(name, name), name, vertices
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,51 +264,18 @@ def result_path(results_dir: str, vertex_id: JobVertexID, attempt_number: int) -
     return f"{results_dir}/{vertex_id}/attempt-{attempt_number}"
 
 
-def describe_task_deployment(
-    graph: JobGraph,
-    chain: Chain,
-    *,
-    attempt_id: ExecutionAttemptID,
-    attempt_number: int,
-    allocation_id: AllocationID,
-    results_dir: str,
-    results: dict[JobVertexID, str],
-    jobmaster_address: str,
-) -> TaskDeploymentDescriptor:
-    """Return the descriptor of an attempt to run a chain.
+def describe_vertices(
+    graph: JobGraph, chain: Chain, attempt_number: int, results_dir: str, results: dict[JobVertexID, str]
+) -> tuple[VertexDescriptor, ...]:
+    """Return the vertices of a chain as an attempt runs them.
 
     Args:
         graph: the job.
         chain: the task.
-        attempt_id: of the attempt.
         attempt_number: of the attempt.
-        allocation_id: of its slot.
         results_dir: the directory of the job's materialised results.
         results: paths of the results of finished vertices in other tasks.
-        jobmaster_address: where the task reports to.
     """
-    return TaskDeploymentDescriptor(
-        job_id=graph.job_id,
-        job_name=graph.name,
-        kind=graph.kind,
-        attempt_id=attempt_id,
-        attempt_number=attempt_number,
-        allocation_id=allocation_id,
-        task_key=chain.key,
-        task_name=chain.name,
-        vertices=_describe_vertices(graph, chain, attempt_number, results_dir, results),
-        artifacts=graph.artifacts,
-        argv=graph.argv,
-        parameters=graph.parameters,
-        jobmaster_address=jobmaster_address,
-        memory_bytes=chain.memory_bytes,
-        spark_driver=graph.configuration.get(JobOptions.SPARK_DRIVER.key, ""),
-    )
-
-
-def _describe_vertices(
-    graph: JobGraph, chain: Chain, attempt_number: int, results_dir: str, results: dict[JobVertexID, str]
-) -> tuple[VertexDescriptor, ...]:
     own = set(chain.vertices)
 
     def path_of(vertex_id: JobVertexID) -> str:
@@ -316,72 +287,25 @@ def _describe_vertices(
         inputs = tuple(
             VertexInput(
                 edge.source,
-                graph.vertex(edge.source).name,
+                path_of(edge.source) if edge.exchange is ExchangeMode.BLOCKING else None,
                 edge.ship_strategy,
                 edge.keys,
-                edge.exchange,
-                path_of(edge.source) if edge.exchange is ExchangeMode.BLOCKING else None,
             )
             for edge in graph.inputs_of(vertex_id)
         )
-        materialised = any(edge.exchange is ExchangeMode.BLOCKING for edge in graph.outputs_of(vertex_id))
+        is_materialised = any(edge.exchange is ExchangeMode.BLOCKING for edge in graph.outputs_of(vertex_id))
+        path = path_of(vertex_id) if is_materialised else None
         described.append(
-            VertexDescriptor(
-                vertex_id,
-                vertex.name,
-                vertex.role,
-                vertex.function,
-                vertex.parallelism,
-                inputs,
-                path_of(vertex_id) if materialised else None,
-            )
+            VertexDescriptor(vertex_id, vertex.name, vertex.function or "", inputs, path, vertex.parallelism)
         )
     return tuple(described)
 
 
 def pack(descriptor: TaskDeploymentDescriptor) -> tuple[bytes, bytes]:
     """Encode the two parts of a descriptor: the job's, and the attempt's."""
-    job = JobInformation(
-        descriptor.job_id,
-        descriptor.job_name,
-        descriptor.kind,
-        descriptor.artifacts,
-        descriptor.argv,
-        descriptor.parameters,
-        descriptor.spark_driver,
-    )
-    attempt = AttemptInformation(
-        descriptor.attempt_id,
-        descriptor.attempt_number,
-        descriptor.allocation_id,
-        descriptor.task_key,
-        descriptor.task_name,
-        descriptor.vertices,
-        descriptor.jobmaster_address,
-        descriptor.memory_bytes,
-        descriptor.restore,
-    )
-    return encode(job), encode(attempt)
+    return encode(descriptor.job), encode(descriptor.attempt)
 
 
 def unpack(job: bytes, attempt: bytes) -> TaskDeploymentDescriptor:
     """Return the descriptor that `pack` was given; raises WireError where the bytes are none."""
-    shared, own = decode(job, JobInformation), decode(attempt, AttemptInformation)
-    return TaskDeploymentDescriptor(
-        job_id=shared.job_id,
-        job_name=shared.job_name,
-        kind=shared.kind,
-        attempt_id=own.attempt_id,
-        attempt_number=own.attempt_number,
-        allocation_id=own.allocation_id,
-        task_key=own.task_key,
-        task_name=own.task_name,
-        vertices=own.vertices,
-        artifacts=shared.artifacts,
-        argv=shared.argv,
-        parameters=shared.parameters,
-        jobmaster_address=own.jobmaster_address,
-        memory_bytes=own.memory_bytes,
-        restore=own.restore,
-        spark_driver=shared.spark_driver,
-    )
+    return TaskDeploymentDescriptor(decode(job, JobInformation), decode(attempt, AttemptInformation))

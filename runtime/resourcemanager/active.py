@@ -34,6 +34,7 @@ class ActiveResourceManager:
         on_stopped: told the registration of a worker that was stopped.
         carry_out: told what the book of slots has to be done.
         may_act: whether the leadership holds, by the clock of this moment.
+        on_change: called when something has changed that `decide` may go on from.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ActiveResourceManager:
         on_stopped: Callable[[InstanceID, str], None],
         carry_out: Callable[[list[SlotManagerInstruction]], None],
         may_act: Callable[[], bool],
+        on_change: Callable[[], None],
     ) -> None:
         self._endpoint = endpoint
         self._driver = driver
@@ -53,6 +55,7 @@ class ActiveResourceManager:
         self._on_stopped = on_stopped
         self._carry_out = carry_out
         self._may_act = may_act
+        self._on_change = on_change
         self._releasing: set[ResourceID] = set()
         self._recovering: asyncio.Task[None] | None = None
         self._ended = False
@@ -82,11 +85,13 @@ class ActiveResourceManager:
             except DriverError as error:
                 logger.warning("the workers of an earlier leader cannot be known yet: %s", error)
                 self._allocator.recovery_failed(str(error))
+                self._on_change()
                 await asyncio.sleep(self._allocator.limits.retry_interval_s)
                 continue
             self._allocator.recovered(workers, time.monotonic())
             if workers:
                 logger.info("found running: %s", ", ".join(workers))
+            self._on_change()
             return
 
     # ------------------------------------------------------------------- events
@@ -107,6 +112,7 @@ class ActiveResourceManager:
             logger.warning("worker %s has ended: %s", resource_id, cause)
             self._allocator.terminated(resource_id, cause, time.monotonic())
             self.decide()
+            self._on_change()
 
     # ---------------------------------------------------------------- decisions
 
@@ -129,6 +135,13 @@ class ActiveResourceManager:
         words = (self._allocator.outlook(now), self._driver.hindrance() if self._allocator.pending_workers else "")
         self._slots.outlook = "; ".join(filter(None, words))
 
+    def next_deadline(self) -> float | None:
+        """When `decide` has to be called by the passing of time alone, in monotonic seconds; None: never."""
+        if self._ended or self._driver is None:
+            return None
+        now = time.monotonic()
+        return self._allocator.next_deadline(self._slots.registered_workers(now), now)
+
     async def _request(self, driver: ResourceManagerDriver, request: int) -> None:
         try:
             resource_id = await driver.request_resource()
@@ -140,6 +153,7 @@ class ActiveResourceManager:
         else:
             logger.info("worker %s is being started", resource_id)
             self._allocator.requested(request, resource_id, time.monotonic())
+        self._on_change()
 
     async def _release(self, driver: ResourceManagerDriver, decision: ReleaseWorker) -> None:
         name = decision.resource_id
@@ -153,6 +167,7 @@ class ActiveResourceManager:
                 self._carry_out(self._slots.keep_task_manager(decision.instance_id))
         finally:
             self._releasing.discard(name)
+            self._on_change()
 
     async def _release_by(self, driver: ResourceManagerDriver, resource_id: ResourceID) -> bool:
         try:

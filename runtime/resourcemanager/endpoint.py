@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import runtime
 from actors.address import ActorAddress
@@ -16,15 +15,16 @@ from actors.rpc.gateway import rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
-from conf.options import ClusterOptions, HeartbeatOptions, JobOptions, ResourceManagerOptions
+from conf.options import ClusterOptions, JobOptions, ResourceManagerOptions
+from runtime.alarm import Alarm
 from runtime.environment.context import ComponentContext
 from runtime.environment.shared_directory import shared_directory_mark
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager
+from runtime.heartbeat import HeartbeatManager
 from runtime.ids import AllocationID, InstanceID, JobID, ResourceID
 from runtime.leadership import LeaderEndpoint
-from runtime.metrics.metric import TaskManagerMetricAddress
-from runtime.metrics.registry import beside, serve_metrics
+from runtime.metrics.metric import MetricScope, ScopeCategory, TaskManagerMetricAddress, Value
+from runtime.metrics.registry import MetricRegistry, add_process_metrics, beside, serve_metrics
 from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import (
@@ -53,10 +53,35 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.active import ActiveResourceManager
 from runtime.resourcemanager.drivers import allocation_limits, create_driver
 from runtime.resourcemanager.instance_manager import Instance, InstanceManager
-from runtime.resourcemanager.metrics import resource_manager_metrics
 from runtime.resourcemanager.slot_manager import SlotManager
 
-CHECK_INTERVAL_S = 0.5
+SOON_S = 0.5
+"""How soon after a change it is looked whether workers are to be started or stopped: once for all changes meanwhile."""
+
+
+def resource_manager_metrics(service: RpcService, overview: Callable[[], ResourceOverview | None]) -> MetricRegistry:
+    """The registry of a ResourceManager's process.
+
+    Args:
+        service: its RPC service.
+        overview: its counts, which are the cluster's; None while it does not lead.
+    """
+    registry = MetricRegistry()
+
+    def counts() -> dict[str, Value | None]:
+        found = overview()
+        if found is None:
+            return {}
+        return {
+            "numRegisteredTaskManagers": found.task_managers,
+            "taskSlotsTotal": found.slots,
+            "taskSlotsAvailable": found.free_slots,
+            "numPendingSlotRequests": found.pending_requests,
+        }
+
+    registry.group(MetricScope(ScopeCategory.JOB_MANAGER)).gauges("", counts)
+    add_process_metrics(registry.group(MetricScope(ScopeCategory.JOB_MANAGER, component="resourcemanager")), service)
+    return registry
 
 
 class Admission:
@@ -144,6 +169,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._shutting_down = ""
         self._driver = create_driver(self)
         self._jobs: dict[JobID, _Job] = {}
+        self._alarm = Alarm(self, self._look)
         self._begin_books()
         self.metrics = resource_manager_metrics(service, lambda: None if self._term is None else self._overview())
         self._worker_heartbeats: HeartbeatManager | None = None
@@ -153,21 +179,18 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         self._slots = SlotManager(self._configuration.get(JobOptions.SLOT_REQUEST_TIMEOUT))
         limits = allocation_limits(self._configuration)
         self._workers = ActiveResourceManager(
-            self, self._driver, limits, self._slots, self._instances.unregister, self._carry_out, self._may_act_now
+            self,
+            self._driver,
+            limits,
+            self._slots,
+            self._instances.unregister,
+            self._carry_out,
+            self._may_act_now,
+            self._look_soon,
         )
 
     def _may_act_now(self) -> bool:
         return self._term is not None and self.may_act(self._term)
-
-    def _new_heartbeats(self, on_timeout: Any, on_payload: Any = None) -> HeartbeatManager:
-        return HeartbeatManager(
-            self,
-            interval_s=self._configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=self._configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=self._configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=on_timeout,
-            on_payload=on_payload,
-        )
 
     # --------------------------------------------------------------- leadership
 
@@ -175,11 +198,13 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         """Begin with an empty book: everybody registers with the new leader."""
         self._begin_books()
         self._shutting_down = ""
-        self._worker_heartbeats = self._new_heartbeats(self._worker_lost, self._worker_heard)
-        self._job_heartbeats = self._new_heartbeats(self._job_master_lost)
+        configuration = self._configuration
+        self._worker_heartbeats = HeartbeatManager(
+            self, configuration, on_timeout=self._worker_lost, on_payload=self._worker_heard
+        )
+        self._job_heartbeats = HeartbeatManager(self, configuration, on_timeout=self._job_master_lost)
         self._worker_heartbeats.start()
         self._job_heartbeats.start()
-        self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
         start_up_s = self._configuration.get(ResourceManagerOptions.START_UP_TIME)
         self._workers.start()
         if start_up_s and self._driver is None:
@@ -194,6 +219,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         for heartbeats in (self._worker_heartbeats, self._job_heartbeats):
             if heartbeats is not None:
                 heartbeats.stop()
+        self._alarm.clear()
         self._instances.clear()
         self._jobs.clear()
         await self._workers.stop()
@@ -202,11 +228,19 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         await super().on_stop()
         await self._ha.close()
 
-    def _check(self, term: LeaderTerm) -> None:
-        if self._term == term and self.may_act(term):
-            self._carry_out(self._slots.expired(time.monotonic()))
-            self._workers.decide()
-            self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._check(term))
+    def _look(self) -> None:
+        """Do what is due, and be called again when the next is; in a cluster at rest nothing ever is."""
+        if self._may_act_now():
+            self._workers.decide()  # first: who is refused is told what to hope for as of now
+            expired = self._slots.expired(time.monotonic())
+            if expired:
+                self._carry_out(expired)
+            self._alarm.set(self._slots.next_deadline())
+            self._alarm.set(self._workers.next_deadline())
+
+    def _look_soon(self) -> None:
+        if self._term is not None:
+            self._alarm.set_in(SOON_S)
 
     # ------------------------------------------------------------ TaskExecutors
 
@@ -263,7 +297,10 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def _worker_heard(self, target: str, heartbeat: TaskExecutorHeartbeat) -> None:
         instance_id = InstanceID(target)
         self._instances.heard(instance_id, heartbeat, _now_ms())
-        self._carry_out(self._slots.report_slot_status(instance_id, heartbeat.slots))
+        before = self._slots.counts(instance_id)
+        instructions = self._slots.report_slot_status(instance_id, heartbeat.slots)
+        if instructions or self._slots.counts(instance_id) != before:
+            self._carry_out(instructions)
 
     def _worker_lost(self, target: str, reason: str) -> None:
         self._instances.unregister(InstanceID(target), reason)
@@ -291,6 +328,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     def _drop_job(self, job_id: JobID, _reason: str) -> None:
         if self._jobs.pop(job_id, None) is not None:
             self._slots.unregister_job(job_id)
+            self._look_soon()
             if self._job_heartbeats is not None:
                 self._job_heartbeats.unmonitor(job_id)
 
@@ -301,7 +339,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         if self._shutting_down:
             # A little later: a job that holds another slot asks anew at once.
             refusal = FailRequest(request, self._shutting_down)
-            self.schedule_run_async(CHECK_INTERVAL_S, lambda: self._carry_out([refusal]))
+            self.schedule_run_async(SOON_S, lambda: self._carry_out([refusal]))
             return self._shutting_down
         self._carry_out(self._slots.register_slot_request(request, time.monotonic()))
         self._workers.decide()
@@ -310,6 +348,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     @rpc_tell
     def cancel_slot_request(self, allocation_id: AllocationID) -> None:
         self._slots.unregister_slot_request(allocation_id)
+        self._look_soon()
 
     @rpc_sync
     def deregister_application(self, status: ApplicationStatus, diagnostics: str) -> None:
@@ -323,6 +362,8 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
     # ------------------------------------------------------------- instructions
 
     def _carry_out(self, instructions: Sequence[SlotManagerInstruction]) -> None:
+        """Carry out what has to be done about slots after a change, which may also be one for the workers."""
+        self._look_soon()
         for instruction in instructions:
             match instruction:
                 case AllocateSlot():

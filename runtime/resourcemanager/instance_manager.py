@@ -66,11 +66,6 @@ class InstanceManager:
         """Tell *listener* of what comes and goes from now on."""
         self._listeners.append(listener)
 
-    def remove_instance_listener(self, listener: InstanceListener) -> None:
-        """Tell it no more; no error when it was not told."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
-
     def register(
         self,
         instance_id: InstanceID,
@@ -84,7 +79,7 @@ class InstanceManager:
             self.unregister(former.instance_id, "it registered anew")
         instance = Instance(instance_id, registration, gateway, now_ms, now_ms)
         self._instances[instance.instance_id] = self._by_name[instance.resource_id] = instance
-        for listener in list(self._listeners):
+        for listener in self._listeners:
             listener.new_instance_available(instance)
         return instance
 
@@ -93,7 +88,7 @@ class InstanceManager:
         instance = self._instances.pop(instance_id, None)
         if instance is not None:
             del self._by_name[instance.resource_id]
-            for listener in list(self._listeners):
+            for listener in self._listeners:
                 listener.instance_died(instance, reason)
 
     def get(self, instance_id: InstanceID) -> Instance | None:

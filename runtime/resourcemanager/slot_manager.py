@@ -357,14 +357,6 @@ class SlotManager:
             manager.idle_since = None
         return self._match()
 
-    def free_slot(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
-        """A TaskExecutor freed the slot that was given to *allocation_id*; late or unknown notices are ignored."""
-        slot = self._slots.get(slot_id)
-        if slot is None or slot.state is SlotState.PENDING or slot.allocation_id not in (None, allocation_id):
-            return []
-        self._become(slot, SlotState.FREE)
-        return self._match()
-
     # ----------------------------------------------------- outcome of AllocateSlot
 
     def slot_allocated(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
@@ -375,26 +367,18 @@ class SlotManager:
             self._become(slot, SlotState.ALLOCATED, allocation_id, slot.job_id)
         return []
 
-    def slot_allocation_failed(
-        self, slot_id: SlotID, allocation_id: AllocationID, occupied_by: SlotStatus | None = None
-    ) -> list[SlotManagerInstruction]:
+    def slot_allocation_failed(self, slot_id: SlotID, allocation_id: AllocationID) -> list[SlotManagerInstruction]:
         """The TaskExecutor refused, or did not answer in time; the request waits again, in its old place.
 
-        Every `AllocateSlot` must be answered by `slot_allocated` or by this, or its slot stays pending.
+        The slot is given to nobody until the next report says what it is.
 
-        Args:
-            slot_id: the slot.
-            allocation_id: the request.
-            occupied_by: the slot's true owner, when the TaskExecutor named it; otherwise the slot is given to nobody
-                until the next report says what it is.
+        Every `AllocateSlot` must be answered by `slot_allocated` or by this, or its slot stays pending.
         """
         slot = self._slots.get(slot_id)
         if slot is None or slot.state is not SlotState.PENDING or slot.allocation_id != allocation_id:
             return []
         self._requeue(slot)
         self._become(slot, SlotState.UNKNOWN)
-        if occupied_by is not None and occupied_by.allocation_id is not None:
-            self._reconcile(slot, occupied_by)
         return self._match()
 
     # ---------------------------------------------------------------- internals

@@ -7,6 +7,7 @@ ever, so that a worker that never comes is replaced.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -194,6 +195,15 @@ class WorkerAllocator:
         if not waiting:
             decisions += self._releases(registered, slots, free)
         return decisions
+
+    def next_deadline(self, registered: Sequence[RegisteredWorker], now: float) -> float | None:
+        """When `decide` could next decide otherwise by the passing of time alone; None: never as things are."""
+        limits, pending = self.limits, self._pending.values()
+        moments = [item.since + limits.registration_timeout_s for item in pending]
+        moments += [item.since + limits.recovery_timeout_s for item in pending if item.is_previous]
+        moments += [now + limits.idle_timeout_s - item.idle_s for item in registered if item.idle_s is not None]
+        moments.append(self._paused_until)
+        return min((at for at in moments if now < at < math.inf), default=None)
 
     def _give_up(self, now: float) -> list[GiveUpWorker]:
         timeout_s = self.limits.registration_timeout_s

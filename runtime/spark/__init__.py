@@ -43,11 +43,7 @@ if TYPE_CHECKING:
     from runtime.spark.spec import (
         ClassicEndpoint,
         ConnectEndpoint,
-        ShipStrategy,
-        TaskKind,
         TaskSpec,
-        VertexInput,
-        VertexSpec,
     )
     from runtime.spark.trial import try_driver
     from runtime.spark.warm import keep_warming, warm_up
@@ -65,19 +61,15 @@ __all__ = [
     "DriverStartError",
     "Java",
     "JavaNotFoundError",
-    "ShipStrategy",
     "SparkDriver",
     "SparkError",
     "StillRunningError",
     "StreamingQueryInfo",
     "TaskCancelled",
-    "TaskKind",
     "TaskProcess",
     "TaskSpec",
     "UnsupportedByEndpointError",
     "UnsupportedJavaError",
-    "VertexInput",
-    "VertexSpec",
     "Zygote",
     "ZygoteError",
     "ZygoteLostError",
@@ -99,11 +91,7 @@ _MODULES = {
     "spec": (
         "ClassicEndpoint",
         "ConnectEndpoint",
-        "ShipStrategy",
-        "TaskKind",
         "TaskSpec",
-        "VertexInput",
-        "VertexSpec",
     ),
     "trial": ("try_driver",),
     "warm": ("keep_warming", "warm_up"),

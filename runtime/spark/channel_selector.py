@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from runtime.spark.spec import ShipStrategy
+from runtime.jobgraph.job_graph import ShipStrategy
 
 
 def select_channels(

@@ -165,7 +165,7 @@ class ClassicAttachment:
             serializer: Any, conf: Any, *rest: Any,
         ) -> None:  # fmt: skip
             conf = conf or SparkConf(_jvm=SparkContext._jvm)
-            conf.setIfMissing("spark.app.name", spec.job_name)
+            conf.setIfMissing("spark.app.name", spec.descriptor.job.job_name)
             conf.setIfMissing("spark.master", attachment._java_context.master())
             environment = {**(environment or {}), **attachment._worker_environment()}
             attachment._warn_of_ignored_settings(conf)

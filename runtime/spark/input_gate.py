@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from runtime.protocol.descriptor import VertexDescriptor, VertexInput
 from runtime.spark.channel_selector import select_channels
 from runtime.spark.result_partition import ResultPartition
-from runtime.spark.spec import VertexInput, VertexSpec
 
 
 class InputGate:
@@ -21,17 +21,19 @@ class InputGate:
         results: what its vertices have returned so far, by vertex; filled by the task.
     """
 
-    def __init__(self, spark: SparkSession, vertices: Iterable[VertexSpec], results: Mapping[str, DataFrame]) -> None:
+    def __init__(
+        self, spark: SparkSession, vertices: Iterable[VertexDescriptor], results: Mapping[str, DataFrame]
+    ) -> None:
         self._spark = spark
         self._results = results
         self._schemas: dict[str, str | None] = {}
         vertices = tuple(vertices)
         own = {vertex.id for vertex in vertices}
         self._foreign = {
-            item.path: ResultPartition(item.vertex_id, Path(item.path))
+            item.path: ResultPartition(item.source, Path(item.path))
             for vertex in vertices
             for item in vertex.inputs
-            if item.path is not None and item.vertex_id not in own
+            if item.path is not None and item.source not in own
         }
 
     def check(self) -> None:
@@ -39,10 +41,10 @@ class InputGate:
         for path, partition in self._foreign.items():
             self._schemas[path] = partition.check()
 
-    def read(self, item: VertexInput) -> DataFrame:
-        """An input, divided as its edge says."""
-        frame = self._results[item.vertex_id] if item.path is None else self._read(item.path)
-        return select_channels(frame, item.ship, item.keys, item.parallelism)
+    def read(self, item: VertexInput, parallelism: int) -> DataFrame:
+        """Return an input, divided as its edge says; *parallelism* is that of its reader."""
+        frame = self._results[item.source] if item.path is None else self._read(item.path)
+        return select_channels(frame, item.ship_strategy, item.keys, parallelism)
 
     def _read(self, path: str) -> DataFrame:
         reader, schema = self._spark.read, self._schemas.get(path)

@@ -15,7 +15,6 @@ from runtime.jobgraph.topology import topological_order
 from runtime.spark.channel_selector import select_channels
 from runtime.spark.context import VertexContext
 from runtime.spark.pipeline import check_result
-from runtime.spark.spec import ShipStrategy
 
 
 def run_local(
@@ -26,7 +25,7 @@ def run_local(
     returned: dict[str, DataFrame | None] = {}
     for vertex in topological_order(graph):
         inputs = [
-            select_channels(results[edge.source], ShipStrategy(edge.ship_strategy.value), edge.keys, vertex.parallelism)
+            select_channels(results[edge.source], edge.ship_strategy, edge.keys, vertex.parallelism)
             for edge in graph.inputs_of(vertex.id)
         ]
         log = logging.getLogger(graph.name).getChild(vertex.name)

@@ -22,6 +22,7 @@ import pyspark.cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
+from runtime.protocol.descriptor import VertexDescriptor
 from runtime.spark.context import VertexContext
 from runtime.spark.control import Cancellation, TaskControl
 from runtime.spark.errors import VertexFunctionError, VertexResultError
@@ -31,7 +32,7 @@ from runtime.spark.input_gate import InputGate
 from runtime.spark.memory_limit import limit_memory
 from runtime.spark.progress import Counts, ProgressReporter, TaskProgress
 from runtime.spark.result_partition import ResultPartition
-from runtime.spark.spec import ConnectEndpoint, TaskSpec, VertexSpec
+from runtime.spark.spec import ConnectEndpoint, TaskSpec
 from runtime.spark.stored_schema import stored_schema
 from runtime.spark.streaming_writer import refuse_streaming_queries, watch_streaming_queries
 
@@ -45,12 +46,12 @@ def run_pipeline(
     *session* is the task's session where it is open already.
     """
     if spec.connect is None:
-        raise ValueError(f"task {spec.task_name!r} is a pipeline and has no Connect endpoint")
+        raise ValueError(f"task {spec.descriptor.attempt.task_name!r} is a pipeline and has no Connect endpoint")
     spark = session or open_session(spec.connect)
     _configure(spark, spec)
     cancellation.on_request(lambda: _interrupt(spark))
-    if spec.memory_bytes:
-        limit_memory(spec.memory_bytes)
+    if spec.descriptor.attempt.memory_bytes:
+        limit_memory(spec.descriptor.attempt.memory_bytes)
     if spec.connect.remote:
         refuse_streaming_queries(DataStreamWriter)
     queries = watch_streaming_queries(spec, control, DataStreamWriter)
@@ -126,27 +127,28 @@ class _Chain:
     """One run over the vertices of a task."""
 
     def __init__(self, spec: TaskSpec, spark: SparkSession, reporter: ProgressReporter) -> None:
-        self._spec = spec
+        self._job, self._attempt = spec.descriptor.job, spec.descriptor.attempt
         self._spark = spark
         self._reporter = reporter
         self._module = _load(spec)
-        self._log = _logger(spec.job_name)
+        self._log = _logger(self._job.job_name)
         self._results: dict[str, DataFrame] = {}
         self._partitions: list[dict[str, Any]] = []
-        self._gate = InputGate(spark, spec.vertices, self._results)
-        self._current = spec.vertices[0].id
-        self._consumed = {item.vertex_id for vertex in spec.vertices for item in vertex.inputs if item.path is None}
+        vertices = self._attempt.vertices
+        self._gate = InputGate(spark, vertices, self._results)
+        self._current: str = vertices[0].id
+        self._consumed = {item.source for vertex in vertices for item in vertex.inputs if item.path is None}
 
     def run(self) -> dict[str, Any]:
         self._gate.check()
-        calls = [(vertex, _function(self._module, vertex)) for vertex in self._spec.vertices]
+        calls = [(vertex, _function(self._module, vertex)) for vertex in self._attempt.vertices]
         handler: Any = self._on_progress
         self._spark.registerProgressHandler(handler)
         try:
             for vertex, function in calls:
                 self._current = vertex.id
                 self._reporter.change(TaskProgress.start, vertex.id, force=True)
-                inputs = [self._gate.read(item) for item in vertex.inputs]
+                inputs = [self._gate.read(item, vertex.parallelism) for item in vertex.inputs]
                 self._accept(vertex, function(self._context(vertex), *inputs))
             self._gate.check()  # Spark reads the files that it finds: what is all there now was all there then
         except Exception as error:
@@ -154,7 +156,7 @@ class _Chain:
             raise
         return {"partitions": self._partitions}
 
-    def _accept(self, vertex: VertexSpec, returned: Any) -> None:
+    def _accept(self, vertex: VertexDescriptor, returned: Any) -> None:
         """Do with a function's result what its edges ask for."""
         consumed = vertex.id in self._consumed
         result = check_result(vertex.name, returned, is_read=consumed or vertex.result_path is not None)
@@ -171,10 +173,10 @@ class _Chain:
             result.write.format("noop").mode("overwrite").save()
         self._reporter.change(TaskProgress.finish, vertex.id, force=True)
 
-    def _context(self, vertex: VertexSpec) -> VertexContext:
-        spec = self._spec
+    def _context(self, vertex: VertexDescriptor) -> VertexContext:
+        job, number = self._job, self._attempt.attempt_number
         log = self._log.getChild(vertex.name)
-        return VertexContext(self._spark, dict(spec.parameters), vertex.name, spec.job_id, spec.attempt_number, log)
+        return VertexContext(self._spark, dict(job.parameters), vertex.name, job.job_id, number, log)
 
     def _on_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         """Connect's progress handler, called on the thread that runs the operation."""
@@ -206,7 +208,7 @@ def check_result(vertex_name: str, result: Any, *, is_read: bool) -> DataFrame |
 def _load(spec: TaskSpec) -> ModuleType:
     """Import the job's file under its own name; its functions and classes are pickled by value for Spark's workers."""
     path = Path(spec.file)
-    sys.argv = [spec.file, *spec.argv]
+    sys.argv = [spec.file, *spec.descriptor.job.argv]
     sys.path[:0] = [str(path.parent), *spec.python_path]
     name = path.stem if path.stem not in sys.modules else f"understudy_job_{path.stem}"
     module_spec = importlib.util.spec_from_file_location(name, path)
@@ -220,7 +222,7 @@ def _load(spec: TaskSpec) -> ModuleType:
     return module
 
 
-def _function(module: ModuleType, vertex: VertexSpec) -> Callable[..., Any]:
+def _function(module: ModuleType, vertex: VertexDescriptor) -> Callable[..., Any]:
     module_name, _, qualname = vertex.function.rpartition(":")
     file = Path(str(module.__file__))
     found: Any = module if module_name in ("", file.stem) else importlib.import_module(module_name)

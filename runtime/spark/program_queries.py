@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from runtime.causes import cause_of
+from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.control import FailedQuery
 from runtime.spark.spec import StreamingSpec
@@ -55,6 +56,7 @@ class ProgramQueries:
 
     Args:
         spec: where queries without a checkpointLocation get theirs.
+        restore: what there is of their state; None where the program begins without.
         tell: told each query before it starts; see `StreamingQueries`.
         tell_note: see `StreamingQueries`.
         acquire_lease: see `TaskControl.acquire_lease`.
@@ -65,13 +67,14 @@ class ProgramQueries:
     def __init__(
         self,
         spec: StreamingSpec,
+        restore: JobManagerTaskRestore | None,
         tell: Callable[[QueryLocation, int, str], None],
         tell_note: Callable[[str], None],
         acquire_lease: Callable[[str], None],
         new_policy: Callable[[], RestartPolicy],
         add_session: Callable[[Any], None],
     ) -> None:
-        self._queries = StreamingQueries(spec, tell, self._failed_unattended, tell_note, acquire_lease)
+        self._queries = StreamingQueries(spec, restore, tell, self._failed_unattended, tell_note, acquire_lease)
         self._new_policy = new_policy
         self._add_session = add_session
         self._runs: dict[str, _Run] = {}

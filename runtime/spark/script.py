@@ -23,7 +23,9 @@ def run_script(
     *gateway* is the connection to the task's Py4J server where there is one already.
     """
     if spec.classic is None:
-        raise ValueError(f"task {spec.task_name!r} is a script and has no classic endpoint to attach to")
+        raise ValueError(
+            f"task {spec.descriptor.attempt.task_name!r} is a script and has no classic endpoint to attach to"
+        )
     attachment = ClassicAttachment(spec, spec.classic, cancellation, gateway)
     attachment.install()
     queries = watch_streaming_queries(spec, control, DataStreamWriter)
@@ -31,12 +33,12 @@ def run_script(
         attachment.before_stop = queries.stopped_all
     cancellation.on_request(attachment.stop_spark)
     control.tell("running")
-    vertex = spec.vertices[0].id
+    vertex = spec.descriptor.attempt.vertices[0].id
     reporter.change(TaskProgress.start, vertex, force=True)
     poller = StatusPoller(attachment.status_reader(), reporter, vertex, spec.progress_interval)
     poller.start()
     try:
-        run_main(spec.file, spec.argv, spec.python_path)
+        run_main(spec.file, spec.descriptor.job.argv, spec.python_path)
         cancellation.checkpoint()
         attachment.warn_of_active_queries()
         if queries is not None:

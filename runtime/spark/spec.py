@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from actors.rpc.codec import prepare
 from runtime.jobgraph.codec import decode, encode
-from runtime.protocol.checkpoints import JobManagerTaskRestore
+from runtime.protocol.descriptor import TaskDeploymentDescriptor
 
 SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
@@ -17,22 +15,6 @@ SCHEDULER_POOL = "spark.scheduler.pool"
 
 STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
 """Setting of a session: whether the start of a streaming query stops one of its id, in whichever session that runs."""
-
-
-class TaskKind(Enum):
-    """What the task's file is: an unchanged PySpark program, or a module of vertex functions."""
-
-    SCRIPT = "script"
-    PIPELINE = "pipeline"
-
-
-class ShipStrategy(Enum):
-    """How the rows of an input are divided among the partitions of its reader (Flink's stream partitioners)."""
-
-    FORWARD = "forward"
-    HASH = "hash"
-    REBALANCE = "rebalance"
-    BROADCAST = "broadcast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,45 +67,6 @@ class ConnectEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class VertexInput:
-    """One input of a vertex.
-
-    Args:
-        vertex_id: the vertex that makes it.
-        path: directory of the materialised result (parquet) where the edge is blocking; None where the producer is
-            chained into the same task.
-        ship: how rows are divided; HASH needs `keys`.
-        keys: column names of a HASH edge.
-        parallelism: partitions that HASH and REBALANCE make; 0 leaves it to Spark.
-    """
-
-    vertex_id: str
-    path: str | None = None
-    ship: ShipStrategy = ShipStrategy.FORWARD
-    keys: tuple[str, ...] = ()
-    parallelism: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VertexSpec:
-    """One vertex of a task.
-
-    Args:
-        id: the vertex's id.
-        name: shown to the user.
-        function: `qualname` in the task's file, or `module:qualname`; empty for a script.
-        inputs: in the order in which the function takes them.
-        result_path: directory of the `ResultPartition` to make, as parquet, where a blocking edge leaves the vertex.
-    """
-
-    id: str
-    name: str
-    function: str = ""
-    inputs: tuple[VertexInput, ...] = ()
-    result_path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ResourceLimits:
     """What a task process may take; None for no limit.
 
@@ -151,36 +94,28 @@ class StreamingSpec:
         directory: where the job keeps what is its own of them: checkpointLocations that its code does not name, and
             marks of what was restored; one directory for each task.
         driver_directory: the Spark driver's current directory, from which relative paths count.
-        restore: what there is of their state; None for a task that begins without.
         failure_grace_s: how long one that has failed may be left alone; see `runtime.spark.query_supervision`.
     """
 
     directory: str
     driver_directory: str
-    restore: JobManagerTaskRestore | None = None
     failure_grace_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One execution attempt of a task.
+    """What a task process is to run, and where.
 
     Args:
-        job_id, job_name, attempt_id, task_name: for logs, application name and the context object.
-        kind: script or pipeline.
+        descriptor: the job and the attempt. Without the job's files, which lie in `work_dir`.
         file: path of the script or of the module of vertex functions; keep the user's own file name.
         work_dir: the attempt's directory: current directory of the process, and where `stdout` and `stderr` are.
-        vertices: in topological order; a script has exactly one.
-        attempt_number: how often the task was started before.
-        argv: `sys.argv[1:]`.
-        parameters: JSON-like values for `ctx.parameters`.
         py_files: .py, .zip and .egg files and directories put on `sys.path`, of the Spark workers too.
         jars: for the session of a pipeline.
         classic: where to attach to; a script needs it.
         connect: the session to open, an isolated one where there are `py_files` or `jars`; a pipeline needs it.
         env: added to the process's environment.
         conf: Spark SQL settings of the task's session.
-        memory_bytes: what the process may take beyond what it begins with; 0 for no limit.
         progress_interval: seconds between two looks at Spark's stage and task counts.
         limits: what its process may take.
         streaming: what its streaming queries begin with; None: Spark alone looks after them.
@@ -188,24 +123,15 @@ class TaskSpec:
             one.
     """
 
-    job_id: str
-    job_name: str
-    attempt_id: str
-    task_name: str
-    kind: TaskKind
+    descriptor: TaskDeploymentDescriptor
     file: str
     work_dir: str
-    vertices: tuple[VertexSpec, ...]
-    attempt_number: int = 0
-    argv: tuple[str, ...] = ()
-    parameters: dict[str, Any] = field(default_factory=dict)
     py_files: tuple[str, ...] = ()
     jars: tuple[str, ...] = ()
     classic: ClassicEndpoint | None = None
     connect: ConnectEndpoint | None = None
     env: dict[str, str] = field(default_factory=dict)
     conf: dict[str, str] = field(default_factory=dict)
-    memory_bytes: int = 0
     progress_interval: float = 0.3
     limits: ResourceLimits = ResourceLimits()
     streaming: StreamingSpec | None = None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.causes import cause_of
 from runtime.checkpoint.names import directory_name
+from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation
 from runtime.spark.control import FailedQuery, TaskControl
 from runtime.spark.errors import QueryRunsAlreadyError, UnsupportedByEndpointError
@@ -43,6 +44,7 @@ class StreamingQueries:
 
     Args:
         spec: what they begin with.
+        restore: what there is of their state; None for a task that begins without.
         tell: told each query before it starts, with the last batch that it has committed, and what was restored.
         tell_failed: told the name and the exception of a query that has failed, and that the code leaves alone.
         tell_note: told what is to be added to the failure of the task.
@@ -52,12 +54,14 @@ class StreamingQueries:
     def __init__(
         self,
         spec: StreamingSpec,
+        restore: JobManagerTaskRestore | None,
         tell: Callable[[QueryLocation, int, str], None],
         tell_failed: Callable[[str, BaseException], None],
         tell_note: Callable[[str], None],
         acquire_lease: Callable[[str], None],
     ) -> None:
         self._spec = spec
+        self._begin_with = restore
         self._tell = tell
         self._names: dict[str, str] = {}
         self._acquire_lease = acquire_lease
@@ -82,7 +86,7 @@ class StreamingQueries:
     def _restore(self) -> TaskRestore:
         from runtime.checkpoint.task_restore import TaskRestore  # most tasks have no streaming query
 
-        return TaskRestore(Path(self._spec.directory), self._spec.restore)
+        return TaskRestore(Path(self._spec.directory), self._begin_with)
 
     @property
     def have_started(self) -> bool:
@@ -97,7 +101,7 @@ class StreamingQueries:
 
     def warn_of_unclaimed(self) -> None:
         """Say in the job's standard error of which queries there is state that nobody has claimed."""
-        if self._spec.restore is None:
+        if self._begin_with is None:
             return
         for name in self._restore.unclaimed:
             print(f"the state of query {name} was not restored: the job has not started it", file=sys.stderr)  # noqa: T201
@@ -234,7 +238,12 @@ def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -
     if spec.streaming is None:
         return None
     queries = StreamingQueries(
-        spec.streaming, control.tell_query, control.tell_query_failed, control.tell_note, control.acquire_lease
+        spec.streaming,
+        spec.descriptor.attempt.restore,
+        control.tell_query,
+        control.tell_query_failed,
+        control.tell_note,
+        control.acquire_lease,
     )
     queries.install(writer)
     control.failed_queries = queries.failed

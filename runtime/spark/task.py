@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.control import Cancellation, TaskControl
 from runtime.spark.errors import EXIT_FAILED, PartitionNotFoundError, ScriptExitError, TaskCancelled
 from runtime.spark.limits import enter, explain, impose
 from runtime.spark.progress import ProgressReporter, TaskProgress
-from runtime.spark.spec import TaskKind, TaskSpec
+from runtime.spark.spec import TaskSpec
 from runtime.spark.tracebacks import describe
 from runtime.spark.wire import BlockingChannel
 
@@ -36,7 +37,8 @@ def run_task(spec: TaskSpec, channel: BlockingChannel, opened: Any = None) -> in
     cancellation.install()
     control = TaskControl(channel, cancellation)
     control.start()
-    upstream = {v.id: [i.vertex_id for i in v.inputs if i.path is None] for v in spec.vertices}
+    vertices = spec.descriptor.attempt.vertices
+    upstream: dict[str, list[str]] = {v.id: [i.source for i in v.inputs if i.path is None] for v in vertices}
     progress = TaskProgress(upstream)
     reporter = ProgressReporter(progress, lambda vertices: control.tell("progress", vertices=vertices), time.monotonic)
     try:
@@ -60,7 +62,7 @@ def _run(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, opened: Any
 ) -> dict[str, Any]:
     # imported here, so that the zygote may be tested, and read, without pyspark
-    if spec.kind is TaskKind.SCRIPT:
+    if spec.descriptor.job.kind is JobKind.SCRIPT:
         from runtime.spark.script import run_script
 
         return run_script(spec, control, cancellation, reporter, opened)

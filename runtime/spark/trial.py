@@ -8,9 +8,12 @@ import shutil
 import uuid
 from pathlib import Path
 
+from runtime.ids import JobVertexID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import TaskDeploymentDescriptor, VertexDescriptor
 from runtime.spark.driver import SparkDriver
 from runtime.spark.errors import SparkError, ZygoteError
-from runtime.spark.spec import TaskKind, TaskSpec, VertexSpec
+from runtime.spark.spec import TaskSpec
 from runtime.spark.zygote_client import Zygote
 
 _FILE = str(Path(__file__).with_name("trial_job.py"))
@@ -31,17 +34,9 @@ async def try_driver(driver: SparkDriver, zygote: Zygote, directory: Path) -> st
         SparkError: the driver refuses the job.
     """
     endpoint = await driver.open_classic(f"trial-{uuid.uuid4().hex}")
-    spec = TaskSpec(
-        job_id="trial",
-        job_name="trial",
-        attempt_id=endpoint.name,
-        task_name="trial",
-        kind=TaskKind.SCRIPT,
-        file=_FILE,
-        work_dir=str(directory),
-        vertices=(VertexSpec("trial", "trial"),),
-        classic=endpoint,
-    )
+    vertex = VertexDescriptor(JobVertexID.of("trial", "trial"), "trial")
+    task = TaskDeploymentDescriptor.internal("trial", JobKind.SCRIPT, vertex)
+    spec = TaskSpec(task, _FILE, str(directory), classic=endpoint)
     failure: str | None = None
     try:
         process = await zygote.fork(spec)

@@ -11,10 +11,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from runtime.ids import JobVertexID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
 from runtime.spark.driver import SparkDriver
 from runtime.spark.errors import SparkError
 from runtime.spark.masters import is_local
-from runtime.spark.spec import TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.spec import TaskSpec
 from runtime.spark.zygote_client import Zygote
 
 logger = logging.getLogger(__name__)
@@ -75,19 +78,11 @@ async def _pipeline(
     driver: SparkDriver, zygote: Zygote, directory: Path, sink: str, parameters: dict[str, Any]
 ) -> None:
     session = driver.new_session()
-    vertices = (VertexSpec("source", "source", "source"), VertexSpec("sink", "sink", sink, (VertexInput("source"),)))
-    spec = TaskSpec(
-        job_id="warm-up",
-        job_name="warm-up",
-        attempt_id="warm-up-pipeline",
-        task_name="warm-up",
-        kind=TaskKind.PIPELINE,
-        file=_FILE,
-        work_dir=str(directory / "pipeline"),
-        vertices=vertices,
-        parameters=parameters,
-        connect=session,
-    )
+    first, last = JobVertexID.of("warm-up", "source"), JobVertexID.of("warm-up", "sink")
+    source = VertexDescriptor(first, "source", "source")
+    vertices = source, VertexDescriptor(last, "sink", sink, (VertexInput(first),))
+    task = TaskDeploymentDescriptor.internal("warm-up", JobKind.PIPELINE, *vertices, parameters=parameters)
+    spec = TaskSpec(task, _FILE, str(directory / "pipeline"), connect=session)
     try:
         await _run(zygote, spec)
     finally:
@@ -96,18 +91,10 @@ async def _pipeline(
 
 async def _script(driver: SparkDriver, zygote: Zygote, directory: Path) -> None:
     endpoint = await driver.open_classic(f"warm-up-{uuid.uuid4().hex}")
-    spec = TaskSpec(
-        job_id="warm-up",
-        job_name="warm-up",
-        attempt_id=endpoint.name,
-        task_name="warm-up",
-        kind=TaskKind.SCRIPT,
-        file=_FILE,
-        work_dir=str(directory / "script"),
-        vertices=(VertexSpec("script", "script"),),
-        argv=(str(directory / "script.parquet"),),
-        classic=endpoint,
-    )
+    vertex = VertexDescriptor(JobVertexID.of("warm-up", "script"), "script")
+    argv = (str(directory / "script.parquet"),)
+    task = TaskDeploymentDescriptor.internal("warm-up", JobKind.SCRIPT, vertex, argv=argv)
+    spec = TaskSpec(task, _FILE, str(directory / "script"), classic=endpoint)
     try:
         await _run(zygote, spec)
     finally:

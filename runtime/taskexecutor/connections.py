@@ -1,8 +1,12 @@
-"""The TaskExecutor's connections: to the ResourceManager, and to the JobMasters of the jobs that it has slots for."""
+"""The TaskExecutor's connections: to the ResourceManager, and to the JobMasters of the jobs that it has slots for.
+
+`IsolationWatch` ends what it runs once it is cut off from all of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -14,20 +18,22 @@ from actors.rpc.gateway import FencingToken
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from conf.options import ResourceManagerDriverType, ResourceManagerOptions, TaskManagerOptions
+from runtime.ha.errors import HaError
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import Silence
+from runtime.heartbeat import Silence
 from runtime.ids import AllocationID, InstanceID, JobID
 from runtime.leaders import LeaderFollower
 from runtime.protocol.descriptor import JobReport
 from runtime.protocol.errors import GatewayError, RegistrationRejectedError, UnknownTaskExecutorError
 from runtime.protocol.job_master import JobMasterGateway
-from runtime.protocol.leader import RESOURCE_MANAGER, job_master
+from runtime.protocol.leader import RESOURCE_MANAGER, boottime, job_master
 from runtime.protocol.messages import LeaderAddress, RegistrationSuccess, TaskExecutorRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
-from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
+from runtime.retry import retry
 from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, WAITING, RegistrationState
 
-RETRY_S = 0.5
+logger = logging.getLogger(__name__)
 
 
 class ResourceManagerConnection:
@@ -123,22 +129,28 @@ class ResourceManagerConnection:
     async def _stay_registered(self, gateway: ResourceManagerGateway) -> None:
         endpoint, silence_s = self._endpoint, self._silence_s
         while True:
-            try:
-                success = await gateway.register_task_executor(self._registration())
-                self.blob, self._instance_id = success.blob, success.instance_id
-                self._on_registered(success)
-                await gateway.send_slot_report(success.instance_id, self._slots.report())
-            except (ActorError, GatewayError) as error:
-                refused = isinstance(error, RegistrationRejectedError | AuthenticationError)
-                self._state.write(REFUSED if refused else WAITING, str(error))
-                endpoint.log.info("the ResourceManager does not register this TaskExecutor yet: %s", error)
-                await asyncio.sleep(RETRY_S)
-                continue
+            await retry(
+                lambda: self._register(gateway),
+                (ActorError, GatewayError),
+                what="registering at the ResourceManager",
+                log=endpoint.log,
+            )
             endpoint.log.info("registered at the ResourceManager")
             self._state.write(REGISTERED)
             self.heard()
             await self._silence.lasts(silence_s)
             endpoint.log.warning("the ResourceManager was silent for %g s: registering anew", silence_s)
+
+    async def _register(self, gateway: ResourceManagerGateway) -> None:
+        try:
+            success = await gateway.register_task_executor(self._registration())
+            self.blob, self._instance_id = success.blob, success.instance_id
+            self._on_registered(success)
+            await gateway.send_slot_report(success.instance_id, self._slots.report())
+        except (ActorError, GatewayError) as error:
+            is_refused = isinstance(error, RegistrationRejectedError | AuthenticationError)
+            self._state.write(REFUSED if is_refused else WAITING, str(error))
+            raise
 
 
 @dataclass(slots=True)
@@ -282,24 +294,124 @@ class JobConnections:
         connection.offering = self._endpoint.spawn(self._offer(connection), f"offering slots to job {job_id}")
 
     async def _offer(self, connection: JobConnection) -> None:
-        endpoint, job_id = self._endpoint, connection.job_id
-        while self._jobs.get(job_id) is connection:
-            token = connection.token
-            try:
-                if not connection.registered:
-                    report = self._report_of(job_id)
-                    await connection.gateway.register_task_manager(self._registration(), report)
-                    connection.registered = connection.token == token
-                    self._on_connected(job_id)
-                offers = self._slots.offers(job_id)
-                accepted = await connection.gateway.offer_slots(self._slots.resource_id, offers)
-            except (ActorError, GatewayError) as error:
-                if isinstance(error, UnknownTaskExecutorError):
-                    connection.registered = False
-                endpoint.log.info("the JobMaster of job %s does not take slots yet: %s", job_id, error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            for offer in offers:
-                if offer.allocation_id not in accepted:
-                    self._release_slot(offer.allocation_id, "the job does not need it")
+        await retry(
+            lambda: self._offer_once(connection),
+            (ActorError, GatewayError),
+            what=f"offering slots to the JobMaster of job {connection.job_id}",
+            log=self._endpoint.log,
+        )
+
+    async def _offer_once(self, connection: JobConnection) -> None:
+        job_id, token = connection.job_id, connection.token
+        if self._jobs.get(job_id) is not connection:
             return
+        if not connection.registered:
+            await connection.gateway.register_task_manager(self._registration(), self._report_of(job_id))
+            connection.registered = connection.token == token
+            self._on_connected(job_id)
+        offers = self._slots.offers(job_id)
+        try:
+            accepted = await connection.gateway.offer_slots(self._slots.resource_id, offers)
+        except UnknownTaskExecutorError:
+            connection.registered = False
+            raise
+        for offer in offers:
+            if offer.allocation_id not in accepted:
+                self._release_slot(offer.allocation_id, "the job does not need it")
+
+
+class Isolation:
+    """Tells from the time since the cluster was last heard of whether one is cut off. Pure.
+
+    It is a lease: others may run these tasks again once they have heard nothing for ``heartbeat.timeout``, so the tasks
+    must have ended by then. Akka's split brain resolver likewise downs an isolated node.
+
+    Times are seconds, of a clock that runs through suspend.
+
+    Args:
+        timeout_s: seconds without a sign of it after which one is cut off.
+        now: when one begins to listen.
+    """
+
+    def __init__(self, timeout_s: float, now: float) -> None:
+        self._timeout_s = timeout_s
+        self._last_heard = now
+
+    def heard(self, now: float) -> None:
+        """A ResourceManager, a JobMaster or the store of the leaders has given a sign of life."""
+        self._last_heard = max(self._last_heard, now)
+
+    def silent_for(self, now: float) -> float:
+        """For how many seconds nothing was heard."""
+        return max(now - self._last_heard, 0.0)
+
+    def is_isolated(self, now: float) -> bool:
+        """Whether that is too long."""
+        return self.silent_for(now) >= self._timeout_s
+
+
+class IsolationWatch:
+    """Listens for the cluster, and asks the store of the leaders when nobody speaks.
+
+    Args:
+        ha: whether it is reached is what tells a cluster without a leader from one that is cut off.
+        timeout_s: see `Isolation`; None: one never takes itself for cut off.
+        interval_s: ``heartbeat.interval``: seconds between two looks at the most.
+        has_tasks: whether there is anything to end.
+        driver_pid: process of the Spark driver.
+        clock: seconds; runs through suspend.
+    """
+
+    def __init__(
+        self,
+        ha: HighAvailabilityServices,
+        timeout_s: float | None,
+        interval_s: float,
+        has_tasks: Callable[[], bool],
+        driver_pid: int,
+        clock: Callable[[], float] = boottime,
+    ) -> None:
+        self._ha = ha
+        self._isolation = None if timeout_s is None else Isolation(timeout_s, clock())
+        self._interval_s = interval_s
+        self._step_s = interval_s / 2  # one for the pause, one for the answer
+        self._has_tasks = has_tasks
+        self._driver_pid = driver_pid
+        self._clock = clock
+
+    def heard(self) -> None:
+        """The cluster has given a sign of life."""
+        if self._isolation is not None:
+            self._isolation.heard(self._clock())
+
+    async def run(self) -> None:
+        """Watch until the process ends, or there is nothing to watch."""
+        while self._isolation is not None:
+            await asyncio.sleep(self._step_s)
+            await self.look(self._isolation)
+
+    async def look(self, isolation: Isolation) -> None:
+        """Ask the store of the leaders if nobody has spoken for an interval, and end it all if that was too long."""
+        asked = self._clock()
+        if isolation.silent_for(asked) > self._interval_s:
+            try:
+                async with asyncio.timeout(self._step_s):
+                    await self._ha.current_leader(RESOURCE_MANAGER)
+            except (HaError, TimeoutError) as error:
+                logger.debug("the store of the leaders does not answer: %s", error)
+            else:
+                isolation.heard(asked)
+        now = self._clock()
+        if isolation.is_isolated(now) and self._has_tasks():
+            self._end(isolation.silent_for(now))
+
+    def _end(self, silent_s: float) -> None:
+        """Not in good order, which takes its time: by now the tasks may be run elsewhere."""
+        logger.critical(
+            "nothing was heard of the cluster for %.1f s (taskmanager.isolation.timeout): this TaskExecutor kills its "
+            "tasks with their Spark driver (process %d), and begins anew",
+            silent_s,
+            self._driver_pid,
+        )
+        for pid in (self._driver_pid, os.getpid()):
+            os.kill(pid, signal.SIGKILL)

@@ -10,17 +10,18 @@ import asyncio
 import contextlib
 import socket
 from pathlib import Path
+from typing import Any
 
 from actors.rpc.service import RpcService
-from runtime.environment.context import ComponentContext
 from runtime.spark import TaskProcess, ZygoteError
 from runtime.spark.adopted import AdoptedDriver
 from runtime.spark.spec import TaskSpec, encode_spec
 from runtime.spark.task import EXIT_CANCELED
 from runtime.spark.wire import Message, encode
-from runtime.taskexecutor.endpoint import TaskExecutor, build
-from runtime.taskexecutor.program_info import ProgramInfo
+from runtime.taskexecutor import endpoint
+from runtime.taskexecutor.endpoint import TaskExecutor
 from runtime.taskexecutor.services import TaskHost
+from runtime.taskexecutor.worker_files import ProgramInfo
 
 _LAST_WORDS = {"finished": 0, "canceled": EXIT_CANCELED, "failed": 1}
 _LOST = -9
@@ -83,20 +84,7 @@ async def _host(directory: Path) -> TaskHost:
     return ProgramHost(ProgramInfo.read(directory))
 
 
-async def create(
-    service: RpcService,
-    name: str,
-    *,
-    runtime_dir: str,
-    system: str,
-    directory: str,
-    driver_file: str,
-    warm_up: bool,
-    runner_pid: int,
-) -> TaskExecutor:
-    """Factory for the actor's host."""
-    context = ComponentContext.read(runtime_dir, system)
-    driver = await AdoptedDriver.adopt(Path(driver_file))
-    return await build(
-        service, name, context, driver, Path(directory), warm_up=False, runner_pid=runner_pid, start_host=_host
-    )
+async def create(service: RpcService, name: str, **arguments: Any) -> TaskExecutor:
+    """Factory for the actor's host; arguments as `runtime.taskexecutor.endpoint.create`."""
+    own = {**arguments, "warm_up": False, "adopt": AdoptedDriver.adopt, "start_host": _host}
+    return await endpoint.create(service, name, **own)

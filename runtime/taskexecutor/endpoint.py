@@ -37,7 +37,7 @@ from runtime.environment.context import (
 )
 from runtime.environment.shared_directory import shared_directory_mark
 from runtime.ha.services import HighAvailabilityServices
-from runtime.heartbeat.manager import HeartbeatManager, Silence
+from runtime.heartbeat import HeartbeatManager, Silence
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID, SlotID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.metrics.registry import serve_metrics
@@ -58,18 +58,16 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.spark import SparkDriver, Zygote, keep_warming, try_driver, warm_up
 from runtime.spark.remote import adopt_driver
 from runtime.stack_samples import StackProfile
-from runtime.taskexecutor.connections import JobConnections, ResourceManagerConnection
-from runtime.taskexecutor.diagnostics import ThreadDumps
+from runtime.taskexecutor.connections import IsolationWatch, JobConnections, ResourceManagerConnection
+from runtime.taskexecutor.diagnostics import MetricsSampler, ThreadDumps, task_executor_metrics
 from runtime.taskexecutor.driver_health import DriverLosses, DriverWatch
-from runtime.taskexecutor.isolation import IsolationWatch
 from runtime.taskexecutor.logs import AttemptDirectories, LogKeeper
-from runtime.taskexecutor.metrics import MetricsSampler, task_executor_metrics
-from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.services import TaskHost, TaskServices, create_services
 from runtime.taskexecutor.slot_table import TaskSlotTable
 from runtime.taskexecutor.spark_options import warm_up_queries
 from runtime.taskexecutor.task_pool import TaskPool
 from runtime.taskexecutor.task_table import TaskTable
+from runtime.taskexecutor.worker_files import RegistrationState
 
 StartHost = Callable[[Path], Awaitable[TaskHost]]
 
@@ -132,13 +130,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self, self._attempts, own_logs, self._blob_client, configuration.get(JobOptions.LOGS_MAX_SIZE)
         )
         self._metrics = MetricsSampler(driver.info.pid)
-        self._job_heartbeats = HeartbeatManager(
-            self,
-            interval_s=configuration.get(HeartbeatOptions.INTERVAL),
-            timeout_s=configuration.get(HeartbeatOptions.TIMEOUT),
-            failure_threshold=configuration.get(HeartbeatOptions.RPC_FAILURE_THRESHOLD),
-            on_timeout=self._job_master_silent,
-        )
+        self._job_heartbeats = HeartbeatManager(self, configuration, on_timeout=self._job_master_silent)
         self._connections = JobConnections(
             self,
             ha,
@@ -429,9 +421,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         descriptor = await self._read(deployment, services.blobs)
         self.fences.check_again()
         self.refuse_if_it_goes()
-        if descriptor.attempt_id in self._tasks:
+        if descriptor.attempt.attempt_id in self._tasks:
             return
-        self.slots.check(descriptor.job_id, descriptor.allocation_id)
+        self.slots.check(descriptor.job.job_id, descriptor.attempt.allocation_id)
         directory = self._attempts.make(descriptor)
         self._tasks.start(descriptor, directory, services, self._logs.keeper_of(descriptor))
 
@@ -525,33 +517,19 @@ async def create(
     driver_file: str,
     warm_up: bool,
     runner_pid: int,
-) -> TaskExecutor:
-    """Factory for the actor's host."""
-    context = ComponentContext.read(runtime_dir, system)
-    driver = await adopt_driver(Path(driver_file))
-    return await build(service, name, context, driver, Path(directory), warm_up=warm_up, runner_pid=runner_pid)
-
-
-async def build(
-    service: RpcService,
-    name: str,
-    context: ComponentContext,
-    driver: SparkDriver,
-    directory: Path,
-    *,
-    warm_up: bool,
-    runner_pid: int,
+    adopt: Callable[[Path], Awaitable[SparkDriver]] = adopt_driver,
     start_host: StartHost = _start_zygote,
 ) -> TaskExecutor:
-    """Make a TaskExecutor and serve its metrics; the arguments are those of `TaskExecutor`."""
+    """Factory for the actor's host; *adopt* finds the driver that *driver_file* names, the others as `TaskExecutor`."""
+    context = ComponentContext.read(runtime_dir, system)
     executor = TaskExecutor(
         service,
         ResourceID(name),
         await context.ha_services(service),
         receptionist_of(service, context.system),
         context.configuration,
-        driver,
-        directory,
+        await adopt(Path(driver_file)),
+        Path(directory),
         warm_up,
         context.directory.log / f"{name}.log",
         runner_pid,

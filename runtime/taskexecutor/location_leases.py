@@ -26,7 +26,7 @@ from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.spark import SparkDriver, SparkError
 
 POLL_S = 0.2
-RETRY_S = 10.0
+PATIENCE_S = 10.0
 """Seconds for which a driver, or a file system, that does not do what it is asked is asked again."""
 
 _UNSUPPORTED = frozenset(
@@ -106,10 +106,10 @@ class LocationLeases:
                     return
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                if now - failing_since >= RETRY_S:
+                if now - failing_since >= PATIENCE_S:
                     raise LeaseUnknownError(
                         f"whether another job writes to the checkpointLocation {location} could not be found out for "
-                        f"{RETRY_S:g} s, so the query is not started: {error}"
+                        f"{PATIENCE_S:g} s, so the query is not started: {error}"
                     ) from error
                 logger.warning("the lease of %s is asked for again: %s", location, error)
             await asyncio.sleep(POLL_S)
@@ -168,11 +168,11 @@ def _lock_error(path: Path) -> OSError | None:
 def lease_holder(descriptor: TaskDeploymentDescriptor, driver: SparkDriver, host: str) -> LeaseHolder:
     """An attempt as the holder of a lease."""
     return LeaseHolder(
-        descriptor.job_id,
-        descriptor.job_name,
-        descriptor.task_key,
-        descriptor.attempt_id,
-        descriptor.attempt_number,
+        descriptor.job.job_id,
+        descriptor.job.job_name,
+        descriptor.attempt.task_key,
+        descriptor.attempt.attempt_id,
+        descriptor.attempt.attempt_number,
         driver.info.pid,
         host,
     )

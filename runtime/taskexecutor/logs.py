@@ -31,6 +31,7 @@ from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.protocol.diagnostics import ComponentLog, LogInfo
 from runtime.protocol.errors import NoSuchLogError
 from runtime.protocol.messages import TaskLog
+from runtime.retry import retry
 
 TRANSIENT_MAX_SIZE = 128 * 1024 * 1024  # what a client takes at once has an end too
 _DESCRIPTION = "attempt.json"
@@ -39,7 +40,6 @@ _DESCRIPTION = "attempt.json"
 PATIENCE_S = 15.0
 """How long an attempt's end waits at most for its logs to be put: a BlobServer that is replaced is back by then."""
 
-RETRY_S = 0.5
 OWN_MAX_SIZE = 256 * 1024
 """Most bytes that are kept, with an attempt, of each log of the TaskExecutor's own."""
 
@@ -59,11 +59,15 @@ class AttemptDirectories:
 
     def make(self, descriptor: TaskDeploymentDescriptor) -> Path:
         """The directory of a new attempt."""
-        job = self._root / descriptor.job_id
+        job = self._root / descriptor.job.job_id
         job.mkdir(mode=0o700, exist_ok=True)
-        directory = job / descriptor.attempt_id
+        directory = job / descriptor.attempt.attempt_id
         directory.mkdir(mode=0o700, exist_ok=True)
-        description = {"task": descriptor.task_name, "attempt": descriptor.attempt_number, "began": time.time()}
+        description = {
+            "task": descriptor.attempt.task_name,
+            "attempt": descriptor.attempt.attempt_number,
+            "began": time.time(),
+        }
         write_private(directory / _DESCRIPTION, json.dumps(description).encode(), durable=False)
         return directory
 
@@ -162,17 +166,18 @@ class AttemptLogKeeper:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 own = await self._early if well and self._early is not None else None
-                while True:
-                    try:
-                        return tuple(await self._endpoint.run_blocking(self._put_rest, own))
-                    except (BlobConnectionError, BlobServerError) as error:
-                        self._endpoint.log.info("logs wait to be put: %s", error)
-                    await asyncio.sleep(RETRY_S)
+                put = await retry(
+                    lambda: self._endpoint.run_blocking(self._put_rest, own),
+                    (BlobConnectionError, BlobServerError),
+                    what="putting logs",
+                    log=self._endpoint.log,
+                )
+                return tuple(put)
         except (ActorError, BlobError, OSError, TimeoutError) as error:
             self._endpoint.log.warning(
                 "the logs of %s of job %s stay in this TaskExecutor alone: %s: %s",
-                self._deployment.task_name,
-                self._deployment.job_id,
+                self._deployment.attempt.task_name,
+                self._deployment.job.job_id,
                 type(error).__name__,
                 error,
             )
@@ -231,11 +236,11 @@ class LogKeeper:
         starts = {name: path.stat().st_size if path.exists() else 0 for name, path in self._own.items()}
 
         def put() -> list[KeptLog]:
-            job_id, client = deployment.job_id, self._client()
-            return self._attempts.keep_logs(job_id, deployment.attempt_id, client, self._max_size)
+            job_id, client = deployment.job.job_id, self._client()
+            return self._attempts.keep_logs(job_id, deployment.attempt.attempt_id, client, self._max_size)
 
         def put_own() -> list[KeptLog]:
-            job_id, client, own = deployment.job_id, self._client(), self._own.items()
+            job_id, client, own = deployment.job.job_id, self._client(), self._own.items()
             return [keep_log(name, path, job_id, client, OWN_MAX_SIZE, starts[name]) for name, path in own]
 
         return AttemptLogKeeper(self._endpoint, deployment, put, put_own)

@@ -1,7 +1,8 @@
-"""The services that the tasks of a TaskExecutor share, made from the configuration."""
+"""The services that the tasks of a TaskExecutor share, made from the configuration, and how they share its driver."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,25 +12,82 @@ from blob.cache import BlobCache
 from blob.client import BlobClient
 from blob.stores import create_blob_store
 from conf.configuration import Configuration
-from conf.options import (
-    BlobOptions,
-    CheckpointingOptions,
-    ClusterOptions,
-    JobOptions,
-    SparkDriverChoice,
-    StreamingOptions,
-    TaskManagerOptions,
-)
+from conf.options import BlobOptions, SparkDriverChoice, TaskManagerOptions
 from runtime.environment.context import blob_store_url
+from runtime.ids import JobID
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
 from runtime.spark import DriverOptions, SparkDriver, TaskProcess, UnsupportedByEndpointError
-from runtime.spark.spec import ResourceLimits, TaskSpec
+from runtime.spark.spec import TaskSpec
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
-from runtime.taskexecutor.driver_sharing import FairPools
-from runtime.taskexecutor.spark_options import driver_options, task_environment, task_limits
+from runtime.taskexecutor.spark_options import driver_options
 from runtime.taskexecutor.task_pool import TaskPool
+
+
+class FairPools:
+    """The jobs' pools in the fair scheduler of one driver: as many as jobs ever ran at once.
+
+    Jobs that share a driver share its cores evenly when each has a pool of its own. Spark never forgets a pool, and
+    sorts all of them at every offer of a core; so their names are used again.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[JobID, int] = {}
+        self._tasks: dict[JobID, int] = {}
+
+    def enter(self, job_id: JobID) -> str:
+        """A task of the job begins: the name of the job's pool, the same for all of its tasks."""
+        if job_id not in self._numbers:
+            taken = set(self._numbers.values())
+            self._numbers[job_id] = next(number for number in range(len(taken) + 1) if number not in taken)
+        self._tasks[job_id] = self._tasks.get(job_id, 0) + 1
+        return f"job-{self._numbers[job_id]}"
+
+    def leave(self, job_id: JobID) -> None:
+        """A task of the job has ended, and nothing of it runs in Spark."""
+        self._tasks[job_id] -= 1
+        if not self._tasks[job_id]:
+            del self._tasks[job_id], self._numbers[job_id]
+
+
+_HINTS = (
+    (r"\bStreamingContext\b", "uses DStreams, and a driver runs the streams of one program only"),
+    (
+        r"\bhadoopConfiguration\b",
+        "changes Hadoop's configuration, and the tasks of a driver share its open file systems",
+    ),
+    (
+        r"\bfs\.(s3[an]?|azure|abfss?|wasbs?|adl|gs|oss|obs|cosn|swift)\.",
+        "configures a file system, and the tasks of a driver share its open file systems",
+    ),
+    (r"\bADD\s+JARS?\b|\baddJar\b", "adds jars while it runs, which every task of a driver would get"),
+    (r"\baddSparkListener\b", "adds a listener to Spark, which would hear of the other tasks too"),
+    (r"\bSystem\.exit\b|\bgetRuntime\(\)|\bRuntime\.halt\b", "ends its JVM, which would be the other tasks' too"),
+)
+"""Patterns in a script's text that show that it cannot share a driver, and why."""
+
+
+def own_driver_reason(choice: SparkDriverChoice, text: str, jars: Sequence[str]) -> str:
+    """Why a script runs on a Spark driver of its own, as a predicate; empty where it shares the TaskExecutor's.
+
+    The text is a hint only. What it does not show, a library's code for instance, the shared driver refuses or undoes;
+    see `runtime.spark.script_application`.
+
+    Args:
+        choice: ``task.spark-driver``.
+        text: the script.
+        jars: names of the jars that the job brings.
+    """
+    if jars:  # a script attaches to the driver's one context, whose class path they would change
+        return f"brings jars ({', '.join(jars)})"
+    if choice is SparkDriverChoice.OWN:
+        return "is to have one (task.spark-driver)"
+    if choice is SparkDriverChoice.AUTO:
+        for pattern, reason in _HINTS:
+            if re.search(pattern, text, re.IGNORECASE):
+                return reason
+    return ""
 
 
 class TaskHost(Protocol):
@@ -48,46 +106,38 @@ class TaskHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """Services and settings that tasks are run with.
+    """Services that tasks are run with.
 
     Args:
+        configuration: the cluster's.
         driver: the Spark driver that tasks share.
-        own_driver: how a driver for one task alone is started, in a directory and with jars.
-        spark_driver: which driver scripts run on, where a job says nothing.
         watch: sees whether the shared driver runs jobs; None where the driver is somebody else's.
         task_host: gives each task its process.
         pool: task processes that are ready.
         fair_pools: the jobs' pools in Spark's fair scheduler.
         blobs: the job's files.
         libraries: the jobs' Python environments.
-        cancellation_timeout_s: seconds that a cancelled process may take before it is killed, and what has ended to
-            leave Spark before the driver is.
-        limits: what a task's process may take.
-        checkpoints_dir: where the jobs' checkpoints are.
-        query_failure_grace_s: see `runtime.spark.query_supervision`.
-        task_env: in the environment of task processes.
-        no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
-        host: the address of this machine.
         groups: makes the tasks' control groups, where they have some.
     """
 
+    configuration: Configuration
     driver: SparkDriver
-    own_driver: Callable[[Path, Sequence[Path]], DriverOptions]
-    spark_driver: SparkDriverChoice
     watch: DriverWatch | None
     task_host: TaskHost
     pool: TaskPool
     fair_pools: FairPools
     blobs: BlobCache
     libraries: LibraryCacheManager
-    cancellation_timeout_s: float
-    limits: ResourceLimits
-    checkpoints_dir: Path
-    query_failure_grace_s: float
-    task_env: dict[str, str]
-    no_progress_timeout_s: float | None
-    host: str
     groups: ControlGroups | None
+
+    def own_driver(self, directory: Path, jars: Sequence[Path]) -> DriverOptions:
+        """Return how a driver for one task alone is started, in a directory and with jars."""
+        if self.driver.info.remote:
+            raise UnsupportedByEndpointError(
+                f"a script that brings jars needs a Spark driver of its own, and spark.remote is "
+                f"{self.driver.info.master}: run it on a cluster without spark.remote"
+            )
+        return driver_options(self.configuration, directory, directory / "spark.log", jars)
 
 
 def create_services(
@@ -111,15 +161,6 @@ def create_services(
         new_blob_client: makes clients of the BlobServer.
     """
     get = configuration.get
-
-    def own_driver(directory: Path, jars: Sequence[Path]) -> DriverOptions:
-        if driver.info.remote:
-            raise UnsupportedByEndpointError(
-                f"a script that brings jars needs a Spark driver of its own, and spark.remote is {driver.info.master}: "
-                "run it on a cluster without spark.remote"
-            )
-        return driver_options(configuration, directory, directory / "spark.log", jars)
-
     cache = BlobCache(
         directory / "blob",
         new_blob_client,
@@ -132,22 +173,5 @@ def create_services(
         EnvironmentBuilder(pip_options, get(TaskManagerOptions.INSTALL_TIMEOUT)),
         get(TaskManagerOptions.ENVIRONMENT_RETENTION),
     )
-    return TaskServices(
-        driver,
-        own_driver,
-        get(JobOptions.SPARK_DRIVER),
-        watch,
-        task_host,
-        pool,
-        FairPools(),
-        cache,
-        libraries,
-        get(JobOptions.CANCELLATION_TIMEOUT),
-        task_limits(configuration),
-        get(CheckpointingOptions.CHECKPOINTS_DIR),
-        get(StreamingOptions.FAILURE_GRACE),
-        task_environment(configuration),
-        get(StreamingOptions.NO_PROGRESS_TIMEOUT),
-        get(ClusterOptions.HOST),
-        control_groups(configuration, owner=str(directory)),
-    )
+    groups = control_groups(configuration, owner=str(directory))
+    return TaskServices(configuration, driver, watch, task_host, pool, FairPools(), cache, libraries, groups)

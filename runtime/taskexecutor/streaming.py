@@ -1,7 +1,7 @@
 """The streaming queries of a task: what Spark reports of them, whether they keep up, and whether one is stuck.
 
-`query_progress`, `BackPressureMonitor`, `ProgressWatchdog` and `SeenQueries` compute, each from what it is given;
-`watch_queries` asks the driver, and has the clock.
+`query_progress`, `BackPressureMonitor` and `ProgressWatchdog` are pure. `QueryReports` and `SeenQueries` also log what
+they cannot read. `watch_queries` asks the driver, and has the clock.
 """
 
 from __future__ import annotations

@@ -3,24 +3,32 @@
 The job's code runs in a process of its own, forked from the zygote; this object prepares it, follows it, and cleans up
 after it, so that a final state is only told when nothing of the attempt runs any more. The one exception is what has
 FINISHED and had no streaming query: its process has ended, and its session is closed behind it.
+
+`Task` is composed of its beginning (`TaskFiles`, `TaskStarter`), its end (`TaskOutcome`, pure), and its part in
+checkpoints (`runtime.taskexecutor.task_checkpoints`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blob.cache import BlobCache
 from blob.errors import BlobError
-from conf.options import SparkDriverChoice
+from blob.key import BlobKey
+from conf.options import CheckpointingOptions, ClusterOptions, JobOptions, SparkDriverChoice, StreamingOptions
 from runtime.ids import JobVertexID
-from runtime.jobgraph.job_graph import ArtifactRole, JobKind
-from runtime.librarycache.environment import PythonEnvironment
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
+from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
+from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import (
     ExecutionReport,
     ResultPartitionInfo,
@@ -29,7 +37,7 @@ from runtime.protocol.descriptor import (
     TaskProgress,
     VertexProgress,
 )
-from runtime.protocol.execution_state import ExecutionState, FailureKind
+from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark import (
@@ -42,38 +50,318 @@ from runtime.spark import (
     UnsupportedByEndpointError,
     ZygoteError,
 )
-from runtime.spark.query_stop import QueryFailure
+from runtime.spark.query_stop import QueryFailure, StoppedQueries
 from runtime.spark.result_partition import discard_unfinished
 from runtime.spark.spec import (
+    SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
+    ResourceLimits,
+    StreamingSpec,
+    TaskSpec,
 )
+from runtime.taskexecutor.control_groups import ControlGroup
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
-from runtime.taskexecutor.driver_sharing import own_driver_reason
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
-from runtime.taskexecutor.services import TaskServices
+from runtime.taskexecutor.services import TaskServices, own_driver_reason
+from runtime.taskexecutor.spark_options import task_environment, task_limits
 from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
 from runtime.taskexecutor.task_checkpoints import (
     CheckpointResponder,
     DrainFailedError,
     NotStoppedError,
+    StopOutcome,
     StopReport,
     TaskCheckpoints,
 )
-from runtime.taskexecutor.task_outcome import TaskOutcome, lost_query, stop_notes
-from runtime.taskexecutor.task_start import TaskFiles, TaskStarter
+from runtime.taskexecutor.task_pool import private_file
 
 logger = logging.getLogger(__name__)
-
-
-_QUERY_LOST = "StreamingQueryLostException"
 
 FAILED_QUERIES_S = 10.0
 """How long a task process may take to say which of its queries have failed."""
 
 ANSWER_S = 60.0
 """How long a Spark driver may be silent, beside what it is given to end a task."""
+
+_QUERY_LOST = "StreamingQueryLostException"
+
+SparkEndpoint = ClassicEndpoint | ConnectEndpoint
+Files = Mapping[ArtifactRole, list[Path]]
+
+_LIBRARIES = {
+    ArtifactRole.PY_FILE: LibraryKind.PY_FILE,
+    ArtifactRole.PACKAGE: LibraryKind.PACKAGE,
+    ArtifactRole.REQUIREMENTS: LibraryKind.REQUIREMENTS,
+    ArtifactRole.ARCHIVE: LibraryKind.ARCHIVE,
+    ArtifactRole.JAR: LibraryKind.JAR,
+}
+
+
+class TaskFiles:
+    """The job's files, and the environment that its code imports from. Fetching them blocks.
+
+    Args:
+        descriptor: the attempt.
+        directory: its own directory.
+        blobs: the job's files.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, directory: Path, blobs: BlobCache) -> None:
+        self._descriptor = descriptor
+        self._directory = directory
+        self._blobs = blobs
+
+    def prepare(
+        self, lease: EnvironmentLease, cancelled: Callable[[], bool]
+    ) -> tuple[dict[ArtifactRole, list[Path]], PythonEnvironment | None]:
+        """The job's files, and what its code imports; the latter is None where it brings nothing.
+
+        Raises:
+            BlobError, OSError: a file cannot be had.
+            LibraryCacheError: what the job brings cannot be installed.
+        """
+        libraries = {
+            Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
+            for artifact in self._descriptor.job.artifacts
+            if artifact.role in _LIBRARIES
+        }
+        files = self._fetch_artifacts()
+        if not libraries:
+            return files, None
+        spec = EnvironmentSpec(tuple(libraries))
+        return files, lease.get_or_resolve(spec, lambda library: self._cached(libraries[library]), cancelled)
+
+    def tell_user(self, text: str) -> None:
+        """A line in the standard error of the attempt, which its process goes on with."""
+        descriptor = os.open(self._directory / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
+
+    def _cached(self, artifact: Artifact) -> Path:
+        return self._blobs.get_file(self._descriptor.job.job_id, BlobKey.parse(artifact.blob_key))
+
+    def _fetch_artifacts(self) -> dict[ArtifactRole, list[Path]]:
+        """The job's files under the names that the user knows: linked from the cache, or written down."""
+        files: dict[ArtifactRole, list[Path]] = {role: [] for role in ArtifactRole}
+        for artifact in self._descriptor.job.artifacts:
+            if artifact.role in _LIBRARIES:
+                continue
+            target = self._directory / "files" / Path(artifact.name).name
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            if not target.exists():
+                if artifact.content is None:
+                    os.link(self._cached(artifact), target)
+                else:
+                    target.touch(mode=0o600)
+                    target.write_bytes(artifact.content)
+            files[artifact.role].append(target)
+        return files
+
+
+class TaskStarter:
+    """Starts the process of one attempt, or takes one that is ready.
+
+    Args:
+        descriptor: the attempt.
+        directory: its own directory.
+        services: see `TaskServices`.
+        release: ends what a way into Spark has begun, where no process came to use it.
+    """
+
+    def __init__(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        directory: Path,
+        services: TaskServices,
+        release: Callable[[SparkEndpoint], Awaitable[None]],
+    ) -> None:
+        self._descriptor = descriptor
+        self._directory = directory
+        self._services = services
+        self._release = release
+        self._group: ControlGroup | None = None
+
+    async def start(
+        self, driver: SparkDriver, files: Files, environment: PythonEnvironment | None, scheduler_pool: str
+    ) -> tuple[TaskProcess, SparkEndpoint]:
+        """A process that runs the attempt, ready before or started now, and its way into Spark.
+
+        Raises:
+            SparkError: there can be none.
+            OSError: it cannot have a control group.
+        """
+        descriptor = self._descriptor
+        configuration = self._services.configuration
+        limits = task_limits(configuration)
+        if self._services.groups is not None:
+            self._group = self._services.groups.create(descriptor.attempt.attempt_id)
+            limits = replace(limits, group=self._group.entries)
+
+        def spec(endpoint: SparkEndpoint) -> TaskSpec:
+            return TaskSpec(
+                replace(descriptor, job=replace(descriptor.job, artifacts=())),
+                str(files[ArtifactRole.MAIN][0]),
+                str(self._directory),
+                py_files=() if environment is None else environment.import_files,
+                jars=() if environment is None else tuple(str(path) for path in environment.jars),
+                classic=endpoint if isinstance(endpoint, ClassicEndpoint) else None,
+                connect=endpoint if isinstance(endpoint, ConnectEndpoint) else None,
+                env=task_environment(configuration),
+                conf={SCHEDULER_POOL: scheduler_pool},
+                limits=limits,
+                streaming=None if driver.info.remote else self._streaming(driver),
+                shipping_dir=driver.info.shipping_dir,
+            )
+
+        taken = None  # those that are ready are attached to the shared driver
+        if driver is self._services.driver:
+            taken = self._services.pool.take(descriptor.job.kind, own_environment=environment is not None)
+        if taken is not None and (process := await taken.run(spec(taken.endpoint))):
+            return process, taken.endpoint
+        endpoint: SparkEndpoint
+        if descriptor.job.kind is JobKind.SCRIPT:
+            endpoint = await driver.open_classic(
+                descriptor.attempt.attempt_id, private_file(self._directory / "stdout")
+            )
+        else:
+            endpoint = await driver.open_session(isolated=environment is not None)
+        try:
+            return await self._services.task_host.fork(spec(endpoint)), endpoint
+        except BaseException:
+            await self._release(endpoint)
+            raise
+
+    async def end_group(self) -> str:
+        """End what the attempt has left running in its group; returns why the kernel ended some of it, if it did."""
+        if self._group is None or self._services.groups is None:
+            return ""
+        why = f"the task's processes together have reached {self._services.groups.limits}"
+        try:
+            by_kernel = self._group.out_of_memory()
+            await asyncio.get_running_loop().run_in_executor(None, self._group.remove)
+        except OSError as error:
+            logger.warning("the control group of %s stays: %s", self._descriptor.attempt.task_name, error)
+            return ""
+        return why if by_kernel else ""
+
+    def _streaming(self, driver: SparkDriver) -> StreamingSpec:
+        get = self._services.configuration.get
+        job_directory = get(CheckpointingOptions.CHECKPOINTS_DIR) / self._descriptor.job.job_id
+        return StreamingSpec(
+            str(job_directory / "tasks" / self._descriptor.attempt.task_key),
+            str(Path(f"/proc/{driver.info.pid}/cwd").readlink()),
+            get(StreamingOptions.FAILURE_GRACE),
+        )
+
+
+class TaskOutcome:
+    """Collects what is heard of one attempt, and says how it has ended; the first failure counts. Pure.
+
+    Args:
+        descriptor: the attempt.
+        limits: those of its process, which may be what ended it.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, limits: ResourceLimits) -> None:
+        self._descriptor = descriptor
+        self._limits = limits
+        self._partitions: tuple[ResultPartitionInfo, ...] = ()
+        self.failure: ErrorInfo | None = None
+        self.finished = False
+        """Whether its code came to its own end."""
+        self.explanation = ""
+        """Why its failure may be, where more is known than it says."""
+
+    def finish(self, partitions: Iterable[ResultPartitionInfo]) -> None:
+        """Its code has come to its end; *partitions* are its results."""
+        self.finished = True
+        self._partitions = tuple(partitions)
+
+    def fail(
+        self,
+        kind: FailureKind,
+        name: str,
+        message: str,
+        traceback: str = "",
+        lost_result: str | None = None,
+        *,
+        now_ms: int,
+    ) -> None:
+        """Note a failure, and that it was seen at *now_ms*, in milliseconds since the epoch."""
+        if self.failure is None:
+            lost = None if lost_result is None else JobVertexID(lost_result)
+            self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.attempt.task_name, now_ms, lost)
+
+    def blame(self, kind: FailureKind, name: str, message: str) -> None:
+        """Give the noted failure another cause than it seemed to have."""
+        assert self.failure is not None
+        self.failure = replace(self.failure, kind=kind, type=name, message=message)
+
+    def final_state(self, status: int | None, stop: StopOutcome, cancelled: bool, *, now_ms: int) -> TaskExecutionState:
+        """Return the attempt's last state.
+
+        Args:
+            status: exit status of its process; None: there was no process.
+            stop: what came of a stop-with-savepoint.
+            cancelled: whether it was to end.
+            now_ms: the time of a failure that shows only now, in milliseconds since the epoch.
+        """
+        attempt_id = self._descriptor.attempt.attempt_id
+        if stop is StopOutcome.COMPLETED:
+            # The job is over, and its state kept; what its code made of the end of its queries is no failure.
+            return TaskExecutionState(
+                attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions
+            )
+        if cancelled:
+            return TaskExecutionState(attempt_id, ExecutionState.CANCELED, exit_status=status)
+        if stop is StopOutcome.FAILED:
+            # Its queries were stopped and its state not kept: the job is not over, and goes on.
+            self.failure = None
+            message = "the job was to be stopped with a savepoint, which failed after its queries had been stopped"
+            self.fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message, now_ms=now_ms)
+        if self.failure is None and not self.finished and not self._ended_itself_well(status):
+            text = describe_exit(status, self._limits)
+            self.fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", text, now_ms=now_ms)
+        if self.failure is not None:
+            if self.explanation:
+                self.failure = replace(self.failure, message=f"{self.failure.message} ({self.explanation})")
+            return TaskExecutionState(attempt_id, ExecutionState.FAILED, self.failure, status)
+        return TaskExecutionState(attempt_id, ExecutionState.FINISHED, exit_status=status, partitions=self._partitions)
+
+    def _ended_itself_well(self, status: int | None) -> bool:
+        """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
+        return status == 0 and self._descriptor.job.kind is JobKind.SCRIPT
+
+
+def describe_exit(status: int | None, limits: ResourceLimits) -> str:
+    """Return how a task process ended that has not said so itself."""
+    if status is None:
+        return "the task process was not started"
+    if status < 0:
+        perhaps = f"; it may have reached {limits}" if str(limits) else ""
+        return f"the task process was killed by {signal.Signals(-status).name}{perhaps}"
+    return f"the task process ended with status {status} before its code had finished"
+
+
+def lost_query(name: str) -> str:
+    """Return what is told of a query that has ended, though neither the job's code nor the cluster has stopped it."""
+    return (
+        f"streaming query {name} has ended, and neither the job's code nor the cluster has stopped it: it goes on from "
+        "its last batch when the task is restarted"
+    )
+
+
+def stop_notes(stopped: StoppedQueries) -> list[str]:
+    """Return what whoever has stopped a job's queries should know of them."""
+    return [
+        *(f"query {name} had not worked off all that its sources have in time" for name in stopped.undrained),
+        *(
+            f"query {name} was stopped by force in the middle of a batch, which is done again from there"
+            for name in stopped.forced
+        ),
+    ]
 
 
 class Task:
@@ -100,6 +388,7 @@ class Task:
         responder: CheckpointResponder,
     ) -> None:
         self.descriptor = descriptor
+        self._job, self._attempt = descriptor.job, descriptor.attempt
         self._directory = directory
         self._services = services
         self._on_state = on_state
@@ -112,7 +401,9 @@ class Task:
         self._note = ""
         self._leasing: set[asyncio.Task[None]] = set()
         self._is_batch = False
-        self._outcome = TaskOutcome(descriptor, services.limits)
+        self._get = services.configuration.get
+        self._patience_s = self._get(JobOptions.CANCELLATION_TIMEOUT)
+        self._outcome = TaskOutcome(descriptor, task_limits(services.configuration))
         self._left: ConnectEndpoint | None = None
         self._driver = services.driver
         self._progress: tuple[VertexProgress, ...] = ()
@@ -122,10 +413,8 @@ class Task:
         self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
         self._files = TaskFiles(descriptor, directory, services.blobs)
         self._starter = TaskStarter(descriptor, directory, services, self._release)
-        self.checkpoints = TaskCheckpoints(
-            descriptor.attempt_id, descriptor.task_key, descriptor.restore, responder, self._stop_queries
-        )
-        self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.DEPLOYING)
+        self.checkpoints = TaskCheckpoints(descriptor.attempt, responder, self._stop_queries)
+        self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.DEPLOYING)
         self.since_ms = _now_ms()
 
     @property
@@ -136,7 +425,7 @@ class Task:
     @property
     def progress(self) -> TaskProgress:
         """How far it is."""
-        return TaskProgress(self.descriptor.attempt_id, self._progress, self._queries)
+        return TaskProgress(self._attempt.attempt_id, self._progress, self._queries)
 
     @property
     def cancelled(self) -> bool:
@@ -149,7 +438,7 @@ class Task:
 
     async def run(self) -> None:
         """Run the attempt to its end. Never raises: what goes wrong is the attempt's failure."""
-        self._enter(TaskExecutionState(self.descriptor.attempt_id, ExecutionState.INITIALIZING))
+        self._enter(TaskExecutionState(self._attempt.attempt_id, ExecutionState.INITIALIZING))
         status: int | None = None
         try:
             status = await self._run()
@@ -161,7 +450,7 @@ class Task:
             message = f"{self._driver.loss}: {error}" if kind is FailureKind.SPARK_LOST else str(error)
             self._fail(kind, type(error).__name__, message)
         except Exception as error:  # a defect of ours must end this attempt only, and be seen
-            logger.exception("%s: the attempt could not be run", self.descriptor.task_name)
+            logger.exception("%s: the attempt could not be run", self._attempt.task_name)
             self._fail(FailureKind.RUNTIME, type(error).__name__, str(error))
         self._outcome.explanation = await self._starter.end_group() or self._note
         state = self._outcome.final_state(status, await self.checkpoints.end(), self.cancelled, now_ms=_now_ms())
@@ -185,7 +474,7 @@ class Task:
                 raise DriverLostError(driver.loss)
             await driver.ping()
         except SparkError as error:
-            logger.info("%s failed with its Spark driver: %s", self.descriptor.task_name, error)
+            logger.info("%s failed with its Spark driver: %s", self._attempt.task_name, error)
             message = f"{driver.loss}: {failure.type}: {failure.message}"
             self._outcome.blame(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
 
@@ -199,11 +488,11 @@ class Task:
 
     async def _discard_unfinished(self) -> None:
         """Remove what it was writing; nobody reads it, so that a failure to do so fails nobody."""
-        paths = list(self.descriptor.blocking_outputs.values())
+        paths = list(self._attempt.blocking_outputs.values())
         try:
             await asyncio.get_running_loop().run_in_executor(None, discard_unfinished, paths)
         except OSError as error:
-            logger.warning("%s: what it was writing is left until the job ends: %s", self.descriptor.task_name, error)
+            logger.warning("%s: what it was writing is left until the job ends: %s", self._attempt.task_name, error)
 
     def _enter(self, state: TaskExecutionState) -> None:
         self.state, self.since_ms = state, _now_ms()
@@ -211,12 +500,12 @@ class Task:
 
     def report(self) -> ExecutionReport:
         """Report of this attempt to a JobMaster that did not deploy it."""
-        return ExecutionReport(self.state, self.since_ms, self.descriptor.task_key, self.descriptor.allocation_id)
+        return ExecutionReport(self.state, self.since_ms, self._attempt.task_key, self._attempt.allocation_id)
 
     async def _run(self) -> int | None:
         if self.cancelled:
             return None
-        job_id = self.descriptor.job_id
+        job_id = self._job.job_id
         lease = self._services.libraries.register_lease(job_id)
         self._scheduler_pool = self._services.fair_pools.enter(job_id)
         try:
@@ -233,7 +522,7 @@ class Task:
         reason = self._own_driver_reason(files, jars)
         if not reason:
             return await self._run_in(self._driver, files, environment)
-        logger.info("%s %s: it gets a Spark driver of its own", self.descriptor.task_name, reason)
+        logger.info("%s %s: it gets a Spark driver of its own", self._attempt.task_name, reason)
         self._driver = driver = await SparkDriver.start(self._services.own_driver(self._directory / "spark", jars))
         driver.alone = True
         try:
@@ -245,10 +534,10 @@ class Task:
             await driver.stop()
 
     def _own_driver_reason(self, files: dict[ArtifactRole, list[Path]], jars: Sequence[Path]) -> str:
-        if self.descriptor.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
+        if self._job.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
             return ""
-        own = self.descriptor.spark_driver
-        choice = SparkDriverChoice(own) if own else self._services.spark_driver
+        own = self._job.spark_driver
+        choice = SparkDriverChoice(own) if own else self._get(JobOptions.SPARK_DRIVER)
         text = files[ArtifactRole.MAIN][0].read_text("utf-8", "replace")
         return own_driver_reason(choice, text, [path.name for path in jars])
 
@@ -284,12 +573,11 @@ class Task:
     async def _stop_queries(self, drain: bool) -> StopReport:
         process, endpoint, driver = self._process, self._endpoint, self._driver
         if process is None or endpoint is None or not driver.alive:
-            raise NotStoppedError(f"{self.descriptor.task_name} has no Spark driver any more")
+            raise NotStoppedError(f"{self._attempt.task_name} has no Spark driver any more")
         active = await driver.active_queries(endpoint)
         # After that: a query that has failed by now is among those, or its process knows of the failure.
         failed, notes = await self._failed_queries(process)
-        timeout_s = self._services.cancellation_timeout_s
-        stopped = await driver.stop_streaming_queries(active, drain=drain, timeout_s=timeout_s)
+        stopped = await driver.stop_streaming_queries(active, drain=drain, timeout_s=self._patience_s)
         known = {failure.run_id for failure in stopped.failures}
         failures = [*(failure for failure in failed if failure.run_id not in known), *stopped.failures]
         texts = [f"streaming query {failure.name} has failed: {failure.error}" for failure in failures]
@@ -317,11 +605,11 @@ class Task:
             ended = error
             await self._heard_all.wait()  # the last that its process has said, of why it has ended, may be on its way
         if self._outcome.failure is not None:
-            raise NotStoppedError(f"{self.descriptor.task_name} has failed: {self._outcome.failure.cause}")
+            raise NotStoppedError(f"{self._attempt.task_name} has failed: {self._outcome.failure.cause}")
         if self._outcome.finished:
-            raise NotStoppedError(f"{self.descriptor.task_name} has finished by itself")
+            raise NotStoppedError(f"{self._attempt.task_name} has finished by itself")
         if ended is not None:
-            raise NotStoppedError(f"{self.descriptor.task_name} has ended by itself: {ended}") from ended
+            raise NotStoppedError(f"{self._attempt.task_name} has ended by itself: {ended}") from ended
         return failed, notes
 
     async def _release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
@@ -333,7 +621,7 @@ class Task:
         driver = self._driver
         if not driver.alive:
             return
-        patience, interrupted = self._services.cancellation_timeout_s, not self._outcome.finished
+        patience, interrupted = self._patience_s, not self._outcome.finished
         if self._watch is not None:
             self._watch.task_ended()
         try:
@@ -342,12 +630,12 @@ class Task:
                     await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
                 else:
                     await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
-                await driver.unlock_files(self.descriptor.attempt_id)
+                await driver.unlock_files(self._attempt.attempt_id)
         except (StillRunningError, TimeoutError) as error:
             logger.critical(
                 "%s still runs in Spark, task.cancellation.timeout (%g s) after its process has ended (%s): the Spark "
                 "driver (process %d) is killed",
-                self.descriptor.task_name,
+                self._attempt.task_name,
                 patience,
                 str(error) or "the driver does not answer",
                 driver.info.pid,
@@ -365,9 +653,7 @@ class Task:
             await self._release(endpoint)
         except SparkError as error:
             if self._driver.alive:  # else it is gone with its driver, which others tell
-                logger.warning(
-                    "%s has finished, but its Spark session stays open: %s", self.descriptor.task_name, error
-                )
+                logger.warning("%s has finished, but its Spark session stays open: %s", self._attempt.task_name, error)
 
     async def _follow(self, process: TaskProcess, endpoint: ClassicEndpoint | ConnectEndpoint) -> int:
         watchers = [
@@ -395,20 +681,20 @@ class Task:
     async def _end_when_stopped(self, process: TaskProcess) -> None:
         """The job was stopped with a savepoint: its code sees its queries end, and should end too."""
         await self.checkpoints.stopped.wait()
-        await asyncio.sleep(self._services.cancellation_timeout_s)
+        await asyncio.sleep(self._patience_s)
         self._files.tell_user(
-            f"the job was stopped with a savepoint, but its code went on for {self._services.cancellation_timeout_s:g} "
+            f"the job was stopped with a savepoint, but its code went on for {self._patience_s:g} "
             "s after its queries had ended (task.cancellation.timeout): it is ended by force"
         )
         await self._end(process)
 
     async def _end(self, process: TaskProcess) -> None:
         await process.cancel()
-        await asyncio.sleep(self._services.cancellation_timeout_s)
+        await asyncio.sleep(self._patience_s)
         logger.warning(
             "%s did not end within task.cancellation.timeout (%g s): killed",
-            self.descriptor.task_name,
-            self._services.cancellation_timeout_s,
+            self._attempt.task_name,
+            self._patience_s,
         )
         process.kill()
 
@@ -420,7 +706,7 @@ class Task:
         process.kill()
 
     def _received(self, process: TaskProcess, message: dict[str, Any]) -> None:
-        attempt_id = self.descriptor.attempt_id
+        attempt_id = self._attempt.attempt_id
         match message.get("type"):
             case "running":
                 self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
@@ -428,10 +714,10 @@ class Task:
                 note = str(message.get("note", ""))
                 self.checkpoints.query_started(_query_location(message), int(message["batch"]), was_restored=bool(note))
                 if note:
-                    logger.warning("task %s: %s", self.descriptor.task_name, note)
+                    logger.warning("task %s: %s", self._attempt.task_name, note)
             case "note":
                 self._note = str(message["text"])
-                logger.warning("task %s: %s", self.descriptor.task_name, self._note)
+                logger.warning("task %s: %s", self._attempt.task_name, self._note)
             case "lease":
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)
@@ -460,17 +746,16 @@ class Task:
                 self._fail(kind, error["type"], error["message"], error["traceback"], lost)
 
     async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
-        patience_s = self._services.cancellation_timeout_s
-        holder = lease_holder(self.descriptor, self._driver, self._services.host)
+        holder = lease_holder(self.descriptor, self._driver, self._get(ClusterOptions.HOST))
         give_up = self._files.tell_user if message.get("is_running") else self._has_no_lease
-        leases = LocationLeases(self._driver, holder, patience_s, self._files.tell_user, give_up)
+        leases = LocationLeases(self._driver, holder, self._patience_s, self._files.tell_user, give_up)
         await process.answer_lease(int(message["number"]), await leases.request(str(message["location"])))
 
     def _has_no_lease(self, why: str) -> None:
         self._give_up(FailureKind.RUNTIME, "LeaseUnknownException", why)
 
     async def _watch_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
-        timeout_s = self._services.no_progress_timeout_s
+        timeout_s = self._get(StreamingOptions.NO_PROGRESS_TIMEOUT)
         watchdog = None if timeout_s is None else ProgressWatchdog(timeout_s)
         stuck = await watch_queries(self._driver, endpoint, self._queries_changed, watchdog)
         if stuck is not None:

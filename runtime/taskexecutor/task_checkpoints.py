@@ -19,21 +19,20 @@ from conf.files import make_private
 from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import directory_name
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
+from runtime.ids import JobID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
     DeclineCheckpoint,
-    JobManagerTaskRestore,
     SnapshotType,
     TriggerCheckpoint,
 )
+from runtime.protocol.descriptor import AttemptInformation
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
+from runtime.retry import pauses
 from runtime.spark import SparkError
 from runtime.taskexecutor.connections import JobConnections
-
-RETRY_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class CheckpointResponder:
             until_decided: whether to ask again for as long as the checkpoint is PENDING. Its JobMaster gives it up
                 in time, or its successor does; *timeout_s* then counts from the last answer.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline, waits = time.monotonic() + timeout_s, pauses()
         while time.monotonic() < deadline:
             connection = self._connections.find(self._job_id)
             if connection is None:
@@ -76,7 +75,7 @@ class CheckpointResponder:
                 if outcome is not CheckpointOutcome.PENDING or not until_decided:
                     return outcome
                 deadline = time.monotonic() + timeout_s
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(next(waits))
         return CheckpointOutcome.ABORTED
 
     async def decline(self, decline: DeclineCheckpoint) -> None:
@@ -135,23 +134,19 @@ class TaskCheckpoints:
     """One attempt's queries, and its part of the checkpoints.
 
     Args:
-        attempt_id: the attempt.
-        task_key: of its task.
-        restore: what it has begun with.
+        attempt: the attempt, and what it has begun with.
         responder: tells the JobMaster.
         stop_queries: see `StopQueries`; raises SparkError.
     """
 
     def __init__(
         self,
-        attempt_id: ExecutionAttemptID,
-        task_key: JobVertexID,
-        restore: JobManagerTaskRestore | None,
+        attempt: AttemptInformation,
         responder: CheckpointResponder,
         stop_queries: StopQueries,
     ) -> None:
-        self._attempt_id = attempt_id
-        self._task_key = task_key
+        self._attempt = attempt
+        restore = attempt.restore
         self._responder = responder
         self._stop_queries = stop_queries
         self._queries: dict[str, QueryLocation] = {}
@@ -236,12 +231,14 @@ class TaskCheckpoints:
             elif isinstance(error, DrainFailedError):
                 self._stop_outcome = StopOutcome.DRAIN_FAILED
             logger.warning("checkpoint %d is declined: %s", trigger.checkpoint_id, error)
-            await self._responder.decline(DeclineCheckpoint(trigger.checkpoint_id, self._attempt_id, str(error)))
+            await self._responder.decline(
+                DeclineCheckpoint(trigger.checkpoint_id, self._attempt.attempt_id, str(error))
+            )
             return
         self._taken[trigger.checkpoint_id] = queries
         ack = AcknowledgeCheckpoint(
             trigger.checkpoint_id,
-            self._attempt_id,
+            self._attempt.attempt_id,
             trigger.trigger,
             queries,
             report.notes,
@@ -256,7 +253,7 @@ class TaskCheckpoints:
     async def _snapshot(self, trigger: TriggerCheckpoint) -> tuple[tuple[QuerySnapshot, ...], int]:
         """The snapshots, and how many milliseconds they took."""
         await self._all_started(trigger.timeout_s)
-        directory = Path(trigger.directory, self._task_key)
+        directory = Path(trigger.directory, self._attempt.task_key)
         found, began = list(self._queries.values()), time.monotonic()
         taken = await asyncio.get_running_loop().run_in_executor(None, self._take, found, directory)
         return tuple(taken), round((time.monotonic() - began) * 1000)

@@ -19,14 +19,13 @@ from runtime.protocol.descriptor import (
 )
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.execution_state import ErrorInfo
+from runtime.retry import retry
 from runtime.spark import TaskProcess
 from runtime.taskexecutor.connections import JobConnections
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task import Task
 from runtime.taskexecutor.task_checkpoints import CheckpointResponder, TaskCheckpoints
-
-RETRY_S = 0.5
 
 
 class TaskTable:
@@ -68,7 +67,7 @@ class TaskTable:
         logs: AttemptLogKeeper,
     ) -> None:
         """Run an attempt; see `Task`."""
-        job_id, attempt_id = descriptor.job_id, descriptor.attempt_id
+        job_id, attempt_id = descriptor.job.job_id, descriptor.attempt.attempt_id
         task = Task(
             descriptor,
             directory,
@@ -80,8 +79,8 @@ class TaskTable:
         )
         self._tasks[attempt_id] = task
         self._idle.clear()
-        self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.task_name, job_id, attempt_id)
-        self._runs[attempt_id] = run = self._endpoint.spawn(_run(task), f"running {descriptor.task_name}")
+        self._endpoint.log.info("%s of job %s starts, attempt %s", descriptor.attempt.task_name, job_id, attempt_id)
+        self._runs[attempt_id] = run = self._endpoint.spawn(_run(task), f"running {descriptor.attempt.task_name}")
         run.add_done_callback(lambda _: self._runs.pop(attempt_id, None))
 
     def executions(self, job_id: JobID) -> tuple[ExecutionReport, ...]:
@@ -116,7 +115,7 @@ class TaskTable:
 
     def cancel_allocation(self, allocation_id: AllocationID) -> None:
         """Cancel what runs in the slot of an allocation."""
-        _cancel([task for task in self._tasks.values() if task.descriptor.allocation_id == allocation_id])
+        _cancel([task for task in self._tasks.values() if task.descriptor.attempt.allocation_id == allocation_id])
 
     def cancel_all(self) -> None:
         """Cancel everything."""
@@ -124,7 +123,7 @@ class TaskTable:
 
     async def job_ended(self, job_id: JobID) -> None:
         """Wait until no attempt of a job runs."""
-        runs = [self._runs[task.descriptor.attempt_id] for task in self._of_job(job_id)]
+        runs = [self._runs[task.descriptor.attempt.attempt_id] for task in self._of_job(job_id)]
         await asyncio.gather(*runs, return_exceptions=True)
 
     def forget(self, job_id: JobID) -> None:
@@ -159,14 +158,14 @@ class TaskTable:
                 await asyncio.gather(*told, return_exceptions=True)
 
     def _of_job(self, job_id: JobID) -> list[Task]:
-        return [task for task in self._tasks.values() if task.descriptor.job_id == job_id]
+        return [task for task in self._tasks.values() if task.descriptor.job.job_id == job_id]
 
     def _state_entered(self, job_id: JobID, state: TaskExecutionState) -> None:
         if state.state.is_terminal:
             task = self._tasks.pop(state.attempt_id)
             if not self._tasks:
                 self._idle.set()
-            self._endpoint.log.info("%s of job %s is %s", task.descriptor.task_name, job_id, state.state.value)
+            self._endpoint.log.info("%s of job %s is %s", task.descriptor.attempt.task_name, job_id, state.state.value)
             self._unreported[state.attempt_id] = job_id, task.report()
             if self._holds_back:
                 return
@@ -181,20 +180,13 @@ class TaskTable:
             del self._reports[attempt_id]
 
     async def _report(self, job_id: JobID, state: TaskExecutionState) -> None:
-        """Tell a JobMaster of a state until it answers or is given up; log each reason for a failure once."""
-        logged = ""
-        while (connection := self._connections.find(job_id)) is not None:
-            try:
+        async def tell() -> None:
+            connection = self._connections.find(job_id)
+            if connection is not None:
                 await connection.gateway.update_task_execution_state(state)
-            except (ActorError, GatewayError) as error:
-                if str(error) != logged:
-                    logged = str(error)
-                    self._endpoint.log.info(
-                        "the JobMaster of job %s was not told of %s, trying again: %s", job_id, state.state.value, logged
-                    )
-                await asyncio.sleep(RETRY_S)
-            else:
-                break
+
+        what = f"telling the JobMaster of job {job_id} of {state.state.value}"
+        await retry(tell, (ActorError, GatewayError), what=what, log=self._endpoint.log)
         if state.state.is_terminal:
             self._unreported.pop(state.attempt_id, None)
 
@@ -211,5 +203,5 @@ def _cancel(tasks: Iterable[Task]) -> None:
 
 async def _run(task: Task) -> None:
     """Run an attempt; what is logged for it names it."""
-    with log_context(job=task.descriptor.job_id, attempt=task.descriptor.attempt_id):
+    with log_context(job=task.descriptor.job.job_id, attempt=task.descriptor.attempt.attempt_id):
         await task.run()

@@ -14,7 +14,6 @@ import pytest
 from actors.errors import FencingError
 from actors.rpc.fencing import Fence
 from actors.rpc.service import RpcService
-from runtime.dispatcher import endpoint
 from runtime.dispatcher.archive import FileArchivedExecutionGraphStore
 from runtime.ha.connection import RedisConnection
 from runtime.ha.keys import ClusterKeys
@@ -31,7 +30,7 @@ from runtime.protocol.leader import DISPATCHER, LeaderTerm, job_master
 from tests.contract.test_dispatcher_recovery import service  # noqa: F401
 from tests.contract.test_dispatcher_submission import JOB, RETENTION, World, graph, leading, registry  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 END_MS = time.time_ns() // 1_000_000
 FINISHED = ArchivedExecutionGraph(
@@ -72,13 +71,13 @@ async def test_an_end_whose_record_is_unknown_is_recorded_again_and_told_afterwa
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The reply of the write is lost: nothing says that the JobMaster is still there to report the end once more."""
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     async with leading(service, redis_proxy.url, tmp_path) as world:
         await world.submit(graph())
         redis_proxy.refuse = True
         redis_proxy.reset()
         report = asyncio.ensure_future(job_master_of(world).job_reached_terminal_state(FINISHED))
-        await until(lambda: "it is written again" in caplog.text)
+        await until(lambda: "is recorded is tried again" in caplog.text)
         assert await world.gateway.request_job_status(JOB) is JobStatus.INITIALIZING
         redis_proxy.refuse = False
         await report
@@ -127,13 +126,13 @@ async def test_who_does_not_lead_any_more_leaves_the_end_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     async with leading(service, redis_proxy.url, tmp_path) as world:
         await world.submit(graph())
         redis_proxy.refuse = True
         redis_proxy.reset()
         report = asyncio.ensure_future(job_master_of(world).job_reached_terminal_state(FINISHED))
-        await until(lambda: "it is written again" in caplog.text)
+        await until(lambda: "is recorded is tried again" in caplog.text)
         world.dispatcher.revoke_leadership()
         with pytest.raises(FencingError, match=f"whether the end of job {JOB} is recorded is not known"):
             await report

@@ -34,6 +34,7 @@ from tests.contract.test_dispatcher_ends import FINISHED, job_master_of
 from tests.contract.test_dispatcher_recovery import Guardian, service  # noqa: F401
 from tests.contract.test_dispatcher_submission import JOB, OTHER, RETENTION, World, graph, leading, registry  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
+from tests.waiting import AT_ONCE
 
 THIRD, LATE = JobID("c" * 32), JobID("d" * 32)
 
@@ -147,7 +148,7 @@ async def test_a_thawed_dispatcher_answers_nobody_starts_nothing_and_writes_noth
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It goes on before its election does: with calls that lie in its sockets, and what was under way in itself."""
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     guardian, archive = Guardian(service), Expiring()
     async with leading(service, redis_proxy.url, tmp_path, archive, guardian=guardian) as world:
         dispatcher = world.dispatcher
@@ -384,7 +385,7 @@ async def test_a_submission_that_is_repeated_over_failovers_is_one_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its outcome is unknown at the first failover; at the second it runs; then it is over."""
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
 
     async def fail_over(world: World, session: str) -> DispatcherGateway:
         former = world.dispatcher.fencing_token

@@ -22,7 +22,6 @@ from blob.gateway import BlobAddress
 from blob.offload import Inline
 from blob.server import BlobServer
 from blob.settings import BlobServerOptions
-from runtime.dispatcher import endpoint
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, MemoryArchivedExecutionGraphStore, Retention
 from runtime.dispatcher.endpoint import Dispatcher
 from runtime.dispatcher.mini_dispatcher import end_of_cluster
@@ -40,6 +39,7 @@ from runtime.protocol.errors import JobSubmissionError
 from runtime.protocol.leader import DISPATCHER, LeaderTerm
 from tests.contract.test_dispatcher_recovery import SECRET, Guardian, service  # noqa: F401
 from tests.fakes.redis_server import RedisProxy, RedisServer, redis_proxy, redis_server, until  # noqa: F401
+from tests.waiting import AT_ONCE
 
 LEASE = 30.0
 RETENTION = partial(Retention, 1000, 1 << 20, 3600.0)
@@ -144,7 +144,7 @@ async def test_a_write_whose_outcome_is_unknown_is_no_refusal(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     async with leading(service, redis_proxy.url, tmp_path) as world:
         redis_proxy.hold = lambda request: (
             b"handles:jobgraphs" in request and b"absent" in request and not redis_proxy.held
@@ -164,12 +164,12 @@ async def test_a_leader_that_loses_its_term_meanwhile_leaves_the_answer_to_the_n
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     async with leading(service, redis_proxy.url, tmp_path) as world:
         redis_proxy.refuse = True
         redis_proxy.reset()
         submission = asyncio.ensure_future(world.submit(graph()))
-        await until(lambda: "it is written again" in caplog.text)
+        await until(lambda: f"writing that job {JOB} was accepted is tried again" in caplog.text)
         assert not submission.done()
         world.dispatcher.revoke_leadership()
         with pytest.raises(FencingError, match=f"whether job {JOB} was accepted is not known"):

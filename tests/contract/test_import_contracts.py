@@ -14,10 +14,10 @@ PACKAGES = ("conf", "actors", "blob", "runtime")
 
 PLANTED = {
     "layers": ("blob/key.py", "import runtime.ids"),
-    "runtime": ("runtime/jobmaster/metrics.py", "import runtime.dispatcher.metrics"),
+    "runtime": ("runtime/jobmaster/metrics.py", "import runtime.dispatcher.endpoint"),
     "thespian": ("runtime/ids.py", "import thespian.actors"),
-    "redis": ("runtime/dispatcher/metrics.py", "import redis"),
-    "pyspark": ("runtime/taskexecutor/metrics.py", "import pyspark"),
+    "redis": ("runtime/dispatcher/endpoint.py", "import redis"),
+    "pyspark": ("runtime/taskexecutor/diagnostics.py", "import pyspark"),
     "web": ("runtime/client.py", "import starlette"),
     "kubernetes": ("runtime/kubernetes/pod.py", "import kubernetes"),
 }

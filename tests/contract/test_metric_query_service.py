@@ -18,7 +18,7 @@ from blob.gateway import NAME as BLOB_SERVER
 from blob.gateway import BlobServerGateway
 from blob.key import PermanentBlobKey
 from runtime.cluster.blob_server import create as create_blob_server
-from runtime.dispatcher.metrics import DispatcherMetrics
+from runtime.dispatcher.endpoint import DispatcherMetrics
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID
 from runtime.metrics.metric import MetricQueryServiceGateway, MetricScope, ScopeCategory
 from runtime.metrics.registry import MetricRegistry, beside, serve_metrics
@@ -26,8 +26,8 @@ from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.messages import ResourceOverview
 from runtime.protocol.slots import SlotReport, SlotStatus
-from runtime.resourcemanager.metrics import resource_manager_metrics
-from runtime.taskexecutor.metrics import task_executor_metrics
+from runtime.resourcemanager.endpoint import resource_manager_metrics
+from runtime.taskexecutor.diagnostics import task_executor_metrics
 from tests.unit.metric_values import JVM
 from tests.unit.test_rest_messages import graph
 

@@ -27,7 +27,7 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.taskexecutor import connections
 from tests.acting import acting
 from tests.contract.test_fencing import JOB, QuietTaskExecutor, executor, service  # noqa: F401
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 ALLOCATION, OTHER = AllocationID("1" * 32), AllocationID("2" * 32)
 
@@ -113,7 +113,7 @@ def world(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> World:
-    monkeypatch.setattr(connections, "RETRY_S", 0.01)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     registration = TaskExecutorRegistration(
         resource_id=executor.resource_id,
         address=str(executor.address),

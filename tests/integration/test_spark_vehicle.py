@@ -13,7 +13,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,17 @@ import pytest
 import pytest_asyncio
 
 from runtime.checkpoint.lease import lock_holder
+from runtime.ids import ExecutionAttemptID, JobVertexID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
 from runtime.spark import (
     ClassicEndpoint,
     ConnectEndpoint,
     DriverLostError,
     DriverOptions,
     SparkDriver,
-    TaskKind,
     TaskProcess,
     TaskSpec,
-    VertexInput,
-    VertexSpec,
     Zygote,
     ZygoteLostError,
 )
@@ -70,6 +70,13 @@ class Outcome:
         return error
 
 
+def vid(name: str) -> JobVertexID:
+    return JobVertexID.of("job", name)
+
+
+READ = VertexDescriptor(vid("a"), "read", "read")
+
+
 @dataclass
 class Vehicle:
     """A driver and a zygote with what a TaskExecutor does with them."""
@@ -88,35 +95,29 @@ class Vehicle:
     async def script(self, text: str, **more: Any) -> TaskProcess:
         attempt = uuid.uuid4().hex
         endpoint = await self.driver.open_classic(attempt)
-        vertex = VertexSpec("script", "script")
+        vertex = VertexDescriptor(vid("script"), "script")
         file = self.file("script.py", text)
-        return await self._fork(attempt, endpoint, TaskKind.SCRIPT, file, (vertex,), classic=endpoint, **more)
+        return await self._fork(attempt, endpoint, JobKind.SCRIPT, file, (vertex,), classic=endpoint, **more)
 
-    async def pipeline(self, file: Path, *vertices: VertexSpec, **more: Any) -> TaskProcess:
+    async def pipeline(self, file: Path, *vertices: VertexDescriptor, **more: Any) -> TaskProcess:
         endpoint = await self.driver.open_session(isolated="py_files" in more)
         attempt = uuid.uuid4().hex
-        return await self._fork(attempt, endpoint, TaskKind.PIPELINE, file, vertices, connect=endpoint, **more)
+        return await self._fork(attempt, endpoint, JobKind.PIPELINE, file, vertices, connect=endpoint, **more)
 
     async def _fork(
         self,
         attempt: str,
         endpoint: ClassicEndpoint | ConnectEndpoint,
-        kind: TaskKind,
+        kind: JobKind,
         file: Path,
-        vertices: tuple[VertexSpec, ...],
+        vertices: tuple[VertexDescriptor, ...],
         **more: Any,
     ) -> TaskProcess:
-        spec = TaskSpec(
-            job_id=uuid.uuid4().hex,
-            job_name="job",
-            attempt_id=attempt,
-            task_name="task",
-            kind=kind,
-            file=str(file),
-            work_dir=str(self.directory / "tasks" / attempt),
-            vertices=vertices,
-            **more,
-        )
+        of_job = {name: more.pop(name) for name in ("argv", "parameters") if name in more}
+        of_attempt = {name: more.pop(name) for name in ("attempt_number", "memory_bytes") if name in more}
+        made = TaskDeploymentDescriptor.internal("job", kind, *vertices, **of_job)
+        own = replace(made.attempt, attempt_id=ExecutionAttemptID(attempt), **of_attempt)
+        spec = TaskSpec(replace(made, attempt=own), str(file), str(self.directory / "tasks" / attempt), **more)
         self.endpoints[attempt] = endpoint
         return await self.zygote.fork(spec)
 
@@ -136,7 +137,7 @@ class Vehicle:
             await self.driver.release_session(endpoint)
 
     def endpoint(self, task: TaskProcess) -> ClassicEndpoint | ConnectEndpoint:
-        return self.endpoints[task.spec.attempt_id]
+        return self.endpoints[task.spec.descriptor.attempt.attempt_id]
 
     async def run_script(self, text: str, **more: Any) -> Outcome:
         return await self.outcome(await self.script(text, **more))
@@ -227,8 +228,8 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
         "bye",
     ]
     vertices = outcome.messages[-2]["vertices"]
-    assert vertices["script"]["state"] == "FINISHED"
-    assert vertices["script"]["tasks_total"] == vertices["script"]["tasks_completed"] > 0
+    assert vertices[vid("script")]["state"] == "FINISHED"
+    assert vertices[vid("script")]["tasks_total"] == vertices[vid("script")]["tasks_completed"] > 0
     assert await vehicle.driver.ping()  # `spark.stop()` did not stop the driver
 
 
@@ -264,7 +265,7 @@ async def test_hashes_of_tasks_and_of_sparks_workers_are_those_of_spark_submit(v
             print(ctx.spark.range(1).select(udf(lambda _: hash("spark"), "long")("id")).first()[0])
         """,
     )
-    outcome = await vehicle.outcome(await vehicle.pipeline(flow, VertexSpec("a", "hashes", "hashes")))
+    outcome = await vehicle.outcome(await vehicle.pipeline(flow, VertexDescriptor(vid("a"), "hashes", "hashes")))
     assert outcome.stdout.split() == [seeded] * 2, outcome.stderr
 
 
@@ -599,10 +600,10 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
     file = vehicle.file("flow.py", PIPELINE)
     task = await vehicle.pipeline(
         file,
-        VertexSpec("a", "read", "read"),
-        VertexSpec("b", "clean", "flow:clean", (VertexInput("a"),)),
-        VertexSpec("c", "totals", "totals", (VertexInput("b"), VertexInput("a"))),
-        VertexSpec("d", "show", "show", (VertexInput("c"),)),
+        READ,
+        VertexDescriptor(vid("b"), "clean", "flow:clean", (VertexInput(vid("a")),)),
+        VertexDescriptor(vid("c"), "totals", "totals", (VertexInput(vid("b")), VertexInput(vid("a")))),
+        VertexDescriptor(vid("d"), "show", "show", (VertexInput(vid("c")),)),
         parameters={"rows": 1000},
         attempt_number=2,
     )
@@ -617,7 +618,7 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
 
 async def test_what_a_vertex_registers_for_the_end_is_done_and_the_driver_not_asked_once_more(vehicle: Vehicle) -> None:
     outcome = await vehicle.outcome(
-        await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "ends", "ends"))
+        await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexDescriptor(vid("a"), "ends", "ends"))
     )
     assert outcome.last["type"] == "finished", outcome.stderr
     assert outcome.stdout == "the vertex's own\n"
@@ -629,10 +630,10 @@ async def test_a_blocking_result_is_read_by_the_schema_in_its_manifest_which_is_
     file = vehicle.file("types.py", TYPES)
     result = vehicle.directory / "results" / "a" / "attempt-0"
     outcome = await vehicle.outcome(
-        await vehicle.pipeline(file, VertexSpec("a", "types", "types", result_path=str(result)))
+        await vehicle.pipeline(file, VertexDescriptor(vid("a"), "types", "types", result_path=str(result)))
     )
     assert outcome.last["type"] == "finished", outcome.stderr
-    consumer = VertexSpec("b", "compare", "compare", (VertexInput("a", str(result)),))
+    consumer = VertexDescriptor(vid("b"), "compare", "compare", (VertexInput(vid("a"), str(result)),))
     parameters = {"result": str(result)}
     outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
     assert outcome.stdout == "same schema: True\nmetadata: {'comment': 'kept'}\nsame rows: True\n", outcome.stderr
@@ -650,9 +651,9 @@ async def test_a_blocking_result_that_is_lost_while_it_is_read_is_not_taken_for_
 ) -> None:
     file = vehicle.file("losing.py", LOSING)
     result = vehicle.directory / "results" / "a" / "attempt-0"
-    producer = await vehicle.pipeline(file, VertexSpec("a", "rows", "rows", result_path=str(result)))
+    producer = await vehicle.pipeline(file, VertexDescriptor(vid("a"), "rows", "rows", result_path=str(result)))
     assert (await vehicle.outcome(producer)).last["type"] == "finished"
-    consumer = VertexSpec("b", "read", "read", (VertexInput("a", str(result)),))
+    consumer = VertexDescriptor(vid("b"), "read", "read", (VertexInput(vid("a"), str(result)),))
     parameters = {"result": str(result), "how_many": how_many}
     outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
     assert outcome.last["type"] == "failed"
@@ -664,21 +665,23 @@ async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:
     result = vehicle.directory / "results" / "b" / "attempt-0"
     producer = await vehicle.pipeline(
         file,
-        VertexSpec("a", "read", "read"),
-        VertexSpec("b", "clean", "clean", (VertexInput("a"),), result_path=str(result)),
+        READ,
+        VertexDescriptor(vid("b"), "clean", "clean", (VertexInput(vid("a")),), result_path=str(result)),
         parameters={"rows": 500},
     )
     outcome = await vehicle.outcome(producer)
     (announced,) = outcome.last["result"]["partitions"]
     files = [file.stat().st_size for file in result.glob("part-*")]
-    expected = {"vertex_id": "b", "path": str(result), "subpartitions": len(files), "bytes": sum(files)}
+    expected = {"vertex_id": vid("b"), "path": str(result), "subpartitions": len(files), "bytes": sum(files)}
     assert announced == expected, outcome.stderr
     assert len(files) > 0
     assert (result / "_SUCCESS").exists()
     consumer = await vehicle.pipeline(
         file,
-        VertexSpec("c", "totals", "totals", (VertexInput("b", str(result)), VertexInput("b", str(result)))),
-        VertexSpec("d", "show", "show", (VertexInput("c"),)),
+        VertexDescriptor(
+            vid("c"), "totals", "totals", (VertexInput(vid("b"), str(result)), VertexInput(vid("b"), str(result)))
+        ),
+        VertexDescriptor(vid("d"), "show", "show", (VertexInput(vid("c")),)),
     )
     assert (await vehicle.outcome(consumer)).stdout == tables(500)
 
@@ -687,8 +690,8 @@ async def test_result_without_reader_is_computed(vehicle: Vehicle, tmp_path: Pat
     marker = tmp_path / "marker"
     task = await vehicle.pipeline(
         vehicle.file("flow.py", PIPELINE),
-        VertexSpec("a", "read", "read"),
-        VertexSpec("b", "mark", "mark", (VertexInput("a"),)),
+        READ,
+        VertexDescriptor(vid("b"), "mark", "mark", (VertexInput(vid("a")),)),
         parameters={"rows": 10, "marker": str(marker)},
     )
     outcome = await vehicle.outcome(task)
@@ -699,16 +702,21 @@ async def test_result_without_reader_is_computed(vehicle: Vehicle, tmp_path: Pat
 @pytest.mark.parametrize(
     ("vertices", "kind", "message"),
     [
-        ((VertexSpec("a", "wrong", "wrong"),), "VertexResultError", "vertex 'wrong' returned a int"),
-        ((VertexSpec("a", "lost", "lost"),), "VertexFunctionError", "flow.py does not define"),
+        ((VertexDescriptor(vid("a"), "wrong", "wrong"),), "VertexResultError", "vertex 'wrong' returned a int"),
+        ((VertexDescriptor(vid("a"), "lost", "lost"),), "VertexFunctionError", "flow.py does not define"),
         (
-            (VertexSpec("a", "read", "read"), VertexSpec("b", "fails", "fails", (VertexInput("a"),))),
+            (
+                READ,
+                VertexDescriptor(vid("b"), "fails", "fails", (VertexInput(vid("a")),)),
+            ),
             "SparkRuntimeException",
             "bad row",
         ),
     ],
 )
-async def test_failing_pipeline(vehicle: Vehicle, vertices: tuple[VertexSpec, ...], kind: str, message: str) -> None:
+async def test_failing_pipeline(
+    vehicle: Vehicle, vertices: tuple[VertexDescriptor, ...], kind: str, message: str
+) -> None:
     file = vehicle.file("flow.py", PIPELINE)
     error = (await vehicle.outcome(await vehicle.pipeline(file, *vertices, parameters={"rows": 3}))).error
     assert error["type"].endswith(kind)
@@ -719,7 +727,7 @@ async def test_failing_pipeline(vehicle: Vehicle, vertices: tuple[VertexSpec, ..
 async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: Vehicle) -> None:
     file = vehicle.file("flow.py", PIPELINE)
     outcome = await vehicle.outcome(
-        await vehicle.pipeline(file, VertexSpec("a", "greedy", "greedy"), memory_bytes=128 << 20)
+        await vehicle.pipeline(file, VertexDescriptor(vid("a"), "greedy", "greedy"), memory_bytes=128 << 20)
     )
     assert outcome.error["type"] == "MemoryError"
     assert "bytearray(1 << 30)" in outcome.error["traceback"]
@@ -727,7 +735,7 @@ async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: 
 
 
 async def test_cancel_of_a_pipeline_leaves_no_spark_job(vehicle: Vehicle) -> None:
-    task = await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "slow", "slow"))
+    task = await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexDescriptor(vid("a"), "slow", "slow"))
     endpoint = vehicle.endpoint(task)
 
     async def job_runs() -> bool:
@@ -769,7 +777,7 @@ async def test_two_versions_of_a_py_file(vehicle: Vehicle) -> None:
         outcome = await vehicle.run_script(script, py_files=(str(helper),))
         assert outcome.stdout == f"{version} {version} {version}\n", outcome.stderr
         task = await vehicle.pipeline(
-            vehicle.file("flow.py", flow), VertexSpec("a", "show", "show"), py_files=(str(helper),)
+            vehicle.file("flow.py", flow), VertexDescriptor(vid("a"), "show", "show"), py_files=(str(helper),)
         )
         outcome = await vehicle.outcome(task)
         assert outcome.stdout == f"{version} {version}\n", outcome.stderr
@@ -810,7 +818,7 @@ async def test_a_directory_on_the_path_reaches_the_python_workers(vehicle: Vehic
         site = vehicle.file("installed/__init__.py", f"VERSION = {version}\n").parent.parent
         tasks.append(
             await vehicle.pipeline(
-                vehicle.file("flow.py", flow), VertexSpec("a", "show", "show"), py_files=(str(site),)
+                vehicle.file("flow.py", flow), VertexDescriptor(vid("a"), "show", "show"), py_files=(str(site),)
             )
         )
         tasks.append(await vehicle.script(script, py_files=(str(site),)))
@@ -828,7 +836,10 @@ async def test_python_workers_are_shared_by_jobs_without_files(vehicle: Vehicle)
         SparkSession.builder.getOrCreate().sparkContext.range(9).map(str).count()
     """
     flow = vehicle.file("flow.py", PIPELINE)
-    vertices = (VertexSpec("a", "read", "read"), VertexSpec("b", "clean", "clean", (VertexInput("a"),)))
+    vertices = (
+        READ,
+        VertexDescriptor(vid("b"), "clean", "clean", (VertexInput(vid("a")),)),
+    )
 
     async def both() -> None:
         assert (await vehicle.run_script(script)).status == 0
@@ -860,7 +871,7 @@ async def test_adopted_by_another_process(vehicle: Vehicle) -> None:
 
 async def test_reset_ends_what_a_former_owner_left(vehicle: Vehicle) -> None:
     await vehicle.driver.open_classic("left-behind")
-    task = await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "slow", "slow"))
+    task = await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexDescriptor(vid("a"), "slow", "slow"))
     endpoint = vehicle.endpoint(task)
 
     async def job_runs() -> bool:
@@ -902,17 +913,7 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
     endpoint = await vehicle.driver.open_classic("dies-with-zygote")
     file = vehicle.file("script.py", "import time; time.sleep(600)")
     task = await zygote.fork(
-        TaskSpec(
-            job_id=spec.job_id,
-            job_name="job",
-            attempt_id="dies-with-zygote",
-            task_name="task",
-            kind=TaskKind.SCRIPT,
-            file=str(file),
-            work_dir=str(vehicle.directory / "tasks" / "dies"),
-            vertices=spec.vertices,
-            classic=endpoint,
-        )
+        TaskSpec(spec.descriptor, str(file), str(vehicle.directory / "tasks" / "dies"), classic=endpoint)
     )
     os.kill(zygote.pid, signal.SIGKILL)
     with pytest.raises(ZygoteLostError):

@@ -290,8 +290,8 @@ MUTANTS = (
         "query-without-an-answer-about-its-lease",
         "A query does not start while it is not known whether another job writes to its location.",
         _LEASES,
-        "                if now - failing_since >= RETRY_S:\n                    raise",
-        "                if now - failing_since >= RETRY_S:\n                    return\n                    raise",
+        "                if now - failing_since >= PATIENCE_S:\n                    raise",
+        "                if now - failing_since >= PATIENCE_S:\n                    return\n                    raise",
         ("unit/test_location_leases.py::test_without_an_answer_no_query_starts_and_the_attempt_fails",),
     ),
     Mutant(

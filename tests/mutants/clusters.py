@@ -40,7 +40,7 @@ MUTANTS = (
         "lease-kept-after-the-end-of-its-job",
         "The lease of a checkpointLocation is free with the end of its job.",
         "runtime/taskexecutor/task.py",
-        "                await driver.unlock_files(self.descriptor.attempt_id)\n",
+        "                await driver.unlock_files(self._attempt.attempt_id)\n",
         "",
         ("integration/test_streaming_queries.py::test_a_location_has_one_writer",),
         long=True,

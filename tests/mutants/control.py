@@ -11,7 +11,7 @@ _SAVEPOINTS = "runtime/jobmaster/savepoints.py"
 _POOL = "runtime/jobmaster/slot_pool.py"
 _JOURNAL = "runtime/jobmaster/journal.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
-_HEARTBEAT = "runtime/heartbeat/monitor.py"
+_HEARTBEAT = "runtime/heartbeat.py"
 _LAUNCH = "runtime/spark/launch.py"
 
 MUTANTS = (
@@ -76,8 +76,8 @@ MUTANTS = (
         "submission-in-doubt-refused",
         "A write whose outcome is not known is no refusal.",
         _DISPATCHER,
-        "                except (HaUnreachableError, StateWriteUnknownError) as error:\n",
-        "                except ZeroDivisionError as error:\n",
+        "        unknown = (HaUnreachableError, StateWriteUnknownError)\n",
+        "        unknown = (ZeroDivisionError,)\n",
         ("contract/test_dispatcher_submission.py::test_a_write_whose_outcome_is_unknown_is_no_refusal",),
     ),
     Mutant(
@@ -148,25 +148,24 @@ MUTANTS = (
         "clean-up-given-up",
         "A clean-up that failed is tried again.",
         _CLEANER,
-        'logger.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n',
-        'logger.warning("job %s is not cleaned up wholly yet: %s", job_id, error)\n                break\n',
+        "        errors = (ActorError, HaError, OSError)\n",
+        "        errors = (KeyError,)\n",
         ("unit/test_resource_cleaner.py::test_an_ended_job_is_cleaned_up_handle_first_and_again_where_that_failed",),
     ),
     Mutant(
         "clean-up-goes-on-after-the-term",
         "Who does not lead any more leaves the rest to its successor.",
         _CLEANER,
-        "            except LeadershipLostError:\n                break\n"
-        "            except (ActorError, HaError, OSError) as error:\n",
-        "            except (ActorError, HaError, OSError) as error:\n",
+        "unless=LeadershipLostError, what=what",
+        "what=what",
         ("unit/test_resource_cleaner.py::test_who_does_not_lead_any_more_leaves_the_rest_to_its_successor",),
     ),
     Mutant(
         "job-forgotten-before-it-is-clean",
         "A job is forgotten after it was cleaned up.",
         _CLEANER,
-        "                    if entry is None or not entry.dirty:\n",
-        "                    if True:\n",
+        "                if entry is not None and entry.dirty:\n",
+        "                if False:\n",
         ("unit/test_resource_cleaner.py::test_a_job_is_forgotten_after_it_was_cleaned_up_and_its_log_with_it",),
     ),
     Mutant(
@@ -292,8 +291,8 @@ MUTANTS = (
         "What a former rollback goes back to is removed by the leader alone.",
         _CHECKPOINTING,
         "        self._endpoint.act(self._term)\n"
-        "        try:\n            await self._endpoint.run_blocking(self._rollbacks.forget",
-        "        try:\n            await self._endpoint.run_blocking(self._rollbacks.forget",
+        "        try:\n            await self._endpoint.run_blocking(self._restores.forget",
+        "        try:\n            await self._endpoint.run_blocking(self._restores.forget",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),
     ),
     Mutant(
@@ -308,8 +307,8 @@ MUTANTS = (
         "rollback-after-a-newer-checkpoint",
         "A job goes back until a later checkpoint stands for itself.",
         _SAVEPOINTS,
-        "(latest is not None and latest.checkpoint_id > rollback.after)",
-        "False",
+        "(latest is None or latest.checkpoint_id <= rollback.after)",
+        "True",
         ("unit/test_job_checkpoints.py::test_a_job_goes_back_until_a_later_checkpoint_stands_for_itself",),
     ),
     Mutant(
@@ -386,14 +385,6 @@ MUTANTS = (
         ("unit/test_slot_manager.py::test_a_request_that_has_its_slot_is_not_made_again",),
     ),
     Mutant(
-        "late-notice-frees-anothers-slot",
-        "A late notice frees no slot that belongs to another allocation by now.",
-        _SLOTS,
-        "slot.state is SlotState.PENDING or slot.allocation_id not in (None, allocation_id)",
-        "slot.state is SlotState.PENDING",
-        ("unit/test_slot_manager.py::test_a_late_notice_frees_no_slot_of_another_allocation",),
-    ),
-    Mutant(
         "slot-of-a-worker-that-is-being-stopped",
         "A TaskExecutor that is released is given to nobody.",
         _SLOTS,
@@ -430,8 +421,8 @@ MUTANTS = (
         "end-of-a-task-told-once-only",
         "The end of a task is told again until its JobMaster knows it.",
         "runtime/taskexecutor/task_table.py",
-        "                await asyncio.sleep(RETRY_S)\n            else:\n                break\n",
-        "                break\n            else:\n                break\n",
+        "        await retry(tell, (ActorError, GatewayError), what=what, log=self._endpoint.log)\n",
+        "        await tell()\n",
         ("unit/test_task_table.py::test_an_end_is_told_until_the_job_master_knows_it",),
     ),
     # ------------------------------------------------------------------ heartbeats
@@ -560,9 +551,17 @@ MUTANTS = (
         ("unit/test_job_logs.py::test_a_link_in_the_place_of_a_log_is_not_followed",),
     ),
     Mutant(
+        "retried-without-pause",
+        "Between two attempts is a pause.",
+        "runtime/retry.py",
+        "        await asyncio.sleep(pause_s)\n",
+        "        await asyncio.sleep(0)\n",
+        ("unit/test_retry.py::test_what_fails_is_tried_again_until_it_does_not",),
+    ),
+    Mutant(
         "standstill-unseen-by-the-asking",
         "A watcher that stood still loses nobody at its first look.",
-        "runtime/heartbeat/manager.py",
+        "runtime/heartbeat.py",
         "            self._monitor.suspended_for(now, now - self._next_tick)\n",
         "",
         (

@@ -25,8 +25,8 @@ from runtime.resourcemanager.endpoint import ResourceManager
 from runtime.resourcemanager.slot_manager import SlotManager
 from runtime.resourcemanager.worker_allocator import AllocationLimits
 from runtime.taskexecutor.connections import ResourceManagerConnection
-from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.worker_files import RegistrationState
 
 NAME = ResourceID("tm-1")
 INSTANCE = InstanceID("1" * 32)
@@ -91,6 +91,7 @@ class Books:
             lambda instance_id, reason: self.ended.append(instance_id),
             lambda instructions: None,
             lambda: self.leads,
+            lambda: None,
         )
 
     async def begun(self) -> ActiveResourceManager:

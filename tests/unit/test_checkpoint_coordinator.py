@@ -363,7 +363,11 @@ class Checkpoints(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 12))
     def time_passes(self, seconds: float) -> None:
-        self.driver.advance(seconds)
+        self.driver.advance()
+        deadline = self.driver.coordinator.next_deadline()
+        steps = self.driver.advance(seconds)
+        if deadline is None or self.driver.now < deadline:
+            assert steps == [], "nobody would have called it by then"
 
     @rule(kind=st.sampled_from([SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND]))
     def somebody_wishes(self, kind: SnapshotType) -> None:

@@ -14,7 +14,7 @@ import pytest
 from actors.rpc.service import RpcStatistics
 from blob.settings import BlobServerStats
 from runtime.cluster.blob_server import blob_server_metrics
-from runtime.dispatcher.metrics import DispatcherMetrics
+from runtime.dispatcher.endpoint import DispatcherMetrics
 from runtime.ids import ResourceID
 from runtime.jobmaster.metrics import job_metrics
 from runtime.metrics.metric import MetricScope, ScopeCategory
@@ -31,8 +31,8 @@ from runtime.protocol.streaming_query import (
     SourceProgress,
     StreamingQuery,
 )
-from runtime.resourcemanager.metrics import resource_manager_metrics
-from runtime.taskexecutor.metrics import task_executor_metrics
+from runtime.resourcemanager.endpoint import resource_manager_metrics
+from runtime.taskexecutor.diagnostics import task_executor_metrics
 from tests.unit.metric_values import JVM
 from tests.unit.test_rest_messages import READ, graph
 

@@ -16,12 +16,14 @@ from blob.key import PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, Key, Offloaded
 from conf.configuration import Configuration
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID, SlotID, SlotRequestID
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, ExchangeMode, JobKind, ShipStrategy, VertexRole
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind, ShipStrategy
 from runtime.jobmaster.deployment import DeploymentOffload, TaskManagers
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import DeployTask
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotLost, SlotPool
 from runtime.protocol.descriptor import (
+    AttemptInformation,
+    JobInformation,
     TaskDeployment,
     TaskDeploymentDescriptor,
     VertexDescriptor,
@@ -76,27 +78,27 @@ def descriptor(number: int) -> TaskDeploymentDescriptor:
     vertex = VertexDescriptor(
         JobVertexID.of("job", "sink"),
         "sink",
-        VertexRole.SINK,
         "m:f",
-        4,
-        (VertexInput(source, "source", ShipStrategy.HASH, ("id",), ExchangeMode.BLOCKING, "/results/source"),),
-        None,
+        (VertexInput(source, "/results/source", ShipStrategy.HASH, ("id",)),),
+        parallelism=4,
     )
-    return TaskDeploymentDescriptor(
+    job = JobInformation(
         job_id=JOB,
         job_name="job",
         kind=JobKind.PIPELINE,
+        artifacts=(Artifact("job.py", ArtifactRole.MAIN, str(PermanentBlobKey.create(bytes(32), bytes(16)))),),
+        argv=("a", "ü"),
+        parameters={"z": 1, "a": [1.5, None, {"b": "c"}]},
+    )
+    attempt = AttemptInformation(
         attempt_id=ExecutionAttemptID.random(),
         attempt_number=number,
         allocation_id=AllocationID.random(),
         task_key=JobVertexID.of("job", "sink"),
         task_name="sink",
         vertices=(vertex,),
-        artifacts=(Artifact("job.py", ArtifactRole.MAIN, str(PermanentBlobKey.create(bytes(32), bytes(16)))),),
-        argv=("a", "ü"),
-        parameters={"z": 1, "a": [1.5, None, {"b": "c"}]},
-        jobmaster_address=f"akka.tcp://understudy@127.0.0.1:{number}/user/jobmaster",
     )
+    return TaskDeploymentDescriptor(job, attempt)
 
 
 def test_a_descriptor_is_the_same_after_its_journey() -> None:

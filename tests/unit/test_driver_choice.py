@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.options import SparkDriverChoice
-from runtime.taskexecutor.driver_sharing import own_driver_reason
+from runtime.taskexecutor.services import own_driver_reason
 
 AUTO, SHARED, OWN = SparkDriverChoice.AUTO, SparkDriverChoice.SHARED, SparkDriverChoice.OWN
 

@@ -16,15 +16,17 @@ import pytest
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
+from runtime.jobgraph.job_graph import JobKind
 from runtime.jobgraph.restart_config import RestartStrategyConfig
-from runtime.jobmaster.restart_strategy import create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy
+from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark import TaskProcess, ZygoteError
 from runtime.spark.process import start_time
 from runtime.spark.program_queries import ProgramQueries, _Run
-from runtime.spark.spec import StreamingSpec, TaskKind, TaskSpec, VertexSpec
+from runtime.spark.spec import StreamingSpec, TaskSpec
 from runtime.taskexecutor.embedded import ProgramHost
-from runtime.taskexecutor.program_info import ProgramInfo
+from runtime.taskexecutor.worker_files import ProgramInfo
 from tests.cluster_harness import await_value
 from tests.waiting import PATIENCE_S
 
@@ -52,9 +54,8 @@ class _Program:
         return process
 
     async def connect(self, directory: Path) -> TaskProcess:
-        vertex = VertexSpec("v", "program")
-        spec = TaskSpec("j", "job", "a", "program", TaskKind.SCRIPT, "program.py", str(directory / "w"), (vertex,))
-        return await self.host.fork(spec)
+        task = TaskDeploymentDescriptor.internal("program", JobKind.SCRIPT)
+        return await self.host.fork(TaskSpec(task, "program.py", str(directory / "w")))
 
 
 async def _next(process: TaskProcess) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def program(tmp_path: Path) -> Iterator[_Program]:
 
 async def test_a_program_takes_its_task_and_says_when_it_needs_it_no_longer(program: _Program, tmp_path: Path) -> None:
     process = await program.attach(tmp_path)
-    assert program.specs[0].job_id == "j"
+    assert program.specs[0].descriptor.job.job_name == "program"
     assert program.path.stat().st_mode & 0o777 == 0o600
     assert process.pid == os.getpid()
     program.control.close()
@@ -179,8 +180,8 @@ class _Query:
 
 
 def _managed(outcomes: list[Any], restarts: int) -> tuple[ProgramQueries, _Query]:
-    policy = create_restart_strategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
-    managed = ProgramQueries(StreamingSpec("/d", "/"), print, print, print, lambda: policy, print)
+    policy = RestartStrategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
+    managed = ProgramQueries(StreamingSpec("/d", "/"), None, print, print, print, lambda: policy, print)
     query = _Query(_Jsq("0", active=False, failed=True))
 
     def start() -> _Query:

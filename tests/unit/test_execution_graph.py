@@ -35,7 +35,7 @@ from runtime.jobmaster.execution_graph import (
     RequestSlot,
     ScheduleRestart,
 )
-from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.descriptor import (
@@ -61,6 +61,7 @@ from runtime.protocol.slots import TaskManagerLocation
 from runtime.protocol.streaming_query import StreamingQuery
 from tests.unit.test_jobgraph import make_graph, vid
 
+NAMES = {vid(name): name for name in "abcd"}
 T = TypeVar("T")
 E = TypeVar("E")
 S = ExecutionState
@@ -69,10 +70,10 @@ USER_ERROR = ErrorInfo(FailureKind.USER_CODE, "ZeroDivisionError", "division by 
 
 def blocking_inputs(descriptor: TaskDeploymentDescriptor) -> dict[JobVertexID, str]:
     """Return the results of other tasks that a task reads, by vertex."""
-    own = {vertex.id for vertex in descriptor.vertices}
+    own = {vertex.id for vertex in descriptor.attempt.vertices}
     return {
         item.source: item.path
-        for vertex in descriptor.vertices
+        for vertex in descriptor.attempt.vertices
         for item in vertex.inputs
         if item.path is not None and item.source not in own
     }
@@ -90,13 +91,12 @@ class Driver:
     ) -> None:
         self.seconds = 0
         self.job = graph or make_graph(*links)
-        strategy = create_restart_strategy(restart or RestartStrategyConfig.none())
+        strategy = RestartStrategy(restart or RestartStrategyConfig.none())
         self.graph = ExecutionGraph(
             self.job,
             strategy,
             self.at(),
             results_dir="/results",
-            jobmaster_address="akka.tcp://s@h:1/user/jm",
             restart_user_failures=restart_user_failures,
         )
         self.slots = 0
@@ -112,7 +112,7 @@ class Driver:
             if isinstance(item, RequestSlot):
                 self.requests[item.task_name] = item.request_id
             elif isinstance(item, DeployTask):
-                self.deployed[item.descriptor.task_name] = item
+                self.deployed[item.descriptor.attempt.task_name] = item
         return instructions
 
     def start(self) -> list[Instruction]:
@@ -127,7 +127,7 @@ class Driver:
         return self.deployed[task].descriptor
 
     def attempt(self, task: str) -> ExecutionAttemptID:
-        return self.deployed[task].descriptor.attempt_id
+        return self.deployed[task].descriptor.attempt.attempt_id
 
     def report(self, task: str, *states: ExecutionState, error: ErrorInfo | None = None) -> list[Instruction]:
         instructions: list[Instruction] = []
@@ -191,7 +191,7 @@ def test_a_job_of_one_task_runs_to_its_end() -> None:
     assert kinds(d.start()) == ["RequestSlot"]
     assert d.start() == []
     descriptor = d.assign("read -> write")
-    assert descriptor.attempt_number == 0
+    assert descriptor.attempt.attempt_number == 0
     assert d.report("read -> write", S.INITIALIZING, S.RUNNING) == []
     last = d.report("read -> write", S.FINISHED)
     assert last == [ReleaseSlot(d.requests["read -> write"]), ended(JobStatus.FINISHED)]
@@ -218,19 +218,19 @@ def test_a_consumer_waits_for_all_blocking_results_and_reads_them_where_they_lie
     assert waiting == {"a": "a slot", "b": "a slot", "c -> d": "the result of 'a', the result of 'b'"}
     d.run("a")
     d.run("b")
-    assert d.deployed["a"].descriptor.blocking_outputs == {vid("a"): f"/results/{vid('a')}/attempt-0"}
+    assert d.deployed["a"].descriptor.attempt.blocking_outputs == {vid("a"): f"/results/{vid('a')}/attempt-0"}
     assert kinds(d.report("a", S.FINISHED)) == ["ReleaseSlot"]
     released, wanted = d.report("b", S.FINISHED)
     assert isinstance(released, ReleaseSlot)
     assert wanted == RequestSlot(d.requests["c -> d"], "c -> d", (TaskManagerLocation(ResourceID("tm-1"), ""),))
     descriptor = d.assign("c -> d")
     assert blocking_inputs(descriptor) == {name: f"/results/{name}/attempt-0" for name in (vid("a"), vid("b"))}
-    assert descriptor.blocking_outputs == {}
-    assert [(item.name, [i.source_name for i in item.inputs]) for item in descriptor.vertices] == [
+    assert descriptor.attempt.blocking_outputs == {}
+    assert [(item.name, [NAMES[i.source] for i in item.inputs]) for item in descriptor.attempt.vertices] == [
         ("c", ["a", "b"]),
         ("d", ["c"]),
     ]
-    assert descriptor.vertices[1].inputs[0].path is None
+    assert descriptor.attempt.vertices[1].inputs[0].path is None
     assert d.report("c -> d", S.RUNNING, S.FINISHED)[-1] == ended(JobStatus.FINISHED)
 
 
@@ -239,9 +239,12 @@ def test_a_blocking_edge_within_a_merged_task_is_written_and_read_in_it() -> Non
     d.start()
     descriptor = d.assign("a -> c -> b")
     path = f"/results/{vid('a')}/attempt-0"
-    assert descriptor.blocking_outputs == {vid("a"): path}
+    assert descriptor.attempt.blocking_outputs == {vid("a"): path}
     assert blocking_inputs(descriptor) == {}
-    assert [(item.source_name, item.path) for item in descriptor.vertices[2].inputs] == [("a", path), ("c", None)]
+    assert [(NAMES[item.source], item.path) for item in descriptor.attempt.vertices[2].inputs] == [
+        ("a", path),
+        ("c", None),
+    ]
 
 
 def test_a_report_may_overtake_others() -> None:
@@ -311,10 +314,10 @@ def test_a_failed_task_is_restarted_after_the_delay_and_finished_results_are_kep
     assert d.graph.restart_due(restart.restart_id, d.at()) == []
     assert d.graph.status is JobStatus.RUNNING
     descriptor = d.assign("b")
-    assert descriptor.attempt_number == 1
-    assert descriptor.attempt_id != first
+    assert descriptor.attempt.attempt_number == 1
+    assert descriptor.attempt.attempt_id != first
     assert blocking_inputs(descriptor) == {vid("a"): f"/results/{vid('a')}/attempt-0"}
-    assert descriptor.blocking_outputs == {vid("b"): f"/results/{vid('b')}/attempt-1"}
+    assert descriptor.attempt.blocking_outputs == {vid("b"): f"/results/{vid('b')}/attempt-1"}
     stale = TaskExecutionState(first, S.FINISHED)
     assert d.graph.task_state_reported(stale, d.at()) == []
     d.report("b", S.RUNNING, S.FINISHED)
@@ -475,7 +478,7 @@ def test_a_task_that_could_not_be_deployed_or_whose_slot_is_lost_has_failed() ->
     d.note(d.graph.restart_due(restart.restart_id, d.at()))
     descriptor = d.assign("a -> b")
     assert d.graph.slot_lost(AllocationID.random(), "?", d.at()) == []
-    assert only(ScheduleRestart, d.graph.slot_lost(descriptor.allocation_id, "freed", d.at()))
+    assert only(ScheduleRestart, d.graph.slot_lost(descriptor.attempt.allocation_id, "freed", d.at()))
 
 
 def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
@@ -764,7 +767,7 @@ def test_restarting_all_is_no_failure_and_leaves_what_has_finished() -> None:
     assert restart.task_names == ("b -> c",)
     d.note(d.graph.restart_due(restart.restart_id, d.at()))
     d.note(d.graph.task_state_reported(TaskExecutionState(first, S.CANCELED), d.at()))
-    assert d.assign("b -> c").attempt_number == 1
+    assert d.assign("b -> c").attempt.attempt_number == 1
     archive = d.graph.archive()
     assert (archive.status, archive.failure_history, archive.restarts) == (JobStatus.RUNNING, (), 1)
     d.note(d.graph.cancel(d.at()))

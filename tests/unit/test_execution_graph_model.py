@@ -25,7 +25,7 @@ from runtime.jobmaster.execution_graph import (
     RequestSlot,
     ScheduleRestart,
 )
-from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 from runtime.jobmaster.slot_pool import (
     AskForSlot,
     ReturnSlot,
@@ -88,13 +88,12 @@ class JobMachine(RuleBasedStateMachine):
         self.do(self.graph.start(self.at()))
 
     def new_graph(self) -> ExecutionGraph:
-        strategy = create_restart_strategy(self.restart_strategy)
+        strategy = RestartStrategy(self.restart_strategy)
         return ExecutionGraph(
             self.job,
             strategy,
             self.at(),
             results_dir="r",
-            jobmaster_address="jm",
             new_attempt_id=lambda: ExecutionAttemptID(self.fresh()),
             new_request_id=lambda: SlotRequestID(self.fresh()),
             new_restart_id=lambda: RestartID(self.fresh()),
@@ -144,10 +143,14 @@ class JobMachine(RuleBasedStateMachine):
                 self.write_down()
                 assert slot.allocation_id in self.slots
                 assert slot in self.pool.allocated_slots
-                assert not any(d.allocation_id == slot.allocation_id for d in self.running.values()), "shared slot"
-                assert not any(d.task_key == descriptor.task_key for d in self.running.values()), "runs twice"
+                assert not any(d.attempt.allocation_id == slot.allocation_id for d in self.running.values()), (
+                    "shared slot"
+                )
+                assert not any(d.attempt.task_key == descriptor.attempt.task_key for d in self.running.values()), (
+                    "runs twice"
+                )
                 assert set(blocking_inputs(descriptor).values()) <= self.results, "deployed without its input"
-                self.running[descriptor.attempt_id] = descriptor
+                self.running[descriptor.attempt.attempt_id] = descriptor
             case CancelTask(attempt_id):
                 # A successor repeats cancellations, also of what has ended meanwhile.
                 assert attempt_id in self.running or self.failing_over
@@ -182,7 +185,7 @@ class JobMachine(RuleBasedStateMachine):
             descriptor = self.running.pop(attempt_id)
             self.past.append(attempt_id)
             if state is ExecutionState.FINISHED:
-                self.results |= set(descriptor.blocking_outputs.values())
+                self.results |= set(descriptor.attempt.blocking_outputs.values())
         self.do(self.graph.task_state_reported(TaskExecutionState(attempt_id, state, error), self.at()))
         if state.is_terminal:
             self.write_down()
@@ -198,13 +201,15 @@ class JobMachine(RuleBasedStateMachine):
         for attempt_id, descriptor in list(self.running.items()):
             choices = ["RUNNING", "INITIALIZING", "CANCELED" if attempt_id in self.canceling else "FINISHED", "FAILED"]
             state = TaskExecutionState(attempt_id, ExecutionState(data.draw(st.sampled_from(choices))))
-            executor = self.slots[descriptor.allocation_id].resource_id
-            reports[executor].append(ExecutionReport(state, self.now, descriptor.task_key, descriptor.allocation_id))
+            executor = self.slots[descriptor.attempt.allocation_id].resource_id
+            reports[executor].append(
+                ExecutionReport(state, self.now, descriptor.attempt.task_key, descriptor.attempt.allocation_id)
+            )
             if state.state.is_terminal:
                 del self.running[attempt_id]
                 self.past.append(attempt_id)
                 if state.state is ExecutionState.FINISHED:
-                    self.results |= set(descriptor.blocking_outputs.values())
+                    self.results |= set(descriptor.attempt.blocking_outputs.values())
         self.asked, self.restarts, self.terminal = [], [], []
         self.pool, self.graph = self.new_pool(), self.new_graph()
         addresses = {}
@@ -302,7 +307,7 @@ class JobMachine(RuleBasedStateMachine):
     def executor_dies(self, executor: str) -> None:
         gone = {allocation for allocation, slot in self.slots.items() if slot.resource_id == executor}
         for attempt_id, descriptor in list(self.running.items()):
-            if descriptor.allocation_id in gone:
+            if descriptor.attempt.allocation_id in gone:
                 del self.running[attempt_id]
                 self.past.append(attempt_id)
         self.slots = {key: value for key, value in self.slots.items() if key not in gone}

@@ -11,10 +11,10 @@ import pytest
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
 from runtime.ha.state_handles import ExecutionStore
-from runtime.jobmaster import journal as module
 from runtime.jobmaster.journal import ExecutionJournal
 from runtime.protocol.errors import JobNotReachableError
 from runtime.protocol.leader import LeaderTerm
+from tests.waiting import AT_ONCE
 
 TERM = LeaderTerm("jobmaster-x", 1, "s")
 
@@ -73,7 +73,7 @@ async def test_changes_during_a_write_go_into_the_next_one() -> None:
 
 
 async def test_redis_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     book = Book()
     book.store.failures = [RedisUnreachableError("r", "away"), OSError(28, "No space left on device")]
     await book.journal.written()

@@ -11,7 +11,8 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.heartbeat.manager import HeartbeatManager, Silence
+from conf.configuration import Configuration
+from runtime.heartbeat import HeartbeatManager, Silence
 
 INTERVAL, TIMEOUT = 1.0, 5.0
 
@@ -28,9 +29,13 @@ class Watcher:
         self.spawned: list[asyncio.Task[Any]] = []
         self.manager = HeartbeatManager(
             cast(RpcEndpoint, self),
-            interval_s=INTERVAL,
-            timeout_s=TIMEOUT,
-            failure_threshold=2,
+            Configuration.from_dict(
+                {
+                    "heartbeat.interval": f"{INTERVAL} s",
+                    "heartbeat.timeout": f"{TIMEOUT} s",
+                    "heartbeat.rpc-failure-threshold": "2",
+                }
+            ),
             on_timeout=lambda target, reason: self.lost.append((target, reason)),
             clock=lambda: self.now,
         )
@@ -64,6 +69,21 @@ def test_a_target_that_is_silent_while_the_watcher_runs_is_lost() -> None:
     assert watcher.lost == []
     watcher.run_for(0.2)
     assert [target for target, _ in watcher.lost] == ["tm-1"]
+
+
+def test_a_watcher_without_targets_sets_no_timer() -> None:
+    watcher = Watcher()
+    assert watcher.timers == []
+    watcher.manager.monitor("tm-1")
+    watcher.manager.monitor("tm-2")
+    assert [at for at, _ in watcher.timers] == [watcher.now + INTERVAL]
+    watcher.manager.unmonitor("tm-1")
+    watcher.manager.unmonitor("tm-2")
+    watcher.run_for(10 * TIMEOUT)
+    assert (watcher.timers, watcher.lost) == ([], [])
+    watcher.manager.monitor("tm-3")
+    watcher.run_for(TIMEOUT)
+    assert [target for target, _ in watcher.lost] == ["tm-3"]
 
 
 def test_a_thawed_watcher_loses_nobody_at_its_first_look_and_the_dead_a_time_out_later() -> None:

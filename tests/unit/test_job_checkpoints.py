@@ -27,7 +27,6 @@ from runtime.ha.errors import HaUnreachableError, LeadershipLostError
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import ExecutionAttemptID, JobVertexID, ResourceID, TriggerID
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
-from runtime.jobmaster import checkpointing as module
 from runtime.jobmaster import savepoints
 from runtime.jobmaster.checkpointing import JobCheckpoints
 from runtime.jobmaster.endpoint import current_instant
@@ -49,7 +48,7 @@ from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import LeaderTerm
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED
 from tests.streaming_files import StreamingFiles
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 TERM = LeaderTerm("jobmaster-x", 1, "s")
 TASK = CheckpointTask(ExecutionAttemptID.random(), JobVertexID.random(), "stream", ResourceID("tm-0"))
@@ -162,6 +161,7 @@ class Job:
     term: LeaderTerm = TERM
     endpoint: Endpoint = field(default_factory=Endpoint)
     totals: CheckpointTotals = NO_TOTALS
+    changes: int = 0
 
     def __post_init__(self) -> None:
         self.manager = TaskExecutor(self.files)
@@ -185,10 +185,14 @@ class Job:
             self.failures.append,
             self.cancel,
             self.written,
+            self.changed,
         )
         assert await checkpoints.recover(None, self.totals) == ""
         self.manager.checkpoints = checkpoints
         return checkpoints
+
+    def changed(self) -> None:
+        self.changes += 1
 
     def cancel(self) -> None:
         self.manager.notified.append(("cancel", 0))
@@ -260,22 +264,35 @@ async def test_the_new_checkpoint_is_stored_before_the_oldest_loses_its_files(jo
 
 async def test_time_matters_while_a_checkpoint_is_asked_for_or_under_way_or_due_now_and_then(job: Job) -> None:
     checkpoints = await job.lead()
-    assert not checkpoints.need_clock
+    assert (checkpoints.next_deadline(), checkpoints.is_idle) == (None, True)
+    began = current_instant().monotonic_s
     await checkpoints.trigger(request())
-    assert checkpoints.need_clock
+    assert not checkpoints.is_idle
+    assert_close(checkpoints.next_deadline(), began + 600.0)
     job.manager.is_silent = True
     checkpoints.advance(READY)
     while checkpoints._work:
         await asyncio.wait(checkpoints._work)
-    assert checkpoints.need_clock
+    assert_close(checkpoints.next_deadline(), began + 600.0)
+    assert job.changes > 0
     await job.manager.acknowledge(job.manager.acks.pop())
     while checkpoints._work:
         await asyncio.wait(checkpoints._work)
-    assert not checkpoints.need_clock
+    assert (checkpoints.next_deadline(), checkpoints.is_idle) == (None, True)
+    began = current_instant().monotonic_s
     periodic = await job.lead(**{"execution.checkpointing.interval": "1 min"})
-    assert periodic.need_clock
+    assert periodic.next_deadline() is None, "none is due before the tasks run"
+    assert not periodic.is_idle
+    periodic.advance(READY)
+    assert_close(periodic.next_deadline(), began + 60.0)
     periodic.close()
-    assert not periodic.need_clock
+    assert (periodic.next_deadline(), periodic.is_idle) == (None, True)
+
+
+def assert_close(deadline: float | None, expected: float) -> None:
+    """See that a deadline is *expected*, but for the time that the test itself takes."""
+    assert deadline is not None
+    assert expected <= deadline < expected + PATIENCE_S / 12
 
 
 async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: Job) -> None:
@@ -289,7 +306,7 @@ async def test_a_checkpoint_that_cannot_be_stored_leaves_the_others_alone(job: J
 
 
 async def test_a_store_that_does_not_answer_is_asked_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     checkpoints = await job.lead()
     job.keeper.failures += [HaUnreachableError("redis", "gone")] * 3
     assert (await until(checkpoints, request())).state is OperationState.COMPLETED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from actors.rpc.service import RpcConfig, RpcService
 from blob.gateway import BlobAddress
 from conf.configuration import Configuration
 from runtime.ids import AllocationID, JobID, ResourceID, SlotID, SlotRequestID
-from runtime.jobmaster import endpoint as module
 from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import ReleaseSlot, RequestSlot
 from runtime.jobmaster.slot_pool import AllocatedSlot, SlotPool
@@ -37,7 +37,7 @@ async def master(tmp_path: Path) -> AsyncIterator[Any]:
     made._term = TERM
     made._graph = Mock(slot_unavailable=Mock(return_value=[]), slot_assigned=Mock(return_value=[]))
     made._task_managers = Mock()
-    made._checkpoints = Mock(need_clock=False)
+    made._checkpoints = Mock(is_idle=True, next_deadline=Mock(return_value=None))
     made._pool = SlotPool(0.2, 0.2)
     yield made
     made._term = None
@@ -91,7 +91,7 @@ async def test_what_is_due_earlier_is_not_kept_waiting_by_a_later_timer(
     master._do([ReleaseSlot(later)])
     await called(master._task_managers.free_slot)
     monkeypatch.setattr(master, "may_act", Mock(side_effect=AssertionError("a replaced timer acts")))
-    master._wake(TERM, 1.0)
+    master._alarm._timer_ends(1.0)
 
 
 async def test_a_leadership_sets_its_own_timer_whatever_a_former_one_had_set(master: Any) -> None:
@@ -104,14 +104,22 @@ async def test_a_leadership_sets_its_own_timer_whatever_a_former_one_had_set(mas
     await called(graph.slot_unavailable)
 
 
-async def test_checkpoints_are_looked_at_again_and_again_while_they_need_the_clock(
-    master: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.02)
-    master._checkpoints.need_clock = True
+async def test_checkpoints_are_looked_at_when_one_of_their_deadlines_has_come(master: Any) -> None:
+    checkpoints, loop = master._checkpoints, asyncio.get_running_loop()
+    checkpoints.is_idle = False
+    due = [time.monotonic() + 0.1, time.monotonic() + 0.2]
+    checkpoints.next_deadline = Mock(side_effect=lambda: next((at for at in due if at > time.monotonic()), None))
     master._advance_checkpoints()
-    await called(master._checkpoints.advance, 4)
     assert timers(master) == 1
-    master._checkpoints.need_clock = False
-    await asyncio.sleep(0.05)
+    began = loop.time()
+    await called(checkpoints.advance, 3)  # now, and at each deadline
+    assert loop.time() - began >= 0.1
     assert timers(master) == 0
+
+
+async def test_what_comes_of_a_checkpoint_sets_the_timer_for_the_next(master: Any) -> None:
+    master._advance_checkpoints()
+    assert timers(master) == 0
+    master._checkpoints.next_deadline.return_value = time.monotonic() + PATIENCE_S
+    master._advance_checkpoints()  # `JobCheckpoints` calls it
+    assert timers(master) == 1

@@ -16,6 +16,7 @@ from runtime.jobmaster.endpoint import JobMaster
 from runtime.jobmaster.execution_graph import JobReachedTerminal
 from runtime.protocol.errors import JobAlreadyTerminatedError
 from runtime.protocol.execution_state import JobStatus
+from tests.waiting import AT_ONCE
 
 ARCHIVED = object()
 
@@ -46,11 +47,11 @@ async def test_the_end_is_reported_until_the_dispatcher_has_it_whatever_went_wro
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody else would report it: clients would wait for ever."""
-    monkeypatch.setattr(endpoint, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     told = AsyncMock(side_effect=[ConnectionResetError("gone"), KeyError("a defect"), None])
     await report(tmp_path / "results", told)
     assert [call.args for call in told.await_args_list] == [(ARCHIVED,)] * 3
-    assert "the Dispatcher was not told of the end of job j: 'a defect'" in caplog.text
+    assert "telling the Dispatcher of the end of job j is tried again: 'a defect'" in caplog.text
 
 
 async def test_results_that_cannot_be_removed_keep_no_end_from_being_reported(

@@ -292,7 +292,7 @@ async def test_a_driver_that_did_not_answer_is_asked_again(tmp_path: Path, error
 async def test_without_an_answer_no_query_starts_and_the_attempt_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
     attempt = Attempt(tmp_path)
     attempt.driver.error = error
     with pytest.raises(LeaseUnknownError, match="could not be found out for 0 s, so the query is not started: "):

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from blob.errors import BlobConnectionError, BlobRequestRefused
+from runtime.ids import JobID
 from runtime.job_logs import KeptLog
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import TaskDeploymentDescriptor
 from runtime.taskexecutor.logs import AttemptLogKeeper
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 OUT, OWN = KeptLog("stdout", 1, 1, "p-out"), KeptLog("taskexecutor", 2, 2, "p-own")
 
@@ -42,7 +45,7 @@ class Puts:
 
 @pytest.fixture
 def puts(monkeypatch: pytest.MonkeyPatch) -> Puts:
-    monkeypatch.setattr("runtime.taskexecutor.logs.RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     return Puts()
 
 
@@ -57,7 +60,7 @@ def keeper(puts: Puts) -> AttemptLogKeeper:
         run_blocking=asyncio.to_thread,
         spawn=spawn,
     )
-    deployment: Any = SimpleNamespace(task_name="squares", job_id="j")
+    deployment = TaskDeploymentDescriptor.internal("squares", JobKind.SCRIPT)
     return AttemptLogKeeper(endpoint, deployment, puts.of(OUT), puts.of(OWN))
 
 
@@ -103,4 +106,5 @@ async def test_a_blob_server_that_is_away_is_waited_for(puts: Puts) -> None:
 async def test_what_is_refused_keeps_the_end_from_nobody(puts: Puts, caplog: pytest.LogCaptureFixture) -> None:
     puts.errors.append(BlobRequestRefused("no room"))
     assert await keeper(puts).keep(well=True) == ()
-    assert "the logs of squares of job j stay in this TaskExecutor alone: BlobRequestRefused: no room" in caplog.text
+    where = f"the logs of squares of job {JobID.from_name('squares')} stay in this TaskExecutor alone"
+    assert f"{where}: BlobRequestRefused: no room" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from runtime.spark.query_stop import QueryFailure, StoppedQueries, stop_at_boundary
-from runtime.taskexecutor.task_outcome import stop_notes
+from runtime.taskexecutor.task import stop_notes
 
 
 class Query:

@@ -10,14 +10,13 @@ from typing import Any, cast
 import pytest
 
 from actors.errors import RecipientUnreachable
-from runtime.dispatcher import resource_cleaner as module
 from runtime.dispatcher.resource_cleaner import ResourceCleaner
 from runtime.ha.errors import LeadershipLostError, RedisUnreachableError
 from runtime.ha.running_jobs import JobEntry, JobSchedulingStatus
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
 from runtime.protocol.leader import LeaderTerm, job_master
-from tests.waiting import PATIENCE_S
+from tests.waiting import AT_ONCE, PATIENCE_S
 
 JOB = JobID("a" * 32)
 TERM = LeaderTerm("dispatcher", 1, "s")
@@ -96,7 +95,7 @@ class _Cleaner:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     return World(tmp_path)
 
 

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.jobmaster.restart_strategy import RestartStrategyConfig, create_restart_strategy
+from runtime.jobmaster.restart_strategy import RestartStrategy, RestartStrategyConfig
 
 
 def test_none_never_restarts() -> None:
-    strategy = create_restart_strategy(RestartStrategyConfig.none())
+    strategy = RestartStrategy(RestartStrategyConfig.none())
     strategy.notify_failure(0.0)
     assert not strategy.can_restart(0.0)
 
 
 @pytest.mark.parametrize("attempts", [0, 1, 3])
 def test_fixed_delay_restarts_so_often_and_no_more(attempts: int) -> None:
-    strategy = create_restart_strategy(RestartStrategyConfig.fixed_delay(attempts, 2.5))
+    strategy = RestartStrategy(RestartStrategyConfig.fixed_delay(attempts, 2.5))
     for number in range(attempts):
         strategy.notify_failure(float(number))
         assert strategy.can_restart(float(number))
@@ -26,7 +26,7 @@ def test_fixed_delay_restarts_so_often_and_no_more(attempts: int) -> None:
 
 
 def test_failure_rate_counts_within_the_interval() -> None:
-    strategy = create_restart_strategy(RestartStrategyConfig.failure_rate(2, interval_s=10.0, delay_s=0.5))
+    strategy = RestartStrategy(RestartStrategyConfig.failure_rate(2, interval_s=10.0, delay_s=0.5))
     outcomes = []
     for now in (0.0, 4.0, 11.0, 20.0, 20.5):
         strategy.notify_failure(now)
@@ -36,7 +36,7 @@ def test_failure_rate_counts_within_the_interval() -> None:
 
 
 def test_failure_rate_of_none_never_restarts() -> None:
-    strategy = create_restart_strategy(RestartStrategyConfig.failure_rate(0))
+    strategy = RestartStrategy(RestartStrategyConfig.failure_rate(0))
     strategy.notify_failure(0.0)
     assert not strategy.can_restart(0.0)
 
@@ -45,7 +45,7 @@ def test_exponential_delay_grows_to_its_limit_and_starts_anew_after_quiet() -> N
     config = RestartStrategyConfig.exponential_delay(
         1.0, 5.0, backoff_multiplier=2.0, reset_backoff_threshold_s=100.0, jitter_factor=0.0
     )
-    strategy = create_restart_strategy(config)
+    strategy = RestartStrategy(config)
     delays, now = [], 0.0
     for _ in range(5):
         strategy.notify_failure(now)
@@ -61,7 +61,7 @@ def test_exponential_delay_grows_to_its_limit_and_starts_anew_after_quiet() -> N
 def test_exponential_delay_stays_within_its_jitter(failures: list[tuple[float, float]]) -> None:
     fractions = iter([fraction for fraction, _ in failures])
     config = RestartStrategyConfig.exponential_delay(2.0, 60.0, 1.5, 3600.0, jitter_factor=0.25)
-    strategy = create_restart_strategy(config, lambda: next(fractions))
+    strategy = RestartStrategy(config, lambda: next(fractions))
     now, backoff = 0.0, 2.0
     for _, pause in failures:
         strategy.notify_failure(now)
@@ -80,7 +80,7 @@ def test_exponential_delay_stays_within_its_jitter(failures: list[tuple[float, f
     ],
 )
 def test_a_successor_remembers_what_its_predecessor_counted(config: RestartStrategyConfig) -> None:
-    one, other = create_restart_strategy(config), create_restart_strategy(config)
+    one, other = RestartStrategy(config), RestartStrategy(config)
     for now in (10.0, 20.0):
         one.notify_failure(now)
     other.restore(one.state(25.0), 1025.0)  # another process, with another monotonic clock

@@ -29,8 +29,8 @@ from runtime.protocol.messages import TaskExecutorRegistration
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.resourcemanager.endpoint import Admission
 from runtime.resourcemanager.instance_manager import InstanceManager
-from runtime.taskexecutor.isolation import Isolation, IsolationWatch
-from runtime.taskexecutor.registration_state import REFUSED, REGISTERED, WAITING, RegistrationState
+from runtime.taskexecutor.connections import Isolation, IsolationWatch
+from runtime.taskexecutor.worker_files import REFUSED, REGISTERED, WAITING, RegistrationState
 
 OTHER = "192.0.2.7"
 
@@ -285,7 +285,7 @@ async def test_who_is_cut_off_kills_its_driver_and_itself_only_with_tasks_and_wi
     killed, store, now = list[int](), _Store(), [0.0]
     tasks = ["one"]
     isolation = Isolation(4.0, 0.0)
-    monkeypatch.setattr("runtime.taskexecutor.isolation.os.kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr("runtime.taskexecutor.connections.os.kill", lambda pid, number: killed.append(pid))
     ha = cast("HighAvailabilityServices", store)
     watch = IsolationWatch(ha, 4.0, 1.0, lambda: bool(tasks), 77, lambda: now[0])
     now[0] = 10.0

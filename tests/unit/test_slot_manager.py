@@ -163,18 +163,6 @@ def test_a_request_that_has_its_slot_is_not_made_again() -> None:
     assert manager.counts() == SlotCounts(2, 1, 0)
 
 
-def test_a_late_notice_frees_no_slot_of_another_allocation() -> None:
-    manager = SlotManager(10.0)
-    register(manager, 1, 1)
-    slot = SlotID(ResourceID("tm-1"), 0)
-    manager.register_slot_request(request(2), 0.0)
-    manager.slot_allocated(slot, request(2).allocation_id)
-    assert manager.free_slot(slot, request(1).allocation_id) == []
-    assert manager.counts() == SlotCounts(1, 0, 0)
-    manager.free_slot(slot, request(2).allocation_id)
-    assert manager.counts() == SlotCounts(1, 1, 0)
-
-
 def test_an_unanswered_allocation_is_settled_by_the_next_report() -> None:
     manager = SlotManager(10.0)
     register(manager, 1, 1)
@@ -193,14 +181,11 @@ def test_a_refused_allocation_is_tried_again_when_the_slot_is_known_to_be_free()
     register(manager, 1, 1)
     manager.register_slot_request(request(1), 0.0)
     slot = SlotID(ResourceID("tm-1"), 0)
-    assert (
-        manager.slot_allocation_failed(slot, request(1).allocation_id, SlotStatus(slot, JOB, request(7).allocation_id))
-        == []
-    )
+    assert manager.slot_allocation_failed(slot, request(1).allocation_id) == []
+    assert manager.report_slot_status(instance(1), report("tm-1", request(7).allocation_id)) == []
     assert manager.counts().allocated == 1
-    assert manager.free_slot(slot, request(8).allocation_id) == [], "not this allocation's to free"
-    assert slots_of(manager.free_slot(slot, request(7).allocation_id)) == ["tm-1/0"]
-    assert manager.free_slot(slot, request(7).allocation_id) == [], "late notice"
+    assert slots_of(manager.report_slot_status(instance(1), report("tm-1", None))) == ["tm-1/0"]
+    assert manager.report_slot_status(instance(1), report("tm-1", None)) == [], "sent before the slot was given away"
 
 
 def test_withdrawn_requests_and_gone_jobs_leave_nothing() -> None:
@@ -305,7 +290,7 @@ def test_a_slot_that_was_used_and_freed_between_two_looks_was_used() -> None:
     assert idle(manager, 0.0) == {"tm-1": 0.0}
     assert slots_of(manager.register_slot_request(request(1), 5.0)) == [str(slot)]
     manager.slot_allocated(slot, request(1).allocation_id)
-    manager.free_slot(slot, request(1).allocation_id)
+    manager.report_slot_status(instance(1), report("tm-1", None))
     assert idle(manager, 9.0) == {"tm-1": 0.0}
     assert idle(manager, 19.0) == {"tm-1": 10.0}
     manager.release_task_manager(instance(1))
@@ -438,11 +423,11 @@ class SlotManagerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(any(item.slots.values()) for item in self.executors.values()))
     @rule(data=st.data(), notice_is_lost=st.booleans())
     def task_executor_frees_a_slot(self, data: st.DataObject, notice_is_lost: bool) -> None:
-        held = [(e, s, a) for _, e in sorted(self.executors.items()) for s, a in e.slots.items() if a]
-        executor, slot, allocation_id = data.draw(st.sampled_from(held))
-        executor.slots[slot] = None
+        held = [(key, slot) for key, item in sorted(self.executors.items()) for slot, a in item.slots.items() if a]
+        key, slot = data.draw(st.sampled_from(held))
+        self.executors[key].slots[slot] = None
         if not notice_is_lost:
-            self.do(self.manager.free_slot(slot, allocation_id))
+            self.send_report(key)
 
     @rule(seconds=st.floats(0.1, 30.0))
     def time_passes(self, seconds: float) -> None:

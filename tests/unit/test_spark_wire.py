@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.spark import ClassicEndpoint, ConnectEndpoint, ShipStrategy, TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.ids import JobVertexID
+from runtime.jobgraph.job_graph import JobKind, ShipStrategy
+from runtime.protocol.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
+from runtime.spark import ClassicEndpoint, ConnectEndpoint, TaskSpec
 from runtime.spark.errors import WireError
 from runtime.spark.spec import decode_spec, encode_spec
 from runtime.spark.wire import MAX_FRAME, BlockingChannel, FrameReader, encode
@@ -41,18 +44,11 @@ def test_channel_ends_with_its_peer() -> None:
 
 
 def test_spec_travels() -> None:
-    spec = TaskSpec(
-        job_id="j",
-        job_name="job",
-        attempt_id="a",
-        task_name="task",
-        kind=TaskKind.PIPELINE,
-        file="/x/job.py",
-        work_dir="/x",
-        vertices=(VertexSpec("v", "name", "f", (VertexInput("u", None, ShipStrategy.HASH, ("k",), 4),), "/r"),),
-        parameters={"n": 1, "deep": {"list": [1, None, "x"]}},
-        connect=ConnectEndpoint(1, "secret-token", "session"),
-    )
+    read = VertexInput(JobVertexID.of("job", "u"), None, ShipStrategy.HASH, ("k",))
+    vertex = VertexDescriptor(JobVertexID.of("job", "v"), "name", "f", (read,), "/r", 4)
+    parameters = {"n": 1, "deep": {"list": [1, None, "x"]}}
+    task = TaskDeploymentDescriptor.internal("job", JobKind.PIPELINE, vertex, parameters=parameters)
+    spec = TaskSpec(task, "/x/job.py", "/x", connect=ConnectEndpoint(1, "secret-token", "session"))
     assert decode_spec(encode_spec(spec)) == spec
     assert decode_spec(encode_spec(spec)).connect is not None
 
@@ -63,7 +59,6 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_python_path_of_py_files() -> None:
-    spec = TaskSpec(
-        "j", "n", "a", "t", TaskKind.SCRIPT, "f", "w", (), py_files=("/a/x.py", "/a/y.py", "/b/z.zip", "/c")
-    )
+    task = TaskDeploymentDescriptor.internal("task", JobKind.SCRIPT)
+    spec = TaskSpec(task, "f", "w", py_files=("/a/x.py", "/a/y.py", "/b/z.zip", "/c"))
     assert spec.python_path == ["/a", "/b/z.zip", "/c"]

@@ -134,6 +134,7 @@ class Seen:
         self.notes: list[str] = []
         self.queries = StreamingQueries(
             spec,
+            None,
             lambda query, batch_id, note: self.told.append(query),
             lambda *failed: self.failed.append(failed),
             self.notes.append,

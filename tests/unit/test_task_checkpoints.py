@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.ids import ExecutionAttemptID, JobVertexID, TriggerID
+from runtime.ids import AllocationID, ExecutionAttemptID, JobVertexID, TriggerID
 from runtime.protocol.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointOutcome,
@@ -19,6 +19,7 @@ from runtime.protocol.checkpoints import (
     SnapshotType,
     TriggerCheckpoint,
 )
+from runtime.protocol.descriptor import AttemptInformation
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
 from runtime.spark import SparkError
 from runtime.taskexecutor.task_checkpoints import (
@@ -88,7 +89,8 @@ def made(
     restore: JobManagerTaskRestore | None = None, error: Exception | None = None
 ) -> tuple[TaskCheckpoints, Responder, Stopper]:
     responder, stopper = Responder(), Stopper(error)
-    return TaskCheckpoints(ATTEMPT, TASK, restore, responder, stopper), responder, stopper  # type: ignore[arg-type]
+    attempt = AttemptInformation(ATTEMPT, 0, AllocationID.random(), TASK, "stream", (), restore=restore)
+    return TaskCheckpoints(attempt, responder, stopper), responder, stopper  # type: ignore[arg-type]
 
 
 def trigger(directory: Path, number: int = 1, kind: SnapshotType = SnapshotType.CHECKPOINT) -> TriggerCheckpoint:

@@ -10,12 +10,16 @@ import pytest
 
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobKind
-from runtime.protocol.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor
+from runtime.protocol.descriptor import (
+    AttemptInformation,
+    JobInformation,
+    ResultPartitionInfo,
+    TaskDeploymentDescriptor,
+)
 from runtime.protocol.execution_state import ExecutionState, FailureKind
 from runtime.spark.spec import ResourceLimits
-from runtime.taskexecutor.task import Task
+from runtime.taskexecutor.task import Task, TaskOutcome
 from runtime.taskexecutor.task_checkpoints import NotStoppedError, StopOutcome
-from runtime.taskexecutor.task_outcome import TaskOutcome
 
 ATTEMPT = ExecutionAttemptID("e" * 32)
 VERTEX = JobVertexID("d" * 32)
@@ -24,9 +28,9 @@ RESULT = ResultPartitionInfo(VERTEX, "/results/d", 2, 100)
 
 
 def outcome(kind: JobKind = JobKind.PIPELINE, limits: ResourceLimits | None = None) -> TaskOutcome:
-    job_id, allocation_id = JobID("a" * 32), AllocationID("b" * 32)
     descriptor = TaskDeploymentDescriptor(
-        job_id, "flights", kind, ATTEMPT, 0, allocation_id, VERTEX, "read", (), (), (), {}, "akka.tcp://jm"
+        JobInformation(JobID("a" * 32), "flights", kind),
+        AttemptInformation(ATTEMPT, 0, AllocationID("b" * 32), VERTEX, "read", ()),
     )
     return TaskOutcome(descriptor, limits or ResourceLimits())
 
@@ -121,7 +125,7 @@ def test_after_a_failed_drain_the_failure_of_the_query_is_the_tasks() -> None:
 async def test_a_stop_that_meets_the_end_of_its_task_waits_for_the_cause() -> None:
     """The connection to the process is gone before what it had said last is read."""
     heard = outcome()
-    task: Any = SimpleNamespace(_heard_all=asyncio.Event(), _outcome=heard, descriptor=heard._descriptor)
+    task: Any = SimpleNamespace(_heard_all=asyncio.Event(), _outcome=heard, _attempt=heard._descriptor.attempt)
     is_asked = asyncio.Event()
 
     async def gone() -> None:

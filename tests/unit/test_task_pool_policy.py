@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobKind
-from runtime.taskexecutor.driver_sharing import FairPools
-from runtime.taskexecutor.task_pool_policy import (
+from runtime.taskexecutor.services import FairPools
+from runtime.taskexecutor.task_pool import (
     FIRST_DELAY_S,
     LONGEST_DELAY_S,
     MAX_IDLE_S,

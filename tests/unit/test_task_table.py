@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from actors.errors import RecipientTerminated, RecipientUnreachable
-from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, ResourceID
-from runtime.protocol.descriptor import ExecutionReport, TaskExecutionState
+from runtime.ids import AllocationID, JobID, JobVertexID, ResourceID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.descriptor import ExecutionReport, TaskDeploymentDescriptor, TaskExecutionState
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
 from runtime.taskexecutor import task_table
 from runtime.taskexecutor.endpoint import TaskExecutor
 from runtime.taskexecutor.task_table import TaskTable
+from tests.waiting import AT_ONCE
 
 JOB = JobID("a" * 32)
 GONE = ErrorInfo(FailureKind.TASK_EXECUTOR_LOST, "TaskExecutorLostException", "its zygote has ended")
@@ -31,11 +34,11 @@ class FakeTask:
     def __init__(self, descriptor: Any, directory: Any, services: Any, on_state: Tell, *rest: Any) -> None:
         self.descriptor = descriptor
         self._on_state = on_state
-        self.state = TaskExecutionState(descriptor.attempt_id, ExecutionState.RUNNING)
+        self.state = TaskExecutionState(descriptor.attempt.attempt_id, ExecutionState.RUNNING)
 
     async def run(self) -> None:
         await self.lost.wait()
-        self.state = TaskExecutionState(self.descriptor.attempt_id, ExecutionState.FAILED)
+        self.state = TaskExecutionState(self.descriptor.attempt.attempt_id, ExecutionState.FAILED)
         self._on_state(self.state)
 
     def report(self) -> ExecutionReport:
@@ -71,12 +74,16 @@ def job_master(monkeypatch: pytest.MonkeyPatch) -> FakeJobMaster:
     return FakeJobMaster()
 
 
+def script() -> TaskDeploymentDescriptor:
+    made = TaskDeploymentDescriptor.internal("script", JobKind.SCRIPT)
+    return replace(made, job=replace(made.job, job_id=JOB))
+
+
 def table_with_a_task(job_master: FakeJobMaster) -> TaskTable:
     connection = SimpleNamespace(gateway=job_master)
     connections = SimpleNamespace(jobs=lambda: [JOB], find=lambda job_id: connection)
     table = TaskTable(cast(Any, FakeEndpoint()), cast(Any, connections))
-    descriptor = SimpleNamespace(job_id=JOB, attempt_id=ExecutionAttemptID.random(), task_name="script")
-    table.start(cast(Any, descriptor), cast(Any, None), cast(Any, None), cast(Any, None))
+    table.start(script(), cast(Any, None), cast(Any, None), cast(Any, None))
     return table
 
 
@@ -92,7 +99,7 @@ async def test_an_end_is_told_until_the_job_master_knows_it(
     job_master: FakeJobMaster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each reason why it does not know is logged once: a JobMaster that is gone is tried for minutes."""
-    monkeypatch.setattr(task_table, "RETRY_S", 0.0)
+    monkeypatch.setattr("runtime.retry.SOON", AT_ONCE)
     answers = [*[RecipientUnreachable("it is being replaced")] * 3, RecipientUnreachable("it still is"), None]
 
     async def update(state: TaskExecutionState) -> None:
@@ -107,7 +114,7 @@ async def test_an_end_is_told_until_the_job_master_knows_it(
         while table._reports:
             await asyncio.wait(table._reports.values())
     assert answers == []
-    failures = [line.rpartition(": ")[2] for line in caplog.messages if "was not told of FAILED" in line]
+    failures = [line.rpartition(": ")[2] for line in caplog.messages if "telling the JobMaster" in line]
     assert failures == ["it is being replaced", "it still is"]
 
 
@@ -144,7 +151,7 @@ class Going:
         return SimpleNamespace(blobs=None)
 
     async def _read(self, deployment: Any, blobs: Any) -> Any:
-        return SimpleNamespace(attempt_id=ExecutionAttemptID.random())
+        return script()
 
 
 async def test_who_is_about_to_end_takes_no_task_and_no_slot_request() -> None:

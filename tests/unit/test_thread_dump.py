@@ -15,9 +15,8 @@ import pytest
 from runtime.spark import SparkError, TaskProcess, ZygoteError
 from runtime.spark.control import Cancellation, TaskControl
 from runtime.spark.wire import BlockingChannel, encode
-from runtime.taskexecutor import metrics
-from runtime.taskexecutor.diagnostics import DUMP_LIMIT, bounded_threads
-from runtime.taskexecutor.metrics import JvmRates, MetricsSampler
+from runtime.taskexecutor import diagnostics
+from runtime.taskexecutor.diagnostics import DUMP_LIMIT, JvmRates, MetricsSampler, bounded_threads
 from runtime.threads import thread_stacks, thread_states
 from tests.waiting import PATIENCE_S
 
@@ -149,7 +148,7 @@ class Driver:
 
 
 async def test_the_jvms_figures_are_what_the_driver_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "JVM_INTERVAL_S", 0.0)
+    monkeypatch.setattr(diagnostics, "JVM_INTERVAL_S", 0.0)
     told = {"Memory.Heap.Used": 10, "GarbageCollector.All.Time": 30}
     sampler = MetricsSampler(os.getpid())
     assert sampler.sample(0).jvm == {}

@@ -188,9 +188,10 @@ class WorkerAllocatorMachine(RuleBasedStateMachine):
                 machine.used += 1
                 self.waiting -= 1
 
-    def decide(self) -> None:
+    def decide(self) -> list[Decision]:
         self.match()
-        for decision in self.allocator.decide(self.waiting, self.registered(), self.now):
+        decisions = self.allocator.decide(self.waiting, self.registered(), self.now)
+        for decision in decisions:
             match decision:
                 case StartWorker():
                     self.in_flight.append(decision.request)
@@ -203,6 +204,7 @@ class WorkerAllocatorMachine(RuleBasedStateMachine):
                 case GiveUpWorker():
                     machine = self.machines.pop(decision.resource_id)
                     assert not machine.registered, "given up although it is there"
+        return decisions
 
     @rule(count=st.integers(1, 5))
     def requests_come(self, count: int) -> None:
@@ -272,8 +274,13 @@ class WorkerAllocatorMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0.1, 30.0))
     def time_passes(self, seconds: float) -> None:
+        while self.decide():
+            pass
+        deadline = self.allocator.next_deadline(self.registered(), self.now)
         self.now += seconds
-        self.decide()
+        decisions = self.decide()
+        if deadline is None or self.now < deadline:
+            assert decisions == [], "nobody would have asked by then"
 
     @invariant()
     def the_limit_is_kept(self) -> None:

@@ -18,8 +18,8 @@ from runtime.protocol.diagnostics import TaskManagerMetrics
 from runtime.protocol.messages import LeaderAddress, TaskExecutorHeartbeat, TaskExecutorRegistration
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.taskexecutor.connections import ResourceManagerConnection
-from runtime.taskexecutor.registration_state import RegistrationState
 from runtime.taskexecutor.slot_table import TaskSlotTable
+from runtime.taskexecutor.worker_files import RegistrationState
 from tests.bench.scale.stubs import refuses_the_rest
 
 SLOTS = 4

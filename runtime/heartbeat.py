@@ -2,7 +2,7 @@
 
 The asking side learns of a dead process from the failing ask (a refused connection counts towards
 ``heartbeat.rpc-failure-threshold``) and of a silent one from the time-out; the listening side takes each request as a
-sign of life. Who is alive is decided by the pure `HeartbeatMonitor`; here is only the clock and the sending.
+sign of life. The pure `HeartbeatMonitor` decides who is alive; `HeartbeatManager` has the clock and sends.
 
 A watcher that stood still (SIGSTOP, a swapped-out process) was deaf meanwhile. It finds that out by a timer that comes
 late, and leaves that time out: its targets have as long to be heard as they had before.
@@ -14,11 +14,16 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from actors.errors import ActorError, RecipientUnreachable, UnknownActor
 from actors.rpc.endpoint import RpcEndpoint
-from runtime.heartbeat.monitor import HeartbeatMonitor, LostTarget
+from conf.configuration import Configuration
+from conf.options import HeartbeatOptions
+
+DISABLED = -1
+"""As the threshold of unreachable reports: they are ignored, only silence counts."""
 
 REPEAT_S = 0.1
 LOOKS = 10
@@ -28,14 +33,114 @@ OnTimeout = Callable[[str, str], None]
 Request = Callable[[], Awaitable[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class LostTarget:
+    """A target that is taken for lost, why (in words), and for how many seconds nothing had been heard of it."""
+
+    target: str
+    reason: str
+    silent_for_s: float
+
+
+@dataclass(slots=True)
+class _Target:
+    last_heard: float
+    unreachable: int = 0
+
+
+class HeartbeatMonitor:
+    """Watches targets until they fall silent or cannot be reached; each loss is told once (Flink's `HeartbeatMonitor`).
+
+    Pure; times are monotonic seconds.
+
+    Args:
+        interval: seconds between two heartbeat requests (``heartbeat.interval``); the asynchronous manager sends them.
+        timeout: seconds of silence after which a target is lost (``heartbeat.timeout``).
+        rpc_failure_threshold: so many undeliverable messages in a row mean that it is lost at once
+            (``heartbeat.rpc-failure-threshold``, Flink's default 2); `DISABLED` to wait for the time-out.
+
+    Raises:
+        ValueError: the time-out is not longer than the interval, or a value is out of range.
+    """
+
+    def __init__(self, interval: float, timeout: float, rpc_failure_threshold: int = 2) -> None:
+        if interval <= 0 or timeout <= interval:
+            raise ValueError(
+                f"heartbeat.timeout ({timeout:g} s) must be longer than heartbeat.interval ({interval:g} s), which "
+                "must be more than 0"
+            )
+        if rpc_failure_threshold != DISABLED and rpc_failure_threshold < 1:
+            raise ValueError(
+                f"heartbeat.rpc-failure-threshold is {rpc_failure_threshold}; use 1 or more, or -1 for never"
+            )
+        self._timeout = timeout
+        self._threshold = rpc_failure_threshold
+        self._targets: dict[str, _Target] = {}
+
+    def targets(self) -> tuple[str, ...]:
+        """Those that are watched."""
+        return tuple(self._targets)
+
+    def monitor(self, now: float, target: str) -> None:
+        """Begin to watch *target*, as if just heard. Watching one anew forgets its past."""
+        self._targets[target] = _Target(now)
+
+    def unmonitor(self, target: str) -> None:
+        """Watch it no more. Unknown targets are ignored."""
+        self._targets.pop(target, None)
+
+    def receive(self, now: float, target: str) -> bool:
+        """A heartbeat, or any other sign of life, came; returns whether the target is watched."""
+        entry = self._targets.get(target)
+        if entry is None:
+            return False
+        entry.last_heard = max(entry.last_heard, now)
+        entry.unreachable = 0
+        return True
+
+    def report_unreachable(self, target: str) -> bool:
+        """A message could not be delivered; returns whether that was one too many: `expired` then names the target."""
+        entry = self._targets.get(target)
+        if entry is None or self._threshold == DISABLED:
+            return False
+        entry.unreachable += 1
+        return entry.unreachable >= self._threshold
+
+    def expired(self, now: float) -> list[LostTarget]:
+        """Those that were silent for the time-out or could not be reached; they are watched no more."""
+        return [loss for target in list(self._targets) for loss in self.expired_one(now, target)]
+
+    def expired_one(self, now: float, target: str) -> list[LostTarget]:
+        """As `expired`, of one target: of a thousand that go at once not each makes all the others looked at."""
+        entry = self._targets.get(target)
+        if entry is None:
+            return []
+        silent_for_s = max(now - entry.last_heard, 0.0)
+        if self._is_unreachable(entry):
+            reason = f"unreachable {entry.unreachable} times in a row"
+        elif silent_for_s >= self._timeout:
+            reason = f"no heartbeat for {silent_for_s:.1f} s (heartbeat.timeout is {self._timeout:g} s)"
+        else:
+            return []
+        del self._targets[target]
+        return [LostTarget(target, reason, silent_for_s)]
+
+    def suspended_for(self, now: float, seconds: float) -> None:
+        """Leave out the last *seconds*, in which the watcher itself stood still (stopped, swapped out): it was deaf."""
+        for entry in self._targets.values():
+            entry.last_heard = max(entry.last_heard, min(entry.last_heard + seconds, now))
+
+    def _is_unreachable(self, entry: _Target) -> bool:
+        return self._threshold != DISABLED and entry.unreachable >= self._threshold
+
+
 class HeartbeatManager:
     """Heartbeats of one endpoint with any number of targets, all on the endpoint's main thread.
 
     Args:
         endpoint: whose timers are used.
-        interval_s: seconds between requests (``heartbeat.interval``).
-        timeout_s: seconds of silence after which a target is lost (``heartbeat.timeout``).
-        failure_threshold: failed calls in a row after which a target is lost (``heartbeat.rpc-failure-threshold``).
+        configuration: has ``heartbeat.interval``, the seconds between requests; ``heartbeat.timeout``, the seconds of
+            silence after which a target is lost; and ``heartbeat.rpc-failure-threshold``, the failed calls in a row.
         on_timeout: called once with the target's id and the reason when it is lost; the target is forgotten.
         on_payload: called with the target's id and its answer.
         clock: seconds.
@@ -44,18 +149,17 @@ class HeartbeatManager:
     def __init__(
         self,
         endpoint: RpcEndpoint,
+        configuration: Configuration,
         *,
-        interval_s: float,
-        timeout_s: float,
-        failure_threshold: int,
         on_timeout: OnTimeout,
         on_payload: Callable[[str, Any], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint = endpoint
-        self._interval_s = interval_s
+        get = configuration.get
+        self._interval_s = get(HeartbeatOptions.INTERVAL)
         self._monitor = HeartbeatMonitor(
-            interval=interval_s, timeout=timeout_s, rpc_failure_threshold=failure_threshold
+            self._interval_s, get(HeartbeatOptions.TIMEOUT), get(HeartbeatOptions.RPC_FAILURE_THRESHOLD)
         )
         self._requests: dict[str, Request] = {}
         self._asking: set[str] = set()
@@ -63,10 +167,11 @@ class HeartbeatManager:
         self._on_payload = on_payload
         self._clock = clock
         self._next_tick = math.inf
-        self._stopped = False
+        self._started = self._stopped = False
 
     def start(self) -> None:
-        """Begin to send and to check."""
+        """Begin to send and to check, as long as there are targets."""
+        self._started = True
         self._tick_later()
 
     def stop(self) -> None:
@@ -82,6 +187,8 @@ class HeartbeatManager:
             self._requests.pop(target, None)
         else:
             self._requests[target] = request
+        if self._next_tick == math.inf:
+            self._tick_later()
 
     def unmonitor(self, target: str) -> None:
         """Watch *target* no longer."""
@@ -103,8 +210,10 @@ class HeartbeatManager:
         self._tick_later()
 
     def _tick_later(self) -> None:
-        self._next_tick = self._clock() + self._interval_s
-        self._endpoint.schedule_run_async(self._interval_s, self._tick)
+        self._next_tick = math.inf
+        if self._started and self._monitor.targets():
+            self._next_tick = self._clock() + self._interval_s
+            self._endpoint.schedule_run_async(self._interval_s, self._tick)
 
     def _now(self) -> float:
         """The time at which losses are looked for, once the monitor knows how long this process stood still."""
@@ -119,7 +228,7 @@ class HeartbeatManager:
             payload = await request()
         except (RecipientUnreachable, UnknownActor):
             now = self._now()
-            self._monitor.report_unreachable(now, target)
+            self._monitor.report_unreachable(target)
             self._give_up(self._monitor.expired_one(now, target))
             # Whether that was an accident of the connection is asked soon, not an interval later.
             self._endpoint.schedule_run_async(min(REPEAT_S, self._interval_s), lambda: self._ask_again(target, request))

@@ -1,9 +1,10 @@
-"""How far a TaskExecutor is with its registration, in a file: `start --role` tells it, and ends what never gets in."""
+"""Files in a worker's own directory, by which its TaskExecutor and whoever looks after the worker tell each other."""
 
 from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from conf.files import write_private
@@ -16,7 +17,7 @@ REGISTERED = "registered"
 
 
 class RegistrationState:
-    """The file, in the worker's own directory.
+    """How far a TaskExecutor is with its registration: `start --role` shows it, and ends what is never registered.
 
     Args:
         directory: of the worker.
@@ -47,3 +48,28 @@ class RegistrationState:
     def forget(self) -> None:
         """Nothing is said any more; to be called before the TaskExecutor is started."""
         self._path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInfo:
+    """The program that embeds the cluster: its process, and the Unix socket at which it takes its task.
+
+    A worker that has this file uses the program's own Spark; see `runtime.embedded`.
+    """
+
+    pid: int
+    socket: str
+
+    @classmethod
+    def file(cls, directory: Path) -> Path:
+        """Where a worker's directory says that the worker's Spark is a program's own."""
+        return directory / "program.json"
+
+    @classmethod
+    def read(cls, directory: Path) -> ProgramInfo:
+        """Raises OSError, ValueError."""
+        return cls(**json.loads(cls.file(directory).read_bytes()))
+
+    def write(self, directory: Path) -> None:
+        """Raises OSError."""
+        write_private(self.file(directory), json.dumps(asdict(self)).encode())

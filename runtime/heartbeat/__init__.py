@@ -1,1 +1,0 @@
-"""Heartbeats: who is alive, by messages and time-outs."""
