@@ -30,15 +30,6 @@ from runtime.cluster.command_line import (
     waiting,
 )
 from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
-from runtime.cluster.views import (
-    job_progress,
-    print_checkpoints,
-    print_failed_job,
-    print_job,
-    print_jobs,
-    view_of_details,
-    view_of_job,
-)
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 
@@ -203,6 +194,8 @@ def run_attached(
     client: ClusterClient, graph: JobGraph, file: Path, libraries: Sequence[tuple[Path, ArtifactRole]] = ()
 ) -> ExitStatus:
     """Submit a job, show its progress until it ends, and print what it wrote to standard output."""
+    from runtime.cluster.views import job_progress, print_failed_job, view_of_job
+
     submitted = client.submit(graph, file, libraries=libraries)
     say(f"job {submitted} was submitted")
     with job_progress() as progress:
@@ -278,6 +271,8 @@ def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...],
 @json_option
 def job_list(configuration: Configuration, as_json: bool) -> None:
     """List running and finished jobs, the newest first."""
+    from runtime.cluster.views import print_jobs, view_of_details
+
     with connected(configuration) as client:
         jobs = client.list_jobs()
     if as_json:
@@ -292,6 +287,8 @@ def job_list(configuration: Configuration, as_json: bool) -> None:
 @job_argument()
 def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None:
     """Show a job: its vertices, attempts, and why it failed."""
+    from runtime.cluster.views import print_checkpoints, print_job, view_of_job
+
     with connected(configuration) as client:
         job = client.job(job_id)
     if as_json:
