@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -200,6 +199,8 @@ def _print_verdicts(verdicts: Sequence[Verdict], as_json: bool) -> None:
 
 def _queries_of(configuration: Configuration, file: Path, args: Sequence[str]) -> list[QueryDescription]:
     """Return the queries of a job file, which is run on no rows. Raises JobFileError where its code fails."""
+    import tempfile
+
     from runtime.checkpoint.errors import CheckpointError
     from runtime.job_file import JobFileError, build_pipeline, kind_of, own_traceback
     from runtime.jobgraph.job_graph import JobKind

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from conf.configuration import Configuration
 from conf.options import ClientOptions, all_options
-from runtime.cluster.output import is_fancy, print_error, print_line
+from runtime.cluster.output import is_fancy, print_error, print_line, say
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 
@@ -33,6 +33,7 @@ COMPLETION_TIMEOUT_S = 2.0
 EXAMPLE_ID = "0f3c5a0f3c5a0f3c5a0f3c5a0f3c5a0f"
 
 Command = Callable[..., None]
+T = TypeVar("T")
 
 
 class ExitStatus(IntEnum):
@@ -215,6 +216,27 @@ def waiting(what: str, left: str, stream: TextIO | None = None) -> Iterator[None
     except KeyboardInterrupt:
         print_line(f"interrupted: {left}", out)
         sys.exit(ExitStatus.INTERRUPTED)
+
+
+def await_or_cancel(name: str, wait: Callable[[], T], cancel: Callable[[], None]) -> tuple[T, bool]:
+    """Wait for an end; return what *wait* returns, and whether Ctrl-C has cancelled it.
+
+    The first Ctrl-C cancels, the second leaves the rest to the cluster and exits.
+    """
+    try:
+        return wait(), False
+    except KeyboardInterrupt:
+        say(f"cancelling {name}; Ctrl-C again leaves it to the cluster")
+    with waiting("", f"{name} is left to the cluster"):
+        cancel()
+        return wait(), True
+
+
+def status_of_end(state: str, interrupted: bool) -> ExitStatus:
+    """Return the exit status of a command that has waited for the end of a job or an application."""
+    if state in ("FINISHED", "SUCCEEDED"):
+        return ExitStatus.DONE
+    return ExitStatus.INTERRUPTED if interrupted and state == "CANCELED" else ExitStatus.FAILED
 
 
 def _sign_of_life(what: str, stream: TextIO) -> AbstractContextManager[object]:

@@ -22,7 +22,7 @@ from conf.options import (
 from runtime.application.program import ApplicationFiles
 from runtime.application.state import ApplicationResult
 from runtime.client import ClusterClient
-from runtime.cluster.command_line import ExitStatus, waiting
+from runtime.cluster.command_line import ExitStatus, await_or_cancel, status_of_end
 from runtime.cluster.output import print_error, print_json, print_result, say
 from runtime.cluster.session import Say, start_cluster, stop_cluster, wait_until_stopped
 from runtime.environment.directory import ClusterDirectory
@@ -204,7 +204,7 @@ def run_application(
     own_id = ApplicationID.random() if application_id is None else ApplicationID(application_id)
     name = name or file.stem
     configuration = own_configuration(configuration, f"application-{own_id}", ExecutionTarget.APPLICATION)
-    result: ApplicationResult | None = None
+    is_over = False
     try:
         with attached(configuration) as directory:
             files = ApplicationFiles(directory)
@@ -215,36 +215,16 @@ def run_application(
                 if detach:
                     print_result({"application_id": own_id}, own_id, as_json)
                     return ExitStatus.DONE
-                result, interrupted = _await_or_cancel(client, files, directory)
+                known: dict[JobID, str] = {}
+                result, interrupted = await_or_cancel(
+                    "the application", lambda: _await_result(client, files, directory, known), files.cancel
+                )
+                is_over = True
                 _print_result(own_id, result, client.list_jobs(), files, as_json)
     finally:
-        if result is not None:
+        if is_over:
             await_end(configuration, say)
-    return exit_status_of(result.status, interrupted)
-
-
-def exit_status_of(status: ApplicationStatus, interrupted: bool) -> ExitStatus:
-    """Return the exit status of a command that has waited for an application's end."""
-    if interrupted and status is ApplicationStatus.CANCELED:
-        return ExitStatus.INTERRUPTED
-    return ExitStatus.DONE if status is ApplicationStatus.SUCCEEDED else ExitStatus.FAILED
-
-
-def _await_or_cancel(
-    client: ClusterClient, files: ApplicationFiles, directory: ClusterDirectory
-) -> tuple[ApplicationResult, bool]:
-    """Wait for an application's end and return whether it was interrupted.
-
-    The first Ctrl-C cancels the application, a second one leaves it to the cluster.
-    """
-    known: dict[JobID, str] = {}
-    try:
-        return _await_result(client, files, directory, known), False
-    except KeyboardInterrupt:
-        say("cancelling the application; Ctrl-C again leaves it to the cluster")
-        files.cancel()
-    with waiting("", "the application is left to the cluster"):
-        return _await_result(client, files, directory, known), True
+    return status_of_end(result.status.value, interrupted)
 
 
 def _await_result(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
-import json
 import logging
 import os
 import signal
@@ -33,7 +32,7 @@ from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, HighAvailabilityOptions, JobManagerOptions, SecurityOptions
 from conf.secret import SecretStr
-from runtime.cluster.host_processes import JOINING, MEMBER
+from runtime.cluster.host_processes import JOINING, MEMBER, Report
 from runtime.cluster.master import ClusterEntrypoint, Master, entrypoint_of
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, has_redis, log_config, rpc_config, system_address
@@ -76,24 +75,6 @@ _GATEWAYS = (
     TaskExecutorGateway,
 )
 _VALUES = (ArchivedExecutionGraph, AttemptInformation, ExecutionGraphSnapshot, JobGraph, JobInformation)
-
-
-class Report:
-    """The one line for the starter, which may be gone; later reports are dropped."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
-        os.set_inheritable(descriptor, False)
-
-    def send(self, **values: str) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None:
-            return
-        try:
-            os.write(descriptor, json.dumps(values).encode() + b"\n")
-        except BrokenPipeError:
-            logger.warning("the process that started this master is gone")
-        os.close(descriptor)
 
 
 async def _serve(

@@ -21,7 +21,7 @@ from actors.receptionist import PATH as RECEPTIONIST_PATH
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import ClusterOptions, JobManagerOptions, TaskManagerOptions
-from runtime.cluster.entrypoint import Report
+from runtime.cluster.host_processes import Report
 from runtime.cluster.supervisor import own_supervisor, process_child
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.descriptor import ProcessRecord

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -23,6 +24,8 @@ from runtime.errors import ClusterError
 if TYPE_CHECKING:
     from runtime.ha.redis_process import EmbeddedRedis
 
+
+logger = logging.getLogger(__name__)
 
 MASTER, HOST = "runtime.cluster.entrypoint", "runtime.cluster.host"
 """Modules of the processes that hold the lock of a directory and start all others."""
@@ -101,6 +104,28 @@ def launch(
         raise
     lock.hand_over()
     return str(report["address"])
+
+
+class Report:
+    """What a started process tells `launch`: one line, on the descriptor that it was given.
+
+    The starter may be gone; later reports are dropped.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        os.set_inheritable(descriptor, False)
+
+    def send(self, **values: str) -> None:
+        """Send ``address``, or ``error`` and ``remedy``."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        try:
+            os.write(descriptor, json.dumps(values).encode() + b"\n")
+        except BrokenPipeError:
+            logger.warning("the process that started this master is gone")
+        os.close(descriptor)
 
 
 def last_words(directory: ClusterDirectory, name: str) -> str:

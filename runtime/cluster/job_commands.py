@@ -15,6 +15,7 @@ from conf.options import JOB_OPTIONS, CheckpointingOptions, ExecutionTarget, Job
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     ExitStatus,
+    await_or_cancel,
     configured,
     connected,
     examples,
@@ -25,18 +26,10 @@ from runtime.cluster.command_line import (
     masters_option,
     pass_job_file,
     readable_errors,
+    status_of_end,
     waiting,
 )
 from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
-from runtime.cluster.views import (
-    job_progress,
-    print_checkpoints,
-    print_failed_job,
-    print_job,
-    print_jobs,
-    view_of_details,
-    view_of_job,
-)
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 
@@ -173,7 +166,7 @@ def job_run(
             return
         ended, interrupted = _await_or_cancel(client, submitted, lambda _: None)
         print_json(ended)
-        sys.exit(_exit_status(ended, interrupted))
+        sys.exit(status_of_end(ended.status.value, interrupted))
 
 
 def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[str, str]:
@@ -201,6 +194,8 @@ def run_attached(
     client: ClusterClient, graph: JobGraph, file: Path, libraries: Sequence[tuple[Path, ArtifactRole]] = ()
 ) -> ExitStatus:
     """Submit a job, show its progress until it ends, and print what it wrote to standard output."""
+    from runtime.cluster.views import job_progress, print_failed_job, view_of_job
+
     submitted = client.submit(graph, file, libraries=libraries)
     say(f"job {submitted} was submitted")
     with job_progress() as progress:
@@ -211,38 +206,22 @@ def run_attached(
         ):
             sys.stdout.write(content.decode(errors="replace"))
     sys.stdout.flush()
-    status = _exit_status(ended, interrupted)
+    status = status_of_end(ended.status.value, interrupted)
     if status is ExitStatus.FAILED:
         print_failed_job(view_of_job(ended))
     return status
 
 
-def _exit_status(job: ArchivedExecutionGraph, interrupted: bool) -> ExitStatus:
-    """Return the exit status of a command that has waited for a job's end."""
-    if job.status.value == "FINISHED":
-        return ExitStatus.DONE
-    return ExitStatus.INTERRUPTED if interrupted and job.status.value == "CANCELED" else ExitStatus.FAILED
-
-
 def _await_or_cancel(
     client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
 ) -> tuple[ArchivedExecutionGraph, bool]:
-    """Wait for a job's end and return whether it was interrupted.
-
-    The first Ctrl-C cancels the job, a second one leaves it to the cluster.
-    """
     from runtime.protocol.errors import JobAlreadyTerminatedError
 
-    try:
-        return _await_end(client, job_id, show), False
-    except KeyboardInterrupt:
-        say(f"cancelling job {job_id}; Ctrl-C again leaves it to the cluster")
-    with waiting("", f"job {job_id} is left to the cluster"):
-        try:
+    def cancel() -> None:
+        with contextlib.suppress(JobAlreadyTerminatedError):  # it ended at the same moment
             client.cancel(job_id)
-        except JobAlreadyTerminatedError:
-            return client.job(job_id), True  # it ended at the same moment
-        return _await_end(client, job_id, show), True
+
+    return await_or_cancel(f"job {job_id}", lambda: _await_end(client, job_id, show), cancel)
 
 
 def _await_end(
@@ -292,6 +271,8 @@ def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...],
 @json_option
 def job_list(configuration: Configuration, as_json: bool) -> None:
     """List running and finished jobs, the newest first."""
+    from runtime.cluster.views import print_jobs, view_of_details
+
     with connected(configuration) as client:
         jobs = client.list_jobs()
     if as_json:
@@ -306,6 +287,8 @@ def job_list(configuration: Configuration, as_json: bool) -> None:
 @job_argument()
 def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None:
     """Show a job: its vertices, attempts, and why it failed."""
+    from runtime.cluster.views import print_checkpoints, print_job, view_of_job
+
     with connected(configuration) as client:
         job = client.job(job_id)
     if as_json:

@@ -5,6 +5,7 @@ Each check returns a line that says what it found, or raises ``PreflightError`` 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
@@ -267,8 +268,6 @@ def describe_redis(configuration: Configuration) -> str:
         from runtime.ha.redis_process import find_redis_server
 
         return f"{find_redis_server()}"
-    import asyncio
-
     from runtime.ha.connection import RedisConnection
 
     async def check() -> str:

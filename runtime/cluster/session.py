@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -40,7 +41,7 @@ from runtime.cluster.host_processes import (
     sweep,
 )
 from runtime.cluster.preflight import require, start_checks
-from runtime.environment.context import has_redis
+from runtime.environment.context import has_redis, open_redis_services
 from runtime.environment.directory import ClusterDirectory, ClusterLock
 from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from runtime.rest.listening import exposure_warning
@@ -381,9 +382,6 @@ def _forget_jobs(directory: ClusterDirectory, say: Say) -> None:
     """Remove the jobs that a killed master left in files, and in Redis if there is one."""
     if not directory.configuration_file.exists():
         return  # the master has stopped in good order
-    import asyncio
-
-    from runtime.environment.context import open_redis_services
     from runtime.ha.errors import HaError
     from runtime.ha.services import delete_state_files
 

@@ -16,7 +16,7 @@ def test_the_command_line_imports_nothing_that_is_the_clusters_own() -> None:
 
 
 def test_help_and_completion_load_no_client() -> None:
-    unneeded = "actors", "blob", "rich", "runtime.client"
+    unneeded = "actors", "blob", "rich", "runtime.client", "runtime.cluster.views", "tempfile"
     code = f"import sys, runtime.cluster.__main__; print(*(name for name in {unneeded!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
