@@ -1,14 +1,19 @@
-"""The client of a cluster for plain programs, notebooks and the command line: synchronous, and follows the leader."""
+"""The client of a cluster: finds whoever leads, asks again while leaders change, and submits jobs with their files.
+
+It is written once, as coroutines (`AsyncClusterClient`) over a `Link`, which says how calls travel and how to wait. The
+web endpoint runs them on its event loop. In a plain thread (`ClusterClient`: the command line, notebooks, programs) the
+link blocks in place of waiting, so a coroutine runs to its end in one step, and no event loop is needed or disturbed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from actors.address import ActorAddress
 from actors.client import ActorClient
@@ -37,11 +42,12 @@ from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
 from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
-from runtime.protocol.checkpoints import OperationState, OperationStatus
+from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport, ThreadDump
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.errors import PASSING, UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
+from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
 from runtime.protocol.processes import process_addresses
@@ -52,6 +58,8 @@ G = TypeVar("G", bound=RpcGateway)
 
 RETRY_S = 0.1
 POLL_S = 0.1
+UPLOAD_S = 60.0
+"""Longest that a component may take to put logs into the BlobServer."""
 CARRIED_SIZE = 16 * 1024
 """Bytes that a job's files may have together to travel in its graph, and with it to be in Redis."""
 CARRIED_ROLES = {ArtifactRole.MAIN, ArtifactRole.FILE}  # libraries are shared by their blobs' keys
@@ -84,8 +92,404 @@ class SubmissionUnknownError(NoAnswerError):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A file of a job to be submitted: its name in the job, what it is for, and where it lies until then."""
+
+    name: str
+    role: ArtifactRole
+    path: Path
+
+
+class Link(Protocol):
+    """How the calls of a client travel, and how it waits: in a plain thread, or on the event loop of a component."""
+
+    @property
+    def system(self) -> ActorAddress:
+        """Address of the system of the master that is spoken to."""
+
+    def described(self, name: str) -> str:
+        """Name what does not answer, for an error about the component *name*."""
+
+    async def leader(self, name: str, gateway_type: type[G], deadline: float) -> G:
+        """Return a gateway to the component ``/user/<name>`` that leads, before *deadline* (`time.monotonic`).
+
+        Raises:
+            NoAnswerError: nobody leads until then.
+            ActorError: one of `PASSING`, or `AuthenticationError`: ask again.
+        """
+
+    async def lost(self, name: str, error: Exception) -> None:
+        """Note that a component did not answer; raises an error where asking again is of no use."""
+
+    def answered(self) -> None:
+        """Note that a component has answered."""
+
+    def master(self) -> MasterGateway:
+        """Return a gateway to a master that answers."""
+
+    def gateway(self, address: ActorAddress, gateway_type: type[G], timeout_s: float | None = None) -> G:
+        """Return a gateway to exactly this address."""
+
+    def blobs(self, address: BlobAddress) -> BlobClient:
+        """Return a client of the BlobServer at an address."""
+
+    async def reply(self, ask: Ask[T], timeout_s: float | None = None) -> T:
+        """Wait for a reply, at most *timeout_s* seconds where a thread waits; None for the gateway's time-out."""
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+
+    async def blocking(self, work: Callable[[], T]) -> T:
+        """Do blocking work."""
+
+
+class AsyncClusterClient:
+    """Asks one cluster, whoever leads it.
+
+    Args:
+        link: how calls travel.
+        patience_s: seconds for which a leader that does not answer is looked up again.
+        inline_limit: a job graph of more bytes is submitted as a blob (``blob.offload.minsize``).
+
+    Every method raises `NoAnswerError` when the cluster does not answer in that time, and the errors of
+    `runtime.protocol.errors` that it answers with.
+    """
+
+    def __init__(self, link: Link, patience_s: float, inline_limit: int) -> None:
+        self.link = link
+        self._patience_s = patience_s
+        self._inline_limit = inline_limit
+
+    async def call(self, name: str, gateway_type: type[G], question: Callable[[G], Awaitable[T]]) -> T:
+        """Ask the component ``/user/<name>``, whoever leads, and look it up again while it does not answer.
+
+        Args:
+            name: of the component.
+            gateway_type: its gateway.
+            question: what is asked of it; asked again when the reply is lost, so it is to be idempotent.
+
+        Raises:
+            NoAnswerError: it does not answer for ``patience_s``.
+        """
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                gateway = await self.link.leader(name, gateway_type, deadline)
+                answer = await question(gateway)
+            except (*PASSING, AuthenticationError) as error:
+                await self.link.lost(name, error)
+                if time.monotonic() > deadline:
+                    raise NoAnswerError(f"{self.link.described(name)} does not answer: {error}") from error
+                await self.link.pause(RETRY_S)
+            else:
+                self.link.answered()
+                return answer
+
+    async def ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
+        """Ask the Dispatcher, and wait for its reply; as `call`."""
+        return await self.call(
+            DISPATCHER, DispatcherGateway, lambda dispatcher: self.link.reply(question(dispatcher), timeout_s)
+        )
+
+    # --------------------------------------------------------------------- jobs
+
+    async def submit(self, graph: JobGraph, files: Iterable[JobFile]) -> JobID:
+        """Upload a job's files and submit it; returns when the cluster has persisted it.
+
+        Args:
+            graph: the job; its artifacts are filled in here.
+            files: what its code is in, and what that imports. Few and small ones travel in the graph.
+
+        Raises:
+            OSError: a file cannot be read.
+            BlobError: a file cannot be uploaded.
+            JobGraphError, JobSubmissionError: the cluster does not accept the job.
+            SubmissionUnknownError: whether it has accepted the job is not known.
+        """
+        message = await self._uploaded(graph, list(files))
+        sent = False
+
+        def submit_job(dispatcher: DispatcherGateway) -> Ask[JobID]:
+            nonlocal sent
+            sent = True
+            return dispatcher.submit_job(message)
+
+        try:
+            return await self.ask(submit_job)
+        except NoAnswerError as error:
+            if not sent:
+                raise
+            raise SubmissionUnknownError(graph.name, graph.job_id, error) from error
+
+    async def _uploaded(self, graph: JobGraph, files: Sequence[JobFile]) -> MaybeOffloaded:
+        carried = await self.link.blocking(lambda: self._carried(graph, files))
+        if carried is not None:
+            return carried
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                address = await self.blob_server()
+                return await self.link.blocking(lambda: self._upload(address, graph, files))  # noqa: B023
+            except (BlobConnectionError, BlobServerError):
+                # The BlobServer is being replaced, or another master's serves from now on.
+                if time.monotonic() > deadline:
+                    raise
+                await self.link.pause(RETRY_S)
+
+    def _carried(self, graph: JobGraph, files: Sequence[JobFile]) -> MaybeOffloaded | None:
+        carried = _carried(files)
+        data = b"" if carried is None else encode(graph.with_artifacts(*carried))
+        return Inline(data) if data and len(data) <= self._inline_limit else None
+
+    def _upload(self, address: BlobAddress, graph: JobGraph, files: Sequence[JobFile]) -> MaybeOffloaded:
+        with self.link.blobs(address) as blobs:
+            artifacts = [
+                Artifact(file.name, file.role, str(blobs.put_file(file.path, PermanentBlobKey, graph.job_id)))
+                for file in files
+            ]
+            return offload_if_larger(encode(graph.with_artifacts(*artifacts)), self._inline_limit, blobs, graph.job_id)
+
+    async def jobs(self) -> tuple[JobDetails, ...]:
+        """Return running and finished jobs, the newest first."""
+        return (await self.ask(lambda dispatcher: dispatcher.request_multiple_job_details())).jobs
+
+    async def job(self, job_id: JobID) -> ArchivedExecutionGraph:
+        """Return one job with its tasks; raises `JobNotFoundError`."""
+        return await self.ask(lambda dispatcher: dispatcher.request_job(job_id))
+
+    async def cancel(self, job_id: JobID) -> None:
+        """Begin to cancel a job; raises `JobNotFoundError` or `JobAlreadyTerminatedError`."""
+        await self.ask(lambda dispatcher: dispatcher.cancel_job(job_id))
+
+    # ------------------------------------------------- checkpoints and savepoints
+
+    async def checkpoints(self, job_id: JobID) -> CheckpointStatsSnapshot:
+        """Return the figures of a job's checkpoints; raises `JobNotFoundError`."""
+        return await self.ask(lambda dispatcher: dispatcher.request_checkpoint_statistics(job_id))
+
+    async def trigger(self, job_id: JobID, trigger: CheckpointTrigger) -> OperationStatus:
+        """Request a checkpoint or savepoint; repeating a trigger id returns the status of the first request.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+        """
+        wanted, target, kind = trigger.trigger_id, trigger.target, trigger.type
+
+        def ask(dispatcher: DispatcherGateway) -> Ask[OperationStatus]:
+            match kind:
+                case SnapshotType.CHECKPOINT:
+                    return dispatcher.trigger_checkpoint(job_id, wanted)
+                case SnapshotType.SAVEPOINT | SnapshotType.SAVEPOINT_CANCEL:
+                    cancel_job = kind is SnapshotType.SAVEPOINT_CANCEL
+                    return dispatcher.trigger_savepoint(job_id, wanted, target, cancel_job)
+                case SnapshotType.SAVEPOINT_SUSPEND | SnapshotType.SAVEPOINT_TERMINATE:
+                    return dispatcher.stop_with_savepoint(job_id, wanted, target, kind.drains)
+
+        return await self.ask(ask)
+
+    async def operation(self, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+        """Return the status of a request; raises `UnknownOperationError`."""
+        return await self.ask(lambda dispatcher: dispatcher.get_triggered_savepoint_status(job_id, trigger_id))
+
+    async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
+        """Restart a running job from a checkpoint or savepoint; idempotent by trigger id.
+
+        Raises:
+            JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
+            CheckpointError: the job cannot go back there, and goes on as before.
+        """
+        return await self.ask(lambda dispatcher: dispatcher.roll_back(job_id, trigger_id, target, new_query_id))
+
+    async def dispose_savepoint(self, path: str) -> bool:
+        """Remove a savepoint; False where there is none. Raises `SavepointError` where something else is there."""
+        asked = 0
+
+        def ask(dispatcher: DispatcherGateway) -> Ask[bool]:
+            nonlocal asked
+            asked += 1
+            return dispatcher.dispose_savepoint(path)
+
+        return await self.ask(ask) or asked > 1  # the first answer may have been lost
+
+    # ------------------------------------------------------------------ cluster
+
+    async def overview(self) -> ClusterOverview:
+        """Return counts of TaskExecutors, slots and jobs."""
+        return await self.ask(lambda dispatcher: dispatcher.request_cluster_overview())
+
+    async def task_managers(self) -> list[TaskManagerView]:
+        """Return the registered TaskExecutors."""
+        return await self.ask(lambda dispatcher: dispatcher.request_task_managers())
+
+    async def task_executor(self, resource_id: ResourceID, timeout_s: float | None = None) -> TaskExecutorGateway:
+        """Return a gateway to the TaskExecutor of that name; raises `UnknownTaskExecutorError`."""
+        for view in await self.task_managers():
+            if view.registration.resource_id == resource_id:
+                address = ActorAddress.parse(view.registration.address)
+                return self.link.gateway(address, TaskExecutorGateway, timeout_s)
+        raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered; `status` shows those that are")
+
+    async def status(self) -> ClusterStatus:
+        """Return the cluster's processes, those of all masters that answer."""
+        first = await self.link.reply(self.link.master().request_status())
+        processes = first.processes
+        for ask in [other.request_status() for other in self.other_masters(first.masters)]:
+            with contextlib.suppress(ActorError):  # it is gone, or stands still: the living ones say so soon
+                processes += (await self.link.reply(ask)).processes
+        return replace(first, processes=processes)
+
+    def other_masters(self, addresses: Iterable[str]) -> list[MasterGateway]:
+        """Return gateways to the masters at these addresses, but for the one that is spoken to."""
+        systems = [ActorAddress.parse(text) for text in addresses]
+        own = (self.link.system.host, self.link.system.port)
+        others = [system for system in systems if (system.host, system.port) != own]
+        return [self.link.gateway(system.with_path("/user/master"), MasterGateway) for system in others]
+
+    # --------------------------------------------------------------- logs, blobs
+
+    async def blob_server(self) -> BlobAddress:
+        """Return the address of the BlobServer of the master that leads."""
+        return await self.ask(lambda dispatcher: dispatcher.get_blob_server())
+
+    async def component_log(self, executor: TaskExecutorGateway, name: str) -> tuple[ComponentLog, bytes]:
+        """Fetch a log of a TaskExecutor or of its Spark driver, or its head and tail."""
+        address = await self.blob_server()
+        log = await self.link.reply(executor.request_file_upload(name, address), UPLOAD_S)
+        return log, await self._fetch(address, log.blob_key)
+
+    async def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
+        """Fetch what is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
+        return await self._fetch(await self.blob_server(), log.blob_key, job_id)
+
+    async def _fetch(self, address: BlobAddress, key: str, job_id: JobID | None = None) -> bytes:
+        def fetch() -> bytes:
+            with self.link.blobs(address) as blobs:
+                return _fetch_log(blobs, key, job_id)
+
+        return await self.link.blocking(fetch)
+
+
+class ThreadLink:
+    """The `Link` of a plain thread: it blocks, and learns the masters of the cluster from the first one that answers.
+
+    Args:
+        systems: addresses of the masters' systems that are known.
+        secret: the cluster's secret.
+        rpc: settings of the connections.
+        find_masters: says anew where the cluster's masters are, when none of those that are known answers.
+        was_stopped: says, when nobody answers, whether the cluster was stopped: then nobody waits for it.
+        blob_location: returns host and port of the BlobServer, for arguments that do not fit into a message.
+    """
+
+    def __init__(
+        self,
+        systems: Sequence[ActorAddress],
+        secret: bytes,
+        rpc: RpcConfig | None,
+        find_masters: Callable[[], Iterable[str]],
+        was_stopped: Callable[[], bool],
+        blob_location: Callable[[], tuple[str, int]],
+    ) -> None:
+        self._systems = list(systems)
+        self._was_stopped = was_stopped
+        self.find_masters = find_masters
+        self._learned = False
+        self._secret = secret
+        self._tls = None if rpc is None else rpc.tls
+        self.actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, blob_location))
+        self._gateways: dict[str, RpcGateway] = {}
+        self._highest: dict[str, FencingToken] = {}
+
+    @property
+    def system(self) -> ActorAddress:
+        """Address of the system of the master that is spoken to."""
+        return self._systems[0]
+
+    def lookup(self, name: str, gateway_type: type[G]) -> G:
+        """Return a gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
+        for _ in self._systems[1:]:
+            try:
+                return self._lookup(name, gateway_type)
+            except (RecipientUnreachable, UnknownActor, AskTimeout, AuthenticationError, WireError):
+                self._systems = [*self._systems[1:], self._systems[0]]
+        return self._lookup(name, gateway_type)
+
+    def _lookup(self, name: str, gateway_type: type[G]) -> G:
+        listing = self.actors.find(self.system.with_path(f"/user/{name}"))
+        token, highest = listing.token, self._highest.get(name)
+        if token is not None:
+            # A leader behind what was seen is called with that: it refuses, and learns that it has to lead above it.
+            token = highest if highest is not None and highest.epoch > token.epoch else token
+            self._highest[name] = token
+        return self.actors.gateway(listing.address, gateway_type, token)
+
+    def described(self, name: str) -> str:
+        return f"the cluster at {self.system}"
+
+    async def leader(self, name: str, gateway_type: type[G], deadline: float) -> G:
+        gateway = self._gateways.get(name)
+        if not isinstance(gateway, gateway_type):
+            gateway = self._gateways[name] = self.lookup(name, gateway_type)
+        return gateway
+
+    async def lost(self, name: str, error: Exception) -> None:
+        """Forget the gateway, and look for more masters. Raises `ClusterStoppedError`, or *error* of a wrong secret."""
+        self._gateways.pop(name, None)
+        # Who was answered before has the right secret: a process is gone, and its port is a stranger's.
+        if isinstance(error, AuthenticationError) and not self._learned:
+            raise error
+        if self._was_stopped():
+            raise ClusterStoppedError(f"the cluster at {self.system} was stopped") from error
+        self._add_masters(self.find_masters())
+
+    def answered(self) -> None:
+        """Remember all masters of the cluster while one of them answers."""
+        if self._learned:
+            return
+        self._learned = True
+        with contextlib.suppress(ActorError):
+            self._add_masters(self.master().request_status().result().masters)
+
+    def _add_masters(self, addresses: Iterable[str]) -> None:
+        found = [ActorAddress.parse(text) for text in addresses]
+        known = {(system.host, system.port) for system in self._systems}
+        self._systems += [system for system in found if (system.host, system.port) not in known]
+
+    def master(self) -> MasterGateway:
+        return self.lookup("master", MasterGateway)
+
+    def gateway(self, address: ActorAddress, gateway_type: type[G], timeout_s: float | None = None) -> G:
+        return self.actors.gateway(address, gateway_type, None, timeout_s)
+
+    def blobs(self, address: BlobAddress) -> BlobClient:
+        return self._blob_client((address.host, address.port))
+
+    def _blob_client(self, location: tuple[str, int]) -> BlobClient:
+        return BlobClient(location, self._secret, tls=None if self._tls is None else self._tls.contexts()[1])
+
+    async def reply(self, ask: Ask[T], timeout_s: float | None = None) -> T:
+        return ask.result() if timeout_s is None else ask.result(timeout_s)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    async def blocking(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of an `AsyncClusterClient` over a `ThreadLink`, which blocks and never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        answer: T = done.value
+        return answer
+    raise RuntimeError("a call in a plain thread has waited for an event loop")
+
+
 class ClusterClient:
-    """Speaks to one cluster.
+    """Speaks to one cluster from a plain thread: synchronous, and follows the leader.
 
     Args:
         system: address of the cluster's actor system (any actor's address at its port), or of several masters' systems;
@@ -112,58 +516,24 @@ class ClusterClient:
         find_masters: Callable[[], Iterable[str]] = tuple,
         was_stopped: Callable[[], bool] = bool,
     ) -> None:
-        self._systems = _addresses(system)
-        self._was_stopped = was_stopped
-        self._find_masters = find_masters
-        self._learned = False
-        self._secret = secret
-        self._patience_s = patience_s
-        self._inline_limit = inline_limit
-        self._tls = None if rpc is None else rpc.tls
-        self._actors = ActorClient(secret, rpc, BlobOffloader(self._blob_client, self._blob_location))
-        self._gateways: dict[str, RpcGateway] = {}
-        self._highest: dict[str, FencingToken] = {}
+        self._link = ThreadLink(_addresses(system), secret, rpc, find_masters, was_stopped, self._blob_location)
+        self._cluster = AsyncClusterClient(self._link, patience_s, inline_limit)
 
     @property
     def system(self) -> ActorAddress:
         """Address of the system of the master that is spoken to."""
-        return self._systems[0]
+        return self._link.system
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
         """A typed gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
-        for _ in self._systems[1:]:
-            try:
-                return self._gateway(name, gateway_type)
-            except (RecipientUnreachable, UnknownActor, AskTimeout, AuthenticationError, WireError):
-                self._systems = [*self._systems[1:], self._systems[0]]
-        return self._gateway(name, gateway_type)
+        return self._link.lookup(name, gateway_type)
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
         """A typed gateway to the actor at any address, of another system too if it has the same secret."""
-        return self._actors.lookup(address, gateway_type)
+        return self._link.actors.lookup(address, gateway_type)
 
-    def _gateway(self, name: str, gateway_type: type[G]) -> G:
-        listing = self._actors.find(self.system.with_path(f"/user/{name}"))
-        token, highest = listing.token, self._highest.get(name)
-        if token is not None:
-            # A leader behind what was seen is called with that: it refuses, and learns that it has to lead above it.
-            token = highest if highest is not None and highest.epoch > token.epoch else token
-            self._highest[name] = token
-        return self._actors.gateway(listing.address, gateway_type, token)
-
-    def _learn_masters(self) -> None:
-        """Remember all masters of the cluster while one of them answers."""
-        self._learned = True
-        with contextlib.suppress(ActorError):
-            self._add_masters(self.lookup("master", MasterGateway).request_status().result().masters)
-
-    def _add_masters(self, addresses: Iterable[str]) -> None:
-        found = [ActorAddress.parse(text) for text in addresses]
-        known = {(system.host, system.port) for system in self._systems}
-        self._systems += [system for system in found if (system.host, system.port) not in known]
-
-    def _ask(self, question: Callable[[DispatcherGateway], T]) -> T:
-        return self.call("dispatcher", DispatcherGateway, question)
+    def _ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
+        return _run(self._cluster.ask(question, timeout_s))
 
     def call(self, name: str, gateway_type: type[G], question: Callable[[G], T]) -> T:
         """Ask the actor ``/user/<name>``, whoever leads, and look it up again while it does not answer.
@@ -171,34 +541,17 @@ class ClusterClient:
         Args:
             name: of the actor.
             gateway_type: its gateway.
-            question: what is asked of it; asked again when the reply is lost, so it is to be idempotent.
+            question: asks it and returns the answer; called again when the reply is lost, so it is to be idempotent.
 
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
             ClusterStoppedError: the cluster was stopped.
         """
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            try:
-                gateway = self._gateways.get(name)
-                if not isinstance(gateway, gateway_type):
-                    gateway = self._gateways[name] = self.lookup(name, gateway_type)
-                answer = question(gateway)
-            except (*PASSING, AuthenticationError) as error:
-                self._gateways.pop(name, None)
-                # Who was answered before has the right secret: a process is gone, and its port is a stranger's.
-                if isinstance(error, AuthenticationError) and not self._learned:
-                    raise
-                if self._was_stopped():
-                    raise ClusterStoppedError(f"the cluster at {self.system} was stopped") from error
-                if time.monotonic() > deadline:
-                    raise NoAnswerError(f"the cluster at {self.system} does not answer: {error}") from error
-                self._add_masters(self._find_masters())
-                time.sleep(RETRY_S)
-            else:
-                if not self._learned:
-                    self._learn_masters()
-                return answer
+
+        async def ask(gateway: G) -> T:
+            return question(gateway)
+
+        return _run(self._cluster.call(name, gateway_type, ask))
 
     # --------------------------------------------------------------------- jobs
 
@@ -230,86 +583,44 @@ class ClusterClient:
                 f"functions of job {graph.name!r} were typed into a prompt or notebook, so {main.name} does not have "
                 "them: submit the Pipeline with runtime.notebook, or put them into a file"
             )
-        files = [(main, ArtifactRole.MAIN)]
-        files += [(path, ArtifactRole.PY_FILE) for path in py_files]
-        files += libraries
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            try:
-                message = self._upload(graph, files)
-                break
-            except (BlobConnectionError, BlobServerError):
-                # The BlobServer is being replaced, or another master's serves from now on.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_S)
-        sent = False
-
-        def submit(dispatcher: DispatcherGateway) -> JobID:
-            nonlocal sent
-            sent = True
-            return dispatcher.submit_job(message).result()
-
-        try:
-            return self._ask(submit)
-        except NoAnswerError as error:
-            if not sent:
-                raise
-            raise SubmissionUnknownError(graph.name, graph.job_id, error) from error
-
-    def _upload(self, graph: JobGraph, files: Sequence[tuple[Path, ArtifactRole]]) -> MaybeOffloaded:
-        carried = _carried(files)
-        if carried is not None and len(data := encode(graph.with_artifacts(*carried))) <= self._inline_limit:
-            return Inline(data)
-        with self.blobs() as blobs:
-            artifacts = [
-                Artifact(path.name, role, str(blobs.put_file(path, PermanentBlobKey, graph.job_id)))
-                for path, role in files
-            ]
-            data = encode(graph.with_artifacts(*artifacts))
-            return offload_if_larger(data, self._inline_limit, blobs, graph.job_id)
+        named = [(main, ArtifactRole.MAIN), *((path, ArtifactRole.PY_FILE) for path in py_files), *libraries]
+        return _run(self._cluster.submit(graph, [JobFile(path.name, role, path) for path, role in named]))
 
     @contextlib.contextmanager
     def blobs(self) -> Iterator[BlobClient]:
         """A client of the BlobServer of the master that leads, for the time of a ``with`` statement."""
-        with self._blob_client(self._blob_location()) as client:
+        with self._link.blobs(_run(self._cluster.blob_server())) as client:
             yield client
 
     def _blob_location(self) -> tuple[str, int]:
-        address = self._ask(lambda dispatcher: dispatcher.get_blob_server().result())
+        address = _run(self._cluster.blob_server())
         return address.host, address.port
-
-    def _blob_client(self, location: tuple[str, int]) -> BlobClient:
-        return BlobClient(location, self._secret, tls=None if self._tls is None else self._tls.contexts()[1])
 
     def list_jobs(self) -> list[JobDetails]:
         """Running and finished jobs, the newest first."""
-        return list(self._ask(lambda dispatcher: dispatcher.request_multiple_job_details().result()).jobs)
+        return list(_run(self._cluster.jobs()))
 
     def job(self, job_id: JobID) -> ArchivedExecutionGraph:
         """One job with its tasks; raises `JobNotFoundError`."""
-        return self._ask(lambda dispatcher: dispatcher.request_job(job_id).result())
+        return _run(self._cluster.job(job_id))
 
     def status_of(self, job_id: JobID) -> JobStatus:
         """The state of one job; raises `JobNotFoundError`."""
-        return self._ask(lambda dispatcher: dispatcher.request_job_status(job_id).result())
+        return self._ask(lambda dispatcher: dispatcher.request_job_status(job_id))
 
     def result(self, job_id: JobID) -> JobResult:
         """How a job ended, once it has; raises `JobNotFoundError`."""
-        while (result := self._ask(lambda dispatcher: dispatcher.request_job_result(job_id).result())) is None:
+        while (result := self._ask(lambda dispatcher: dispatcher.request_job_result(job_id))) is None:
             pass  # each ask waits for some seconds
         return result
 
     def cancel(self, job_id: JobID) -> None:
         """Begin to cancel a job; raises `JobNotFoundError` or `JobAlreadyTerminatedError`."""
-        self._ask(lambda dispatcher: dispatcher.cancel_job(job_id).result())
+        _run(self._cluster.cancel(job_id))
 
     def task_executor(self, resource_id: ResourceID) -> TaskExecutorGateway:
         """The TaskExecutor of that name, to be asked itself; raises `UnknownTaskExecutorError`."""
-        for view in self.task_managers():
-            if view.registration.resource_id == resource_id:
-                return self._actors.gateway(ActorAddress.parse(view.registration.address), TaskExecutorGateway)
-        raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered; `status` shows those that are")
+        return _run(self._cluster.task_executor(resource_id))
 
     def thread_dump(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
         """Where the threads of a TaskExecutor are, or those of the task process of an attempt that runs there.
@@ -340,7 +651,7 @@ class ClusterClient:
     def _pause(self, job_id: JobID, end: Ask[JobResult | None] | None, pause_s: float) -> Ask[JobResult | None] | None:
         """Wait, but not beyond the end of the job; returns the question for its end while that is not answered."""
         until = time.monotonic() + pause_s
-        end = end or self._ask(lambda dispatcher: dispatcher.request_job_result(job_id))
+        end = end or self.call(DISPATCHER, DispatcherGateway, lambda dispatcher: dispatcher.request_job_result(job_id))
         try:
             end.result(pause_s)
         except PASSING:
@@ -354,8 +665,7 @@ class ClusterClient:
 
     def trigger_checkpoint(self, job_id: JobID, trigger_id: TriggerID | None = None) -> OperationStatus:
         """Have a job checkpointed, and wait for it; the rest is as in `trigger_savepoint`."""
-        wanted = trigger_id or TriggerID.random()
-        return self._operation(lambda dispatcher: dispatcher.trigger_checkpoint(job_id, wanted).result())
+        return self._operation(job_id, SnapshotType.CHECKPOINT, None, trigger_id)
 
     def trigger_savepoint(
         self, job_id: JobID, target: Path | None = None, trigger_id: TriggerID | None = None
@@ -370,8 +680,7 @@ class ClusterClient:
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
         """
-        wanted, directory = trigger_id or TriggerID.random(), _directory(target)
-        return self._operation(lambda dispatcher: dispatcher.trigger_savepoint(job_id, wanted, directory).result())
+        return self._operation(job_id, SnapshotType.SAVEPOINT, target, trigger_id)
 
     def stop_with_savepoint(
         self, job_id: JobID, target: Path | None = None, *, drain: bool = False, trigger_id: TriggerID | None = None
@@ -380,10 +689,8 @@ class ClusterClient:
 
         With *drain* the queries first work off what their sources have; the rest is as in `trigger_savepoint`.
         """
-        wanted, directory = trigger_id or TriggerID.random(), _directory(target)
-        return self._operation(
-            lambda dispatcher: dispatcher.stop_with_savepoint(job_id, wanted, directory, drain).result()
-        )
+        kind = SnapshotType.SAVEPOINT_TERMINATE if drain else SnapshotType.SAVEPOINT_SUSPEND
+        return self._operation(job_id, kind, target, trigger_id)
 
     def stop_and_await_end(
         self, job_id: JobID, target: Path | None = None, *, drain: bool = False
@@ -394,7 +701,7 @@ class ClusterClient:
             status = self.stop_with_savepoint(job_id, target, drain=drain, trigger_id=wanted)
             if status.state is not OperationState.COMPLETED:
                 return status, None
-            job_status = self._ask(lambda dispatcher: dispatcher.request_job_status(job_id).result())
+            job_status = self.status_of(job_id)
             if job_status.is_globally_terminal:
                 return status, job_status
             time.sleep(POLL_S)
@@ -427,18 +734,22 @@ class ClusterClient:
             CheckpointError: the job cannot go back there, and goes on as before.
         """
         wanted, path = trigger_id or TriggerID.random(), str(target.resolve()) if isinstance(target, Path) else target
-        return self._ask(lambda dispatcher: dispatcher.roll_back(job_id, wanted, path, new_query_id).result())
+        return _run(self._cluster.roll_back(job_id, wanted, path, new_query_id))
 
     def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
         """The figures of a job's checkpoints; raises `JobNotFoundError`."""
-        return self._ask(lambda dispatcher: dispatcher.request_checkpoint_statistics(job_id).result())
+        return _run(self._cluster.checkpoints(job_id))
 
     def dispose_savepoint(self, path: Path) -> None:
         """Remove a savepoint; raises `SavepointError` where the directory is none."""
-        self._ask(lambda dispatcher: dispatcher.dispose_savepoint(str(path.resolve())).result())
+        _run(self._cluster.dispose_savepoint(str(path.resolve())))
 
-    def _operation(self, ask: Callable[[DispatcherGateway], OperationStatus]) -> OperationStatus:
-        while (status := self._ask(ask)).state is OperationState.IN_PROGRESS:
+    def _operation(
+        self, job_id: JobID, kind: SnapshotType, target: Path | None, trigger_id: TriggerID | None
+    ) -> OperationStatus:
+        directory = "" if target is None else str(target.resolve())
+        trigger = CheckpointTrigger(trigger_id or TriggerID.random(), kind, directory)
+        while (status := _run(self._cluster.trigger(job_id, trigger))).state is OperationState.IN_PROGRESS:
             time.sleep(POLL_S)
         return status
 
@@ -452,7 +763,7 @@ class ClusterClient:
         Raises:
             JobNotFoundError: no such job is running or remembered.
         """
-        logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id).result(60.0))
+        logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id), UPLOAD_S)
         with self.blobs() as blobs:
             return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name != FUNCTION_RESULT]
 
@@ -468,8 +779,7 @@ class ClusterClient:
 
     def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
         """What is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
-        with self.blobs() as blobs:
-            return _fetch_log(blobs, log.blob_key, job_id)
+        return _run(self._cluster.kept_log(job_id, log))
 
     def task_executor_logs(self, resource_id: ResourceID) -> list[tuple[ComponentLog, bytes]]:
         """The log of a TaskExecutor and that of its Spark driver, or their heads and tails.
@@ -477,41 +787,26 @@ class ClusterClient:
         Raises:
             UnknownTaskExecutorError: it is not registered.
         """
-        location, gateway = self._blob_location(), self.task_executor(resource_id)
-        names = [log.name for log in gateway.request_log_list().result()]
-        logs = [gateway.request_file_upload(name, BlobAddress(*location)).result(60.0) for name in names]
-        with self._blob_client(location) as blobs:
-            return [(log, _fetch_once(blobs, TransientBlobKey(log.blob_key))) for log in logs]
+        executor = self.task_executor(resource_id)
+        names = [log.name for log in executor.request_log_list().result()]
+        return [_run(self._cluster.component_log(executor, name)) for name in names]
 
     # ------------------------------------------------------------------ cluster
 
     def status(self) -> ClusterStatus:
         """The cluster's processes, those of all masters that answer."""
-        first = self.lookup("master", MasterGateway).request_status().result()
-        processes = first.processes
-        for master in self._masters(first.masters):
-            with contextlib.suppress(ActorError):  # it is gone, or stands still: the living ones say so soon
-                processes += master.request_status().result().processes
-        return replace(first, processes=processes)
-
-    def _masters(self, addresses: Iterable[str]) -> list[MasterGateway]:
-        """Gateways to the masters at these addresses, but for the one that is spoken to."""
-        systems = [ActorAddress.parse(text) for text in addresses]
-        own = (self.system.host, self.system.port)
-        others = [system for system in systems if (system.host, system.port) != own]
-        return [self._actors.gateway(system.with_path("/user/master"), MasterGateway) for system in others]
+        return _run(self._cluster.status())
 
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
         """Gateways to what each process of the cluster tells of itself, by its name; some may have ended meanwhile."""
         addresses = process_addresses(self.status(), self.task_managers())
         return {
-            name: self._actors.gateway(diagnostics_at(address), DiagnosticsGateway)
-            for name, address in addresses.items()
+            name: self._link.gateway(diagnostics_at(address), DiagnosticsGateway) for name, address in addresses.items()
         }
 
     def task_managers(self) -> list[TaskManagerView]:
         """The registered TaskExecutors."""
-        return self._ask(lambda dispatcher: dispatcher.request_task_managers().result())
+        return _run(self._cluster.task_managers())
 
     def task_pools(self) -> dict[ResourceID, TaskPoolReport]:
         """What the pools of ready task processes did, by TaskExecutor; those that answer."""
@@ -519,25 +814,25 @@ class ClusterClient:
         for view in self.task_managers():
             address = ActorAddress.parse(view.registration.address)
             with contextlib.suppress(ActorError):  # it is gone, or stands still: the rest is told all the same
-                gateway = self._actors.gateway(address, TaskExecutorGateway)
+                gateway = self._link.gateway(address, TaskExecutorGateway)
                 found[view.registration.resource_id] = gateway.request_task_pool().result()
         return found
 
     def overview(self) -> ClusterOverview:
         """Counts of TaskExecutors, slots and jobs."""
-        return self._ask(lambda dispatcher: dispatcher.request_cluster_overview().result())
+        return _run(self._cluster.overview())
 
     def shut_down(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
         """Tell the cluster to stop; it does so after the reply. *status* is how its application ended."""
-        first = self.lookup("master", MasterGateway)
-        for master in self._masters(first.request_status().result().masters):
+        first = self._link.master()
+        for master in self._cluster.other_masters(first.request_status().result().masters):
             with contextlib.suppress(ActorError):  # one that is gone has nothing to stop
                 master.shut_down_cluster(status).result()
         first.shut_down_cluster(status).result()
 
     def close(self) -> None:
         """Close all connections."""
-        self._actors.close()
+        self._link.actors.close()
 
     def __enter__(self) -> Self:
         return self
@@ -555,33 +850,23 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
     return [ActorAddress.parse(text) for text in dict.fromkeys(texts)]
 
 
-def _carried(files: Sequence[tuple[Path, ArtifactRole]]) -> list[Artifact] | None:
+def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:
     """The job's files with their contents; None where they are too large for its graph, or are libraries."""
     if (
-        any(role not in CARRIED_ROLES for _, role in files)
-        or sum(path.stat().st_size for path, _ in files) > CARRIED_SIZE
+        any(file.role not in CARRIED_ROLES for file in files)
+        or sum(file.path.stat().st_size for file in files) > CARRIED_SIZE
     ):
         return None
-    return [Artifact(path.name, role, content=path.read_bytes()) for path, role in files]
+    return [Artifact(file.name, file.role, content=file.path.read_bytes()) for file in files]
 
 
-def _directory(target: Path | None) -> str:
-    return "" if target is None else str(target.resolve())
-
-
-def _fetch_log(blobs: BlobClient, key: str, job_id: JobID) -> bytes:
+def _fetch_log(blobs: BlobClient, key: str, job_id: JobID | None) -> bytes:
+    """The content of a log; a transient blob was made for this client alone, and is deleted."""
     if not key:
         return b""
     parsed = BlobKey.parse(key)
-    return (
-        _fetch_once(blobs, parsed)
-        if isinstance(parsed, TransientBlobKey)
-        else blobs.get_bytes(parsed, logs_owner(job_id))
-    )
-
-
-def _fetch_once(blobs: BlobClient, key: TransientBlobKey) -> bytes:
-    """Fetch a transient blob that was made for this client alone, and delete it."""
-    content = blobs.get_bytes(key)
-    blobs.delete(key)
+    if not isinstance(parsed, TransientBlobKey):
+        return blobs.get_bytes(parsed, None if job_id is None else logs_owner(job_id))
+    content = blobs.get_bytes(parsed)
+    blobs.delete(parsed)
     return content

@@ -16,7 +16,7 @@ from runtime.ids import JobID, TriggerID
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, TaskInfo
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus
 from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError, UnknownOperationError
-from runtime.rest.backend import Backend
+from runtime.rest.backend import ClusterBackend
 from runtime.rest.errors import RestError
 
 BODY_TIMEOUT_S = 120.0
@@ -110,7 +110,7 @@ class TriggeredOperations:
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[JobID, TriggerID], _Triggered] = OrderedDict()
 
-    async def begin(self, backend: Backend, job_id: JobID, trigger: CheckpointTrigger) -> None:
+    async def begin(self, backend: ClusterBackend, job_id: JobID, trigger: CheckpointTrigger) -> None:
         """Have it made; the same id again changes nothing."""
         key = (job_id, trigger.trigger_id)
         if key in self._known:
@@ -125,7 +125,7 @@ class TriggeredOperations:
         known = self._known.get((job_id, trigger_id))
         return None if known is None else known.trigger
 
-    async def status(self, backend: Backend, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
+    async def status(self, backend: ClusterBackend, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
         """What became of it so far; raises `UnknownOperationError` where nobody knows of it."""
         known = self._known.get((job_id, trigger_id))
         if known is None:
@@ -185,7 +185,7 @@ class Rest:
         disposals: removals of savepoints that were asked for here.
     """
 
-    backend: Backend
+    backend: ClusterBackend
     snapshots: Snapshots
     configuration: Configuration
     log_dir: Path

@@ -1,4 +1,4 @@
-"""The routes of the endpoint, and the OpenAPI document made of them, which says neither more nor less than is served."""
+"""The routes of the endpoint, and the OpenAPI document made of them, which says no more and no less than is served."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from runtime.checkpoint.errors import CheckpointError
+from runtime.client import JobFile
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
@@ -57,7 +58,6 @@ from runtime.protocol.streaming_query import (
     SourceProgress,
     StreamingQuery,
 )
-from runtime.rest.backend import JobFile
 from runtime.stack_samples import FoldedStack, StackProfile
 from tests.unit.metric_values import JVM
 

@@ -4,17 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import CARRIED_SIZE, _carried
+from runtime.client import CARRIED_SIZE, JobFile, _carried
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, JobKind
+
+
+def file_of(path: Path, role: ArtifactRole) -> JobFile:
+    return JobFile(path.name, role, path)
 
 
 def test_a_small_job_file_travels_in_the_job_graph(tmp_path: Path) -> None:
     main, data = tmp_path / "job.py", tmp_path / "data.csv"
     main.write_bytes(b"print('\xc3\xa4')\x00")
     data.write_bytes(b"")
-    carried = _carried([(main, ArtifactRole.MAIN), (data, ArtifactRole.FILE)])
+    carried = _carried([file_of(main, ArtifactRole.MAIN), file_of(data, ArtifactRole.FILE)])
     assert carried == [
         Artifact("job.py", ArtifactRole.MAIN, content=b"print('\xc3\xa4')\x00"),
         Artifact("data.csv", ArtifactRole.FILE, content=b""),
@@ -27,11 +31,11 @@ def test_large_files_and_libraries_are_uploaded(tmp_path: Path) -> None:
     half, whole = tmp_path / "half", tmp_path / "whole"
     half.write_bytes(bytes(CARRIED_SIZE // 2 + 1))
     whole.write_bytes(bytes(CARRIED_SIZE))
-    assert _carried([(whole, ArtifactRole.MAIN)]) is not None
-    assert _carried([(half, ArtifactRole.MAIN), (half, ArtifactRole.FILE)]) is None
-    assert _carried([(half, ArtifactRole.MAIN), (tmp_path / "none.py", ArtifactRole.PY_FILE)]) is None
+    assert _carried([file_of(whole, ArtifactRole.MAIN)]) is not None
+    assert _carried([file_of(half, ArtifactRole.MAIN), file_of(half, ArtifactRole.FILE)]) is None
+    assert _carried([file_of(half, ArtifactRole.MAIN), file_of(tmp_path / "none.py", ArtifactRole.PY_FILE)]) is None
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        _carried([(tmp_path / "none.py", ArtifactRole.MAIN)])
+        _carried([file_of(tmp_path / "none.py", ArtifactRole.MAIN)])

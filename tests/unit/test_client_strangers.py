@@ -65,7 +65,7 @@ def actors() -> Actors:
 @pytest.fixture
 def ask(actors: Actors) -> Callable[[], int]:
     client = ClusterClient(SYSTEMS, b"s" * 32, patience_s=0.3)
-    client._actors = actors  # type: ignore[assignment]
+    client._link.actors = actors  # type: ignore[assignment]
     return lambda: client.call("dispatcher", DispatcherGateway, port_of)
 
 
@@ -103,7 +103,7 @@ JOB = JobID("a" * 32)
 
 def submit(actors: Actors, tmp_path: Path, was_stopped: Callable[[], bool] = bool) -> JobID:
     client = ClusterClient(SYSTEMS, b"s" * 32, patience_s=0.3, was_stopped=was_stopped)
-    client._actors = actors  # type: ignore[assignment]
+    client._link.actors = actors  # type: ignore[assignment]
     file = tmp_path / "job.py"
     file.touch()
     return client.submit(JobGraph.for_script("etl", job_id=JOB, argv=(), created_ms=1), file)

@@ -303,8 +303,8 @@ async def test_redis_is_asked_who_leads_also_while_a_loop_runs(tmp_path: Path, m
     monkeypatch.setattr(discovery, "_masters_of", lambda _, leader: (leader.address,))
     client = discovery.connect_by_redis(configuration)
     assert client.system.port == 1
-    assert client._find_masters() == ()
-    assert list(client._find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
+    assert client._link.find_masters() == ()
+    assert list(client._link.find_masters()) == ["akka.tcp://understudy@127.0.0.1:2/user/dispatcher"]
     leaders += [None] * 100
     with pytest.raises(ClusterNotRunning, match="Redis knows no leader of the cluster 'default'"):
         discovery.connect_by_redis(configuration)

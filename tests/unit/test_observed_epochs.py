@@ -94,7 +94,7 @@ async def test_a_follower_calls_a_leader_behind_with_the_highest_token_that_it_h
 def test_a_client_calls_a_leader_behind_with_the_highest_token_that_it_has_seen() -> None:
     client = ClusterClient("akka.tcp://understudy@127.0.0.1:1/user/master", b"s" * 32)
     tokens = [LOW, HIGH, LOW]
-    with patch.object(client, "_actors") as actors:
+    with patch.object(client._link, "actors") as actors:
         actors.find.side_effect = [Listing("/user/dispatcher", "akka://a", 1, token) for token in tokens]
         for _ in tokens:
             client.lookup("dispatcher", DispatcherGateway)

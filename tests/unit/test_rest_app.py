@@ -20,6 +20,7 @@ from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import SavepointJob
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
+from runtime.client import JobFile
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, ResourceID, TriggerID
 from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
@@ -45,7 +46,6 @@ from runtime.protocol.processes import LogLevelChange, UnknownProcessError
 from runtime.protocol.slots import SlotCounts
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
-from runtime.rest.backend import JobFile
 from runtime.rest.context import Rest, Snapshots
 from runtime.stack_samples import FoldedStack, StackProfile
 from tests.streaming_files import StreamingFiles

@@ -11,16 +11,20 @@ import pytest
 from actors.address import ActorAddress
 from actors.errors import AskTimeout, EndpointStateError, FencingError, RecipientUnreachable, UnknownActor
 from conf.configuration import Configuration
+from runtime import client as client_module
+from runtime.client import NoAnswerError
 from runtime.ids import ExecutionAttemptID, JobID
 from runtime.job_logs import KeptLog, LogChunk
 from runtime.jobgraph.job_graph import JobGraph
 from runtime.protocol.archived_execution_graph import AttemptInfo
 from runtime.protocol.errors import JobNotFoundError, JobNotReachableError, UnknownTaskExecutorError
 from runtime.protocol.execution_state import ExecutionState
+from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.messages import ClusterStatus, ProcessView
 from runtime.rest import backend as backend_module
 from runtime.rest.backend import ClusterBackend
 from runtime.rest.errors import RestError
+from runtime.rest.errors import status_of as http_status_of
 
 ID = JobID("1" * 32)
 SYSTEM = ActorAddress.parse("akka.tcp://understudy@127.0.0.1:6123/user/receptionist")
@@ -43,11 +47,11 @@ class Dispatcher:
 
 def backend_of(monkeypatch: pytest.MonkeyPatch, dispatcher: Dispatcher | None, patience_s: float) -> ClusterBackend:
     monkeypatch.setattr(backend_module, "PATIENCE_S", patience_s)
-    monkeypatch.setattr(backend_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(client_module, "RETRY_S", 0.0)
     nothing = cast("Any", SimpleNamespace(service=None, leader_retrieval=lambda component: None))
     backend = ClusterBackend(nothing, nothing, Configuration.from_dict({}), SYSTEM)
     if dispatcher is not None:
-        backend._dispatcher.gateway = cast("Any", dispatcher)
+        backend._link.followers[DISPATCHER].gateway = cast("Any", dispatcher)
     return backend
 
 
@@ -76,15 +80,15 @@ async def test_what_does_not_pass_is_told_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_leader_that_never_answers_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RestError, match="the Dispatcher does not answer: nobody there") as caught:
+    with pytest.raises(NoAnswerError, match="the Dispatcher does not answer: nobody there") as caught:
         await backend_of(monkeypatch, Dispatcher(RecipientUnreachable("nobody there")), 0.02).job(ID)
-    assert caught.value.status == 503
+    assert http_status_of(caught.value) == 503
 
 
 async def test_no_leader_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RestError, match="no Dispatcher leads at present") as caught:
+    with pytest.raises(NoAnswerError, match="no Dispatcher leads at present") as caught:
         await backend_of(monkeypatch, None, 0.02).job(ID)
-    assert caught.value.status == 503
+    assert http_status_of(caught.value) == 503
 
 
 class Masters:
@@ -93,7 +97,7 @@ class Masters:
     def __init__(self, **answers: ClusterStatus | Exception) -> None:
         self.answers = answers
 
-    def gateway(self, address: ActorAddress, gateway_type: type) -> Any:
+    def gateway(self, address: ActorAddress, gateway_type: type, timeout_s: float | None) -> Any:
         async def request_status() -> ClusterStatus:
             answer = self.answers[f"port{address.port}"]
             if isinstance(answer, Exception):
@@ -112,7 +116,7 @@ def status_of(name: str) -> ClusterStatus:
 async def test_the_processes_are_those_of_all_masters_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backend_of(monkeypatch, None, 0.02)
     service = Masters(port6123=status_of("own"), port6124=RecipientUnreachable("gone"), port6125=status_of("third"))
-    backend._endpoint = cast("Any", SimpleNamespace(service=service))
+    backend._link.endpoint = cast("Any", SimpleNamespace(service=service))
     assert [process.name for process in (await backend.status()).processes] == ["own", "third"]
     service.answers["port6125"] = ValueError("a fault of ours")
     with pytest.raises(ValueError, match="a fault of ours"):
@@ -158,7 +162,7 @@ async def test_a_log_is_read_where_it_is(
 ) -> None:
     backend = backend_of(monkeypatch, None, 0.02)
 
-    async def task_executor(resource_id: str) -> LogOf:
+    async def task_executor(resource_id: str, timeout_s: float) -> LogOf:
         return LogOf(text)
 
     async def run_blocking(function: Any, *args: Any) -> bytes:
@@ -167,19 +171,19 @@ async def test_a_log_is_read_where_it_is(
     async def blob_server() -> None:
         return None
 
-    monkeypatch.setattr(backend, "_task_executor", task_executor)
-    monkeypatch.setattr(backend, "_blob_server", blob_server)
-    backend._endpoint = cast("Any", SimpleNamespace(run_blocking=run_blocking))
+    monkeypatch.setattr(backend, "task_executor", task_executor)
+    monkeypatch.setattr(backend, "blob_server", blob_server)
+    backend._link.endpoint = cast("Any", SimpleNamespace(run_blocking=run_blocking))
     assert await backend.task_log(ID, attempt(kept, state), "stdout", offset) == read
 
 
 async def test_a_log_that_is_nowhere_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backend_of(monkeypatch, None, 0.02)
 
-    async def task_executor(resource_id: str) -> LogOf:
+    async def task_executor(resource_id: str, timeout_s: float) -> LogOf:
         raise UnknownTaskExecutorError("tm-0 is not registered")
 
-    monkeypatch.setattr(backend, "_task_executor", task_executor)
+    monkeypatch.setattr(backend, "task_executor", task_executor)
     with pytest.raises(UnknownTaskExecutorError):
         await backend.task_log(ID, attempt(None, ExecutionState.RUNNING), "stdout", 0)
 
@@ -196,7 +200,7 @@ async def test_a_submission_without_an_answer_is_neither_refused_nor_accepted(mo
         return b"the graph"
 
     backend = backend_of(monkeypatch, Silent(None), 0.02)
-    backend._endpoint = cast("Any", SimpleNamespace(run_blocking=run_blocking))
+    backend._link.endpoint = cast("Any", SimpleNamespace(run_blocking=run_blocking))
     job = JobGraph.for_script("etl", job_id=ID, argv=(), created_ms=1)
     with pytest.raises(RestError, match=f"whether job {ID} was accepted is not known: .*no answer") as caught:
         await backend.submit(job, [])

@@ -209,7 +209,7 @@ class Told(ClusterBackend):
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
 
-    async def _ask_dispatcher(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def ask(self, question: Callable[[Any], Awaitable[Any]], timeout_s: float | None = None) -> Any:
         async def control_plane() -> list[str]:
             return [address for address in self.answers if not address.startswith("tm")]
 

@@ -24,12 +24,12 @@ from starlette.responses import Response
 from conf.options import RestOptions
 from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.savepoint import read_savepoint
+from runtime.client import JobFile
 from runtime.ids import JobID
 from runtime.job_file import JobFileError, kind_of
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
 from runtime.jobgraph.json_form import MAX_BYTES, from_json
 from runtime.rest import forms
-from runtime.rest.backend import JobFile
 from runtime.rest.context import BODY_TIMEOUT_S, Rest
 from runtime.rest.errors import RestError
 from runtime.rest.handlers.checkpoints import directory_of
