@@ -8,12 +8,12 @@ link blocks in place of waiting, so a coroutine runs to its end in one step, and
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from actors.address import ActorAddress
 from actors.client import ActorClient
@@ -54,6 +54,7 @@ from runtime.protocol.processes import process_addresses
 from runtime.protocol.task_executor import TaskExecutorGateway
 
 T = TypeVar("T")
+P = ParamSpec("P")
 G = TypeVar("G", bound=RpcGateway)
 
 RETRY_S = 0.1
@@ -488,6 +489,18 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a call in a plain thread has waited for an event loop")
 
 
+def _in_a_thread(
+    method: Callable[Concatenate[AsyncClusterClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[ClusterClient, P], T]:
+    """Make a method of `ClusterClient` of the same one of `AsyncClusterClient`: it blocks until that has ended."""
+
+    @functools.wraps(method)
+    def call(client: ClusterClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _run(method(client._cluster, *args, **kwargs))
+
+    return call
+
+
 class ClusterClient:
     """Speaks to one cluster from a plain thread: synchronous, and follows the leader.
 
@@ -600,9 +613,9 @@ class ClusterClient:
         """Running and finished jobs, the newest first."""
         return list(_run(self._cluster.jobs()))
 
-    def job(self, job_id: JobID) -> ArchivedExecutionGraph:
-        """One job with its tasks; raises `JobNotFoundError`."""
-        return _run(self._cluster.job(job_id))
+    job = _in_a_thread(AsyncClusterClient.job)
+    cancel = _in_a_thread(AsyncClusterClient.cancel)
+    task_executor = _in_a_thread(AsyncClusterClient.task_executor)
 
     def status_of(self, job_id: JobID) -> JobStatus:
         """The state of one job; raises `JobNotFoundError`."""
@@ -613,14 +626,6 @@ class ClusterClient:
         while (result := self._ask(lambda dispatcher: dispatcher.request_job_result(job_id))) is None:
             pass  # each ask waits for some seconds
         return result
-
-    def cancel(self, job_id: JobID) -> None:
-        """Begin to cancel a job; raises `JobNotFoundError` or `JobAlreadyTerminatedError`."""
-        _run(self._cluster.cancel(job_id))
-
-    def task_executor(self, resource_id: ResourceID) -> TaskExecutorGateway:
-        """The TaskExecutor of that name, to be asked itself; raises `UnknownTaskExecutorError`."""
-        return _run(self._cluster.task_executor(resource_id))
 
     def thread_dump(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
         """Where the threads of a TaskExecutor are, or those of the task process of an attempt that runs there.
@@ -736,9 +741,7 @@ class ClusterClient:
         wanted, path = trigger_id or TriggerID.random(), str(target.resolve()) if isinstance(target, Path) else target
         return _run(self._cluster.roll_back(job_id, wanted, path, new_query_id))
 
-    def checkpoint_statistics(self, job_id: JobID) -> CheckpointStatsSnapshot:
-        """The figures of a job's checkpoints; raises `JobNotFoundError`."""
-        return _run(self._cluster.checkpoints(job_id))
+    checkpoint_statistics = _in_a_thread(AsyncClusterClient.checkpoints)
 
     def dispose_savepoint(self, path: Path) -> None:
         """Remove a savepoint; raises `SavepointError` where the directory is none."""
@@ -777,9 +780,7 @@ class ClusterClient:
         kept = [log for attempt in attempts for log in attempt.logs if log.name == FUNCTION_RESULT]
         return self.kept_log(job_id, kept[-1]) if kept else None
 
-    def kept_log(self, job_id: JobID, log: KeptLog) -> bytes:
-        """What is kept of the log of an attempt that is over (`AttemptInfo.logs`); raises BlobError."""
-        return _run(self._cluster.kept_log(job_id, log))
+    kept_log = _in_a_thread(AsyncClusterClient.kept_log)
 
     def task_executor_logs(self, resource_id: ResourceID) -> list[tuple[ComponentLog, bytes]]:
         """The log of a TaskExecutor and that of its Spark driver, or their heads and tails.
@@ -793,9 +794,9 @@ class ClusterClient:
 
     # ------------------------------------------------------------------ cluster
 
-    def status(self) -> ClusterStatus:
-        """The cluster's processes, those of all masters that answer."""
-        return _run(self._cluster.status())
+    overview = _in_a_thread(AsyncClusterClient.overview)
+    status = _in_a_thread(AsyncClusterClient.status)
+    task_managers = _in_a_thread(AsyncClusterClient.task_managers)
 
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
         """Gateways to what each process of the cluster tells of itself, by its name; some may have ended meanwhile."""
@@ -803,10 +804,6 @@ class ClusterClient:
         return {
             name: self._link.gateway(diagnostics_at(address), DiagnosticsGateway) for name, address in addresses.items()
         }
-
-    def task_managers(self) -> list[TaskManagerView]:
-        """The registered TaskExecutors."""
-        return _run(self._cluster.task_managers())
 
     def task_pools(self) -> dict[ResourceID, TaskPoolReport]:
         """What the pools of ready task processes did, by TaskExecutor; those that answer."""
@@ -817,10 +814,6 @@ class ClusterClient:
                 gateway = self._link.gateway(address, TaskExecutorGateway)
                 found[view.registration.resource_id] = gateway.request_task_pool().result()
         return found
-
-    def overview(self) -> ClusterOverview:
-        """Counts of TaskExecutors, slots and jobs."""
-        return _run(self._cluster.overview())
 
     def shut_down(self, status: ApplicationStatus = ApplicationStatus.UNKNOWN) -> None:
         """Tell the cluster to stop; it does so after the reply. *status* is how its application ended."""
@@ -837,9 +830,7 @@ class ClusterClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

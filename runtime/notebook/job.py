@@ -7,7 +7,6 @@ import sys
 import time
 from html import escape
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from runtime.client import ClusterClient
@@ -282,9 +281,7 @@ class NotebookProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         pass
 
 

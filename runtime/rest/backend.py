@@ -241,20 +241,30 @@ class ClusterBackend(AsyncClusterClient):
         """Return the present metrics of the whole cluster."""
         addresses = await self.ask(lambda dispatcher: dispatcher.request_metric_query_service_addresses())
         workers = await self.ask(lambda dispatcher: dispatcher.request_task_manager_metric_query_service_addresses())
-        room = asyncio.Semaphore(PROCESS_ASKS_AT_ONCE)
-        told = await asyncio.gather(
-            *(self._query(address, room) for address in [*addresses, *(worker.address for worker in workers)])
-        )
-        return MetricStore([*self._own_metrics(), *(dump for dumps in told for dump in dumps)])
+        known = [*addresses, *(worker.address for worker in workers)]
+        told = await self._ask_each(known, lambda address: self._metric_query_service(address).query_metrics())
+        dumps = self._own_metrics()
+        for address, answer in zip(known, told, strict=True):
+            if isinstance(answer, ActorError):  # what is gone has no metrics
+                logger.info("the metrics of %s are not known: %s", address, answer)
+            else:
+                dumps += answer
+        return MetricStore(dumps)
 
-    async def _query(self, address: str, room: asyncio.Semaphore) -> list[ScopeDump]:
-        """The metrics of one process; none where it does not answer: what is gone has no metrics."""
-        async with room:
-            try:
-                return await self._metric_query_service(address).query_metrics()
-            except ActorError as error:
-                logger.info("the metrics of %s are not known: %s", address, error)
-                return []
+    async def _ask_each(
+        self, addresses: Iterable[str], question: Callable[[str], Awaitable[T]]
+    ) -> list[T | ActorError]:
+        """Ask the processes at these addresses; of one that has ended, stands still or refuses, the error."""
+        room = asyncio.Semaphore(PROCESS_ASKS_AT_ONCE)
+
+        async def ask(address: str) -> T | ActorError:
+            async with room:
+                try:
+                    return await question(address)
+                except ActorError as error:
+                    return error
+
+        return await asyncio.gather(*map(ask, addresses))
 
     async def _addresses(self) -> dict[str, str]:
         return process_addresses(await self.status(), await self.task_managers())
@@ -262,17 +272,10 @@ class ClusterBackend(AsyncClusterClient):
     async def _ask_all(
         self, addresses: Mapping[str, str], question: Callable[[DiagnosticsGateway], Awaitable[T]]
     ) -> dict[str, T | ActorError]:
-        room = asyncio.Semaphore(PROCESS_ASKS_AT_ONCE)
-
-        async def ask(address: str) -> T | ActorError:
-            async with room:
-                try:
-                    return await question(self._diagnostics(address))
-                except ActorError as error:  # it has ended, stands still, or refuses: what is told of it
-                    return error
-
         names = sorted(addresses)
-        answers = await asyncio.gather(*(ask(addresses[name]) for name in names))
+        answers = await self._ask_each(
+            [addresses[name] for name in names], lambda address: question(self._diagnostics(address))
+        )
         return dict(zip(names, answers, strict=True))
 
     async def process_actors(self) -> dict[str, ProcessActors | None]:

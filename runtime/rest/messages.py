@@ -61,6 +61,17 @@ def duration(start: int, end: int, now: int) -> int:
     return max((now if end == NO_TIME else end) - start, 0)
 
 
+def span(start: int, end: int | None, now: int) -> Json:
+    """When something began and ended, and how long that took; *end* is None while it goes on."""
+    at = NO_TIME if end is None else end
+    return {"start-time": start, "end-time": at, "duration": duration(start, at, now)}
+
+
+def span_of(attempt: AttemptInfo, now: int) -> Json:
+    """The `span` from an attempt's deployment to its end."""
+    return span(started(attempt), attempt.end_ms, now)
+
+
 def started(attempt: AttemptInfo) -> int:
     """When the attempt was deployed."""
     return attempt.timestamps.get(ExecutionState.DEPLOYING.value, NO_TIME)
@@ -87,19 +98,16 @@ def status_durations(attempt: AttemptInfo, now: int) -> dict[str, int]:
 
 def subtask(attempt: AttemptInfo, now: int) -> Json:
     """Flink's `SubtaskExecutionAttemptDetailsInfo`: a task here is one subtask."""
-    start, end = started(attempt), ended(attempt)
     return {
         "subtask": 0,
         "status": attempt.state.value,
         "attempt": attempt.number,
         "endpoint": place(attempt),
-        "start-time": start,
-        "end-time": end,
-        "duration": duration(start, end, now),
+        **span_of(attempt, now),
         "metrics": dict(IO_METRICS),
         "taskmanager-id": place(attempt),
         "status-duration": status_durations(attempt, now),
-        "start_time": start,
+        "start_time": started(attempt),
     }
 
 

@@ -13,7 +13,7 @@ from runtime.rest import forms
 from runtime.rest.context import Rest
 from runtime.rest.handlers import jobs
 from runtime.rest.handlers.jobs import details
-from runtime.rest.messages import NO_TIME, Json, duration
+from runtime.rest.messages import Json, span
 from runtime.rest.routing import RestRoute, answer, now_ms
 
 _STATUS = {
@@ -39,13 +39,10 @@ def overview(jobs: Iterable[JobDetails], now: int) -> Json:
 
 
 def _in_one_line(job: JobDetails, now: int) -> Json:
-    end = NO_TIME if job.end_ms is None else job.end_ms
     return {
         "id": job.job_id,
         "name": job.name,
-        "start-time": job.start_ms,
-        "end-time": end,
-        "duration": duration(job.start_ms, end, now),
+        **span(job.start_ms, job.end_ms, now),
         "status": status_of(job.status),
         "jobs": {job.status.value: 1},
     }

@@ -22,7 +22,7 @@ from runtime.rest import forms
 from runtime.rest.context import Rest, job_id_of, number_of, offset_of
 from runtime.rest.errors import RestError
 from runtime.rest.handlers import cluster
-from runtime.rest.messages import IO_METRICS, NO_TIME, Json, count_states, duration, ended, place, started
+from runtime.rest.messages import IO_METRICS, Json, count_states, place, span, span_of
 from runtime.rest.routing import FROM_OFFSET, JSON, TEXT, WHOLE_NUMBER, Parameter, RestRoute, answer, now_ms, to_json
 from runtime.rest.serialized_throwable import serialized_throwable
 
@@ -47,18 +47,15 @@ def overview(jobs: Iterable[JobDetails], now: int) -> Json:
 
 def details(job: JobDetails, now: int) -> Json:
     """Flink's `JobDetails`."""
-    end = NO_TIME if job.end_ms is None else job.end_ms
     tasks = {state.value.lower(): job.tasks_per_state.get(state.value, 0) for state in ExecutionState}
     return {
         "jid": job.job_id,
         "name": job.name,
         "jobType": job_type(job),
         "schedulerType": SCHEDULER,
-        "start-time": job.start_ms,
-        "end-time": end,
-        "duration": duration(job.start_ms, end, now),
+        **span(job.start_ms, job.end_ms, now),
         "state": job.status.value,
-        "last-modification": job.start_ms if end == NO_TIME else end,
+        "last-modification": job.start_ms if job.end_ms is None else job.end_ms,
         "tasks": {"total": job.tasks_total, **tasks},
         "pending-operators": 0,
     }
@@ -71,7 +68,6 @@ def job_type(job: ArchivedExecutionGraph | JobDetails) -> str:
 
 def job(graph: ArchivedExecutionGraph, now: int) -> Json:
     """GET /jobs/:jobid."""
-    end = NO_TIME if graph.end_ms is None else graph.end_ms
     return {
         "jid": graph.job_id,
         "application-id": graph.job_id,
@@ -80,9 +76,7 @@ def job(graph: ArchivedExecutionGraph, now: int) -> Json:
         "state": graph.status.value,
         "job-type": job_type(graph),
         "schedulerType": SCHEDULER,
-        "start-time": graph.start_ms,
-        "end-time": end,
-        "duration": duration(graph.start_ms, end, now),
+        **span(graph.start_ms, graph.end_ms, now),
         "maxParallelism": -1,
         "now": now,
         "timestamps": {state.value: graph.timestamps.get(state.value, 0) for state in JobStatus},
@@ -147,8 +141,6 @@ def _query(query: StreamingQuery) -> Json:
 
 
 def _vertex(task: TaskInfo, now: int) -> Json:
-    attempt = task.attempts[-1]
-    start, end = started(attempt), ended(attempt)
     return {
         "id": task.key,
         "slotSharingGroupId": task.key,
@@ -156,9 +148,7 @@ def _vertex(task: TaskInfo, now: int) -> Json:
         "maxParallelism": 1,
         "parallelism": 1,
         "status": task.state.value,
-        "start-time": start,
-        "end-time": end,
-        "duration": duration(start, end, now),
+        **span_of(task.attempts[-1], now),
         "tasks": count_states([task.state]),
         "metrics": dict(IO_METRICS),
     }

@@ -190,7 +190,7 @@ async def submit_script(rest: Rest, request: Request) -> Response:
                     f"{files[0].name} is a pipeline, which its own user's process builds: `understudy job run`, "
                     "or POST /v1/graphs",
                 )
-            graph = replace(_graph(form, files[0]), savepoint=await _restore_settings(rest, form))
+            graph = replace(_graph(form, files[0]), savepoint=await _found(rest, _restore_settings(form)))
             return await _submit(rest, graph, files)
 
 
@@ -217,7 +217,7 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
 
 
 async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
-    """What the job begins from, where it really is; raises RestError of status 400 where there is no savepoint."""
+    """What the job begins from, where it really is; raises RestError of status 400 where no savepoint is."""
     if settings is None:
         return None
     path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
@@ -237,8 +237,8 @@ async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Resp
     return answer({"jobid": job_id, "jobUrl": f"/v1/jobs/{job_id}"}, 202)
 
 
-async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSettings | None:
-    """What the job begins from; read before anything is submitted. Raises RestError of status 400."""
+def _restore_settings(form: FormData) -> SavepointRestoreSettings | None:
+    """What the job begins from, as the form says; raises RestError of status 400."""
     given, allows = form.get("savepoint"), form.get("allow-non-restored-state", "false")
     if allows not in ("true", "false"):
         raise RestError(400, "allow-non-restored-state must be true or false")
@@ -247,12 +247,7 @@ async def _restore_settings(rest: Rest, form: FormData) -> SavepointRestoreSetti
         raise RestError(400, "new-query-id must be true or false, or left out")
     if not isinstance(given, str) or not given:
         return None
-    path = await asyncio.to_thread(directory_of, rest.configuration, given)
-    try:
-        await asyncio.to_thread(read_savepoint, path)
-    except SavepointError as error:
-        raise RestError(400, str(error)) from None
-    return SavepointRestoreSettings(str(path), allows == "true", None if new_ids is None else new_ids == "true")
+    return SavepointRestoreSettings(given, allows == "true", None if new_ids is None else new_ids == "true")
 
 
 def _graph(form: FormData, script: JobFile) -> JobGraph:

@@ -21,6 +21,7 @@ from runtime.rest.messages import (
     duration,
     ended,
     place,
+    span_of,
     started,
     subtask,
 )
@@ -45,7 +46,6 @@ def vertex(task: TaskInfo, now: int) -> Json:
 def task_managers(task: TaskInfo, now: int) -> Json:
     """GET /jobs/:jobid/vertices/:vertexid/taskmanagers."""
     attempt = task.attempts[-1]
-    start, end = started(attempt), ended(attempt)
     return {
         "id": task.key,
         "name": task.name,
@@ -54,9 +54,7 @@ def task_managers(task: TaskInfo, now: int) -> Json:
             {
                 "endpoint": place(attempt),
                 "status": task.state.value,
-                "start-time": start,
-                "end-time": end,
-                "duration": duration(start, end, now),
+                **span_of(attempt, now),
                 "metrics": dict(IO_METRICS),
                 "status-counts": count_states([task.state]),
                 "taskmanager-id": place(attempt),
