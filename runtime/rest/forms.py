@@ -53,8 +53,6 @@ AGGREGATED = {
     "status-duration": dict.fromkeys(PASSED, QUANTILES),
 }
 PLAN = {"jid": str, "name": str, "type": str, "nodes": [dict]}
-NODE = {"id": str, "parallelism": int, "operator": str, "operator_strategy": str, "description": str}
-INPUT = {"num": int, "id": str, "ship_strategy": str, "exchange": str}
 LINE = {
     "jid": str,
     "name": str,
@@ -123,17 +121,6 @@ EXCEPTION = {
     "failureLabels": dict,
     "concurrentExceptions": [dict],
 }
-AT_TASK = {"taskName": str, "endpoint": str, "taskManagerId": str}
-RESULT = {
-    "id": str,
-    "name": str,
-    "application-status": str,
-    "accumulator-results": dict,
-    "net-runtime": int,
-    "start-time": int,
-    "end-time": int,
-}
-CAUSE = {"class": str, "stack-trace": str, "serialized-throwable": str}
 APPLICATION = {"id": str, "name": str, **SPAN, "status": str}
 RESOURCE = {
     "cpuCores": float,

@@ -32,23 +32,18 @@ from runtime.protocol.streaming_query import (
 from runtime.rest.forms import (
     AGGREGATED,
     APPLICATION,
-    AT_TASK,
-    CAUSE,
     CHECKPOINT_OF_TASK,
     CHECKPOINT_TASK_DETAILS,
     CHECKPOINTS,
     CONFIG,
     COUNTS,
     EXCEPTION,
-    INPUT,
     JOB,
     LINE,
     METRICS,
-    NODE,
     OVERVIEW,
     PLAN,
     RESOURCE,
-    RESULT,
     SPAN,
     STATES,
     SUBTASK,
@@ -61,6 +56,19 @@ from runtime.rest.handlers import applications, checkpoints, cluster, jobs, task
 from runtime.rest.serialized_throwable import serialized_throwable
 from tests.unit.metric_values import JVM
 
+NODE = {"id": str, "parallelism": int, "operator": str, "operator_strategy": str, "description": str}
+INPUT = {"num": int, "id": str, "ship_strategy": str, "exchange": str}
+AT_TASK = {"taskName": str, "endpoint": str, "taskManagerId": str}
+RESULT = {
+    "id": str,
+    "name": str,
+    "application-status": str,
+    "accumulator-results": dict,
+    "net-runtime": int,
+    "start-time": int,
+    "end-time": int,
+}
+CAUSE = {"class": str, "stack-trace": str, "serialized-throwable": str}
 NUMBER = (int, float)
 ID = JobID("0" * 31 + "1")
 READ, WRITE = JobVertexID("a" * 32), JobVertexID("b" * 32)

@@ -6,6 +6,7 @@ A request for what takes its time returns a trigger id, under which its status i
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import re
@@ -322,6 +323,8 @@ _JOB = "/jobs/{jobid}"
 _CHECKPOINTS = _JOB + "/checkpoints"
 _DETAILS = _CHECKPOINTS + "/details/{checkpointid}"
 
+_trigger = functools.partial(RestRoute, "POST", status=202, body=JSON, result=forms.TRIGGERED)
+
 ROUTES: list[RestRoute] = []
 
 
@@ -456,39 +459,21 @@ async def _begin(rest: Rest, request: Request, kind: SnapshotType, given: Mappin
     return answer(triggered(trigger.trigger_id), 202)
 
 
-@RestRoute(
-    "POST",
-    f"{_JOB}/savepoints",
-    "Trigger a savepoint",
-    status=202,
-    body=JSON,
-    form=_SAVEPOINT,
-    result=forms.TRIGGERED,
-).on(ROUTES)
+@_trigger(f"{_JOB}/savepoints", "Trigger a savepoint", form=_SAVEPOINT).on(ROUTES)
 async def trigger_savepoint(rest: Rest, request: Request) -> Response:
     given = await _body(request, _SAVEPOINT)
     kind = SnapshotType.SAVEPOINT_CANCEL if given.get("cancel-job") else SnapshotType.SAVEPOINT
     return await _begin(rest, request, kind, given, given.get("target-directory"))
 
 
-@RestRoute(
-    "POST", f"{_JOB}/stop", "Stop a job with a savepoint", status=202, body=JSON, form=_STOP, result=forms.TRIGGERED
-).on(ROUTES)
+@_trigger(f"{_JOB}/stop", "Stop a job with a savepoint", form=_STOP).on(ROUTES)
 async def stop(rest: Rest, request: Request) -> Response:
     given = await _body(request, _STOP)
     kind = SnapshotType.SAVEPOINT_TERMINATE if given.get("drain") else SnapshotType.SAVEPOINT_SUSPEND
     return await _begin(rest, request, kind, given, given.get("targetDirectory"))
 
 
-@RestRoute(
-    "POST",
-    _CHECKPOINTS,
-    "Trigger a checkpoint",
-    status=202,
-    body=JSON,
-    form=_CHECKPOINT,
-    result=forms.TRIGGERED,
-).on(ROUTES)
+@_trigger(_CHECKPOINTS, "Trigger a checkpoint", form=_CHECKPOINT).on(ROUTES)
 async def trigger_checkpoint(rest: Rest, request: Request) -> Response:
     return await _begin(rest, request, SnapshotType.CHECKPOINT, await _body(request, _CHECKPOINT), None)
 

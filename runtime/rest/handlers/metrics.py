@@ -5,6 +5,7 @@ Their JSON is Flink's `MetricCollectionResponseBody` and `AggregatedMetricsRespo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -81,6 +82,8 @@ _AGG = Parameter(
 _JOB = "/jobs/{jobid}/metrics"
 _VERTEX = "/jobs/{jobid}/vertices/{vertexid}"
 
+_ids = functools.partial(RestRoute, "GET", result=forms.METRIC_IDS)
+
 ROUTES: list[RestRoute] = []
 """To be looked through before other routes: ``/jobs/metrics`` is no job."""
 
@@ -121,31 +124,21 @@ def _chosen(request: Request, name: str, stores: Mapping[str, Values]) -> list[V
     return [values for key, values in stores.items() if not wanted or key in wanted]
 
 
-@RestRoute("GET", "/jobmanager/metrics", "Metrics of the control plane", query=(_GET,), result=forms.METRIC_IDS).on(
-    ROUTES
-)
+@_ids("/jobmanager/metrics", "Metrics of the control plane", query=(_GET,)).on(ROUTES)
 async def get_job_manager(rest: Rest, request: Request) -> Response:
     return _one(request, (await _store(rest)).job_manager)
 
 
-@RestRoute(
-    "GET",
+@_ids(
     "/taskmanagers/metrics",
     "Metrics of all TaskExecutors, aggregated",
     query=_among("taskmanagers", "ids of TaskExecutors"),
-    result=forms.METRIC_IDS,
 ).on(ROUTES)
 async def get_task_managers(rest: Rest, request: Request) -> Response:
     return _several(request, _chosen(request, "taskmanagers", (await _store(rest)).task_managers))
 
 
-@RestRoute(
-    "GET",
-    "/taskmanagers/{taskmanagerid}/metrics",
-    "Metrics of a TaskExecutor",
-    query=(_GET,),
-    result=forms.METRIC_IDS,
-).on(ROUTES)
+@_ids("/taskmanagers/{taskmanagerid}/metrics", "Metrics of a TaskExecutor", query=(_GET,)).on(ROUTES)
 async def get_task_manager(rest: Rest, request: Request) -> Response:
     resource_id: ResourceID = resource_id_of(request)
     found = (await _store(rest)).task_managers.get(resource_id)
@@ -154,18 +147,12 @@ async def get_task_manager(rest: Rest, request: Request) -> Response:
     return _one(request, found or {})
 
 
-@RestRoute(
-    "GET",
-    "/jobs/metrics",
-    "Metrics of all jobs, aggregated",
-    query=_among("jobs", "ids of jobs"),
-    result=forms.METRIC_IDS,
-).on(ROUTES)
+@_ids("/jobs/metrics", "Metrics of all jobs, aggregated", query=_among("jobs", "ids of jobs")).on(ROUTES)
 async def get_jobs(rest: Rest, request: Request) -> Response:
     return _several(request, _chosen(request, "jobs", (await _store(rest)).jobs))
 
 
-@RestRoute("GET", _JOB, "Metrics of a job that is not over", query=(_GET,), result=forms.METRIC_IDS).on(ROUTES)
+@_ids(_JOB, "Metrics of a job that is not over", query=(_GET,)).on(ROUTES)
 async def get_job(rest: Rest, request: Request) -> Response:
     await rest.job(request)
     return _one(request, (await _store(rest)).jobs.get(job_id_of(request), {}))
@@ -176,38 +163,28 @@ async def _of_task(rest: Rest, request: Request) -> Values:
     return (await _store(rest)).tasks.get((job_id_of(request), task.key), {})
 
 
-@RestRoute("GET", f"{_VERTEX}/metrics", "Metrics of a task", query=(_GET,), result=forms.METRIC_IDS).on(ROUTES)
+@_ids(f"{_VERTEX}/metrics", "Metrics of a task", query=(_GET,)).on(ROUTES)
 async def get_task(rest: Rest, request: Request) -> Response:
     """As in Flink each id begins with the number of the subtask, which is 0 here."""
     return _one(request, {f"0.{name}": value for name, value in (await _of_task(rest, request)).items()})
 
 
-@RestRoute(
-    "GET",
+@_ids(
     f"{_VERTEX}/subtasks/metrics",
     "Metrics of all subtasks of a task, aggregated",
     query=_among("subtasks", "numbers of subtasks"),
-    result=forms.METRIC_IDS,
 ).on(ROUTES)
 async def get_subtasks(rest: Rest, request: Request) -> Response:
     return _several(request, _chosen(request, "subtasks", {"0": await _of_task(rest, request)}))
 
 
-@RestRoute(
-    "GET",
-    f"{_VERTEX}/subtasks/" + "{subtaskindex}/metrics",
-    "Metrics of a subtask",
-    query=(_GET,),
-    result=forms.METRIC_IDS,
-).on(ROUTES)
+@_ids(f"{_VERTEX}/subtasks/" + "{subtaskindex}/metrics", "Metrics of a subtask", query=(_GET,)).on(ROUTES)
 async def get_subtask(rest: Rest, request: Request) -> Response:
     await only_subtask(rest, request)
     return _one(request, await _of_task(rest, request))
 
 
-@RestRoute(
-    "GET", f"{_VERTEX}/jm-operator-metrics", "Metrics of a task's coordinator: none", result=forms.METRIC_IDS
-).on(ROUTES)
+@_ids(f"{_VERTEX}/jm-operator-metrics", "Metrics of a task's coordinator: none").on(ROUTES)
 async def get_coordinator(rest: Rest, request: Request) -> Response:
     await rest.task(request)
     return answer([])
