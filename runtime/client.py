@@ -103,7 +103,7 @@ class JobFile:
 
 
 class Link(Protocol):
-    """How the calls of a client travel, and how it waits: in a plain thread, or on the event loop of a component."""
+    """Way of a client's calls and of its waiting: in a plain thread, or on the event loop of a component."""
 
     @property
     def system(self) -> ActorAddress:
@@ -538,11 +538,11 @@ class ClusterClient:
         return self._link.system
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
-        """A typed gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
+        """Return a typed gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
         return self._link.lookup(name, gateway_type)
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
-        """A typed gateway to the actor at any address, of another system too if it has the same secret."""
+        """Return a typed gateway to the actor at any address, of another system too if it has the same secret."""
         return self._link.actors.lookup(address, gateway_type)
 
     def _ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
@@ -601,7 +601,7 @@ class ClusterClient:
 
     @contextlib.contextmanager
     def blobs(self) -> Iterator[BlobClient]:
-        """A client of the BlobServer of the master that leads, for the time of a ``with`` statement."""
+        """Open a client of the BlobServer of the master that leads, for the time of a ``with`` statement."""
         with self._link.blobs(_run(self._cluster.blob_server())) as client:
             yield client
 
@@ -610,7 +610,7 @@ class ClusterClient:
         return address.host, address.port
 
     def list_jobs(self) -> list[JobDetails]:
-        """Running and finished jobs, the newest first."""
+        """Return running and finished jobs, the newest first."""
         return list(_run(self._cluster.jobs()))
 
     job = _in_a_thread(AsyncClusterClient.job)
@@ -618,17 +618,17 @@ class ClusterClient:
     task_executor = _in_a_thread(AsyncClusterClient.task_executor)
 
     def status_of(self, job_id: JobID) -> JobStatus:
-        """The state of one job; raises `JobNotFoundError`."""
+        """Return the state of one job; raises `JobNotFoundError`."""
         return self._ask(lambda dispatcher: dispatcher.request_job_status(job_id))
 
     def result(self, job_id: JobID) -> JobResult:
-        """How a job ended, once it has; raises `JobNotFoundError`."""
+        """Wait for the end of a job and return its result; raises `JobNotFoundError`."""
         while (result := self._ask(lambda dispatcher: dispatcher.request_job_result(job_id))) is None:
             pass  # each ask waits for some seconds
         return result
 
     def thread_dump(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
-        """Where the threads of a TaskExecutor are, or those of the task process of an attempt that runs there.
+        """Return the stacks of a TaskExecutor's threads, or of the task process of an attempt that runs there.
 
         Raises:
             UnknownTaskExecutorError: it is not registered.
@@ -637,7 +637,7 @@ class ClusterClient:
         return self.task_executor(resource_id).request_thread_dump(attempt_id).result()
 
     def watch(self, job_id: JobID, interval_s: float = 0.2) -> Iterator[ArchivedExecutionGraph]:
-        """The job again and again until it is over, the last time as it ended.
+        """Yield the job again and again until it is over, the last time as it ended.
 
         Args:
             job_id: the job.
@@ -759,7 +759,7 @@ class ClusterClient:
     # --------------------------------------------------------------------- logs
 
     def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
-        """The logs of a job's attempts, oldest attempt first: while they run, and until the job is forgotten.
+        """Fetch the logs of a job's attempts, oldest attempt first: while they run, and until the job is forgotten.
 
         Of one that has ended also what its TaskExecutor (``taskexecutor``) and Spark (``spark``) logged meanwhile.
 
@@ -771,7 +771,7 @@ class ClusterClient:
             return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name != FUNCTION_RESULT]
 
     def function_result(self, job_id: JobID) -> bytes | None:
-        """What a job that runs a function returned, pickled; None where it returned nothing that is kept.
+        """Return the pickled result of a job that runs a function; None where nothing of it is kept.
 
         Raises:
             JobNotFoundError: no such job is running or remembered.
@@ -783,7 +783,7 @@ class ClusterClient:
     kept_log = _in_a_thread(AsyncClusterClient.kept_log)
 
     def task_executor_logs(self, resource_id: ResourceID) -> list[tuple[ComponentLog, bytes]]:
-        """The log of a TaskExecutor and that of its Spark driver, or their heads and tails.
+        """Fetch the log of a TaskExecutor and that of its Spark driver, or their heads and tails.
 
         Raises:
             UnknownTaskExecutorError: it is not registered.
@@ -799,14 +799,14 @@ class ClusterClient:
     task_managers = _in_a_thread(AsyncClusterClient.task_managers)
 
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
-        """Gateways to what each process of the cluster tells of itself, by its name; some may have ended meanwhile."""
+        """Return gateways to the diagnostics of each process, by its name; some may have ended meanwhile."""
         addresses = process_addresses(self.status(), self.task_managers())
         return {
             name: self._link.gateway(diagnostics_at(address), DiagnosticsGateway) for name, address in addresses.items()
         }
 
     def task_pools(self) -> dict[ResourceID, TaskPoolReport]:
-        """What the pools of ready task processes did, by TaskExecutor; those that answer."""
+        """Return reports of the pools of ready task processes, by TaskExecutor; those that answer."""
         found = {}
         for view in self.task_managers():
             address = ActorAddress.parse(view.registration.address)
@@ -842,7 +842,7 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
 
 
 def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:
-    """The job's files with their contents; None where they are too large for its graph, or are libraries."""
+    """Read the job's files; None where they are too large for its graph, or are libraries."""
     if (
         any(file.role not in CARRIED_ROLES for file in files)
         or sum(file.path.stat().st_size for file in files) > CARRIED_SIZE
@@ -852,7 +852,7 @@ def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:
 
 
 def _fetch_log(blobs: BlobClient, key: str, job_id: JobID | None) -> bytes:
-    """The content of a log; a transient blob was made for this client alone, and is deleted."""
+    """Fetch the content of a log; a transient blob was made for this client alone, and is deleted."""
     if not key:
         return b""
     parsed = BlobKey.parse(key)

@@ -55,7 +55,7 @@ def read_job_file(path: Path, argv: Sequence[str], name: str | None = None, job_
 
 
 def kind_of(path: Path) -> JobKind:
-    """Whether a file is a script or a pipeline, found without running it; raises `JobFileError`."""
+    """Return whether a file is a script or a pipeline, without running it; raises `JobFileError`."""
     try:
         # Not `ast.parse`: in Python 3.11 that fails now and then where threads call it at once (SystemError).
         table = symtable.symtable(path.read_bytes(), str(path), "exec")  # type: ignore[arg-type]  # bytes: any encoding

@@ -57,7 +57,7 @@ class KeptLog:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was left out."""
+        """True where nothing was left out."""
         return self.kept == self.size
 
 
@@ -70,7 +70,7 @@ class LogChunk:
 
 
 def logs_owner(job_id: JobID) -> JobID:
-    """In whose name the logs of a job are kept: its files go when it ends, its logs when it is forgotten."""
+    """Return the owner of a job's kept logs: its files go when it ends, its logs when it is forgotten."""
     return JobID.from_name("logs", job_id)
 
 

@@ -46,7 +46,7 @@ class Counter:
 
 
 class Meter:
-    """Says how many events there were a second within the last minute.
+    """Rate of events: how many there were a second within the last minute.
 
     Args:
         clock: gives monotonic seconds.
@@ -77,7 +77,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class HistogramStatistics:
-    """What a histogram says (Flink's `HistogramDump`): *count* and *sum* of all values, the rest of the last ones."""
+    """Statistics of a histogram (Flink's `HistogramDump`): count and sum of all values, the rest of the last ones."""
 
     count: int
     sum: float
@@ -113,7 +113,7 @@ class Histogram:
         self._kept.append(float(value))
 
     def statistics(self) -> HistogramStatistics:
-        """Of the values that are kept; zeros where there are none. Quantiles are values that occurred."""
+        """Return the statistics of the kept values; zeros where there are none. Quantiles are values that occurred."""
         ordered = sorted(self._kept) or [0.0]
         mean = math.fsum(ordered) / len(ordered)
         variance = math.fsum((value - mean) ** 2 for value in ordered) / len(ordered)
@@ -133,7 +133,7 @@ class Histogram:
 
 
 class ScopeCategory(Enum):
-    """What a metric is of."""
+    """Kind of thing that a metric belongs to."""
 
     JOB_MANAGER = "jobmanager"
     TASK_MANAGER = "taskmanager"
@@ -144,7 +144,7 @@ class ScopeCategory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricScope:
-    """Whose metrics they are (Flink's `QueryScopeInfo`); what does not apply is empty.
+    """Owner of metrics (Flink's `QueryScopeInfo`); fields that do not apply are empty.
 
     Args:
         category: what they are of.
@@ -208,14 +208,14 @@ def gauges(values: dict[str, Value | None]) -> tuple[MetricDump, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerMetricAddress:
-    """Where the metrics of a TaskExecutor are asked for."""
+    """Address at which the metrics of a TaskExecutor are asked for."""
 
     resource_id: ResourceID
     address: str
 
 
 class MetricQueryServiceGateway(RpcGateway):
-    """How the metrics of a process are asked for (Flink's `MetricQueryServiceGateway`).
+    """Interface by which the metrics of a process are asked for (Flink's `MetricQueryServiceGateway`).
 
     Not fenced: a process answers with its own figures whether or not it leads.
     """

@@ -60,6 +60,6 @@ class MetricStore:
 
 
 def _prefix(scope: MetricScope) -> str:
-    """What tells the metrics of scopes apart that are shown together; without what separates names in a query."""
+    """Return what distinguishes scopes that are shown together, without characters that separate names in a query."""
     inner = scope.component or scope.operator_name
     return f"{inner.translate(_FILTERED)}." if inner else ""

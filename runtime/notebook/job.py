@@ -127,7 +127,7 @@ class Job:
     # --------------------------------------------------------------------- logs
 
     def logs(self, name: str | None = None) -> Logs:
-        """What its tasks wrote so far, the first attempts first.
+        """Return what its tasks wrote so far, the first attempts first.
 
         Args:
             name: ``stdout`` or ``stderr``, as they are; None: both, with a title above each.
@@ -292,7 +292,7 @@ def _html(text: str) -> Any:
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook (a terminal's IPython is none)."""
+    """Return whether this process is the kernel of a notebook (a terminal's IPython is none)."""
     if "IPython" not in sys.modules:
         return False
     from IPython.core.getipython import get_ipython

@@ -25,7 +25,7 @@ _UNNAMED = "function"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What is said of a job beside its code; see `runtime.notebook.Cluster.submit`."""
+    """Settings of a job beside its code; see `runtime.notebook.Cluster.submit`."""
 
     name: str | None = None
     py_files: tuple[Path, ...] = ()

@@ -1,4 +1,4 @@
-"""Decides who may ask and whose connection stays, by the head of a request, before anything else looks at it. Pure.
+"""Access rules: who may ask and whose connection stays, decided by the head of a request before anything else. Pure.
 
 Against other users of the machine and of the network: the token. Against pages of other sites in the browser of
 somebody who has it: the names by which the endpoint may be asked (DNS rebinding), and the site that a request comes
@@ -32,7 +32,7 @@ C = TypeVar("C", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not served: the HTTP status and one line."""
+    """Reason for which a request is not served: the HTTP status and one line."""
 
     status: int
     message: str
@@ -55,7 +55,7 @@ class AccessPolicy:
         self._max_content = max_content
 
     def check(self, method: str, path: str, headers: Headers) -> Refusal | None:
-        """Why the request is refused; None when it is not.
+        """Return why the request is refused; None when it is not.
 
         Args:
             method: in upper case.
@@ -106,7 +106,7 @@ class AccessPolicy:
 
 
 def changes_state(method: str, path: str) -> bool:
-    """Whether the request may change anything."""
+    """Return whether the request may change anything."""
     return method not in SAFE_METHODS or path.rstrip("/").rpartition("/")[2] in CHANGES_BY_GET
 
 
@@ -125,7 +125,7 @@ def _origin(text: bytes) -> tuple[bytes, bytes, int] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on that address."""
+    """Return whether only this machine can reach that address."""
     if host.lower() == "localhost":
         return True
     try:

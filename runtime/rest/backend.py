@@ -1,4 +1,4 @@
-"""What the web endpoint asks the cluster: its client on the endpoint's event loop, which follows the leaders."""
+"""The cluster as the web endpoint asks it: the client on the endpoint's event loop, which follows the leaders."""
 
 from __future__ import annotations
 

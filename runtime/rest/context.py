@@ -1,4 +1,4 @@
-"""What handlers work with: the request, the cluster and its answers of a moment ago, what was asked through here."""
+"""The context of handlers: requests, the cluster with its recent answers, operations begun through this endpoint."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class _Snapshot:
 
 
 class Snapshots:
-    """Answers that are at most *max_age_s* old, from before they were asked for; whoever asks meanwhile waits for the
-    one question. An error is nobody's snapshot.
+    """Cache of answers that are at most *max_age_s* old, counted from before they were asked for.
+
+    All who ask meanwhile wait for the one question. Errors are not kept (Flink's `ExecutionGraphCache`).
 
     Args:
         max_age_s: seconds.
@@ -121,12 +122,12 @@ class TriggeredOperations:
             self._known.popitem(last=False)
 
     def find(self, job_id: JobID, trigger_id: TriggerID) -> CheckpointTrigger | None:
-        """What was asked for with an id; None where it was asked elsewhere, or long ago."""
+        """Return the request with that id; None where it was made elsewhere, or long ago."""
         known = self._known.get((job_id, trigger_id))
         return None if known is None else known.trigger
 
     async def status(self, backend: ClusterBackend, job_id: JobID, trigger_id: TriggerID) -> OperationStatus:
-        """What became of it so far; raises `UnknownOperationError` where nobody knows of it."""
+        """Return the present status of a request; raises `UnknownOperationError` where nobody knows of it."""
         known = self._known.get((job_id, trigger_id))
         if known is None:
             return await backend.operation(job_id, trigger_id)
@@ -165,13 +166,13 @@ class Disposals:
         task.add_done_callback(noticed)  # who asked for it may never ask what became of it
 
     def find(self, trigger_id: TriggerID) -> asyncio.Task[None] | None:
-        """The work; None where it was asked for elsewhere, or long ago."""
+        """Return the work; None where it was asked for elsewhere, or long ago."""
         return self._tasks.get(trigger_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What the handlers work with.
+    """Objects that handlers work with.
 
     Args:
         backend: the cluster.

@@ -28,7 +28,7 @@ from runtime.rest.server import RestServer, tls_context
 
 
 class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
-    """Serves HTTP from its start to its end.
+    """The component that serves HTTP, from its start to its end.
 
     Args:
         service: the RPC service of the process.
@@ -108,7 +108,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         await self._ha.close()
 
     async def lead(self, term: LeaderTerm) -> None:
-        """It serves already; what only one may do is to send metrics."""
+        """Begin to send metrics, which only one may do; it serves already."""
         if self._reporter is not None:
             self._reporter.start()
 
@@ -121,7 +121,7 @@ class WebMonitorEndpoint(LeaderEndpoint, WebMonitorGateway):
         return exposition((await self._backend.metrics()).scopes)
 
     def check_token(self, token: FencingToken | None) -> None:
-        """Whoever wants the leader says so; its own master does not."""
+        """Check the token of callers that ask for the leader; its own master shows none."""
         if token is not None:
             super().check_token(token)
 

@@ -1,4 +1,4 @@
-"""Where the web endpoint listens: its ports, and whether it may listen there at all."""
+"""Address and ports of the web endpoint, and the check whether it may listen there at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ports_key(configuration: Configuration) -> str:
 
 
 def check_exposure(configuration: Configuration) -> None:
-    """Refuses an address that others reach without the token and TLS.
+    """Refuse an address that others reach without the token and TLS.
 
     Raises:
         PreflightError: with the remedy.

@@ -1,4 +1,4 @@
-"""What several answers share: times, counts of states, an attempt as Flink's subtask. Pure.
+"""Parts of several answers: times, counts of states, an attempt as Flink's subtask. Pure.
 
 The answers are the JSON of Flink's REST API v1 (Flink's `runtime.rest.messages`). Times are milliseconds since the
 epoch and -1 where there is none, never null; ids are 32 hexadecimal digits; states are Flink's words. What is not known
@@ -47,7 +47,7 @@ COUNTED = (
 
 
 def count_states(states: Iterable[ExecutionState]) -> dict[str, int]:
-    """How often each state occurs, by its upper-case name; those that do not occur too."""
+    """Count each state, by its upper-case name; those that do not occur too."""
     counts = {state.value: 0 for state in ExecutionState}
     for state in states:
         counts[state.value] += 1
@@ -62,7 +62,7 @@ def duration(start: int, end: int, now: int) -> int:
 
 
 def span(start: int, end: int | None, now: int) -> Json:
-    """When something began and ended, and how long that took; *end* is None while it goes on."""
+    """Start, end and duration of something; *end* is None while it goes on."""
     at = NO_TIME if end is None else end
     return {"start-time": start, "end-time": at, "duration": duration(start, at, now)}
 
@@ -73,23 +73,23 @@ def span_of(attempt: AttemptInfo, now: int) -> Json:
 
 
 def started(attempt: AttemptInfo) -> int:
-    """When the attempt was deployed."""
+    """Time at which the attempt was deployed."""
     return attempt.timestamps.get(ExecutionState.DEPLOYING.value, NO_TIME)
 
 
 def ended(attempt: AttemptInfo) -> int:
-    """When the attempt ended."""
+    """Time at which the attempt ended."""
     end = attempt.end_ms
     return NO_TIME if end is None else end
 
 
 def place(attempt: AttemptInfo) -> str:
-    """Where the attempt runs or ran."""
+    """Name of the TaskExecutor where the attempt runs or ran."""
     return attempt.task_executor or "(unassigned)"
 
 
 def status_durations(attempt: AttemptInfo, now: int) -> dict[str, int]:
-    """How long the attempt was in each of Flink's states that are no end; -1 of those that it did not enter."""
+    """Time that the attempt spent in each of Flink's states that are no end; -1 of those that it did not enter."""
     entered = sorted(attempt.timestamps.items(), key=lambda item: item[1])
     leaves = [at for _, at in entered[1:]] + [now]
     spent = {state: max(left - at, 0) for (state, at), left in zip(entered, leaves, strict=True)}

@@ -164,7 +164,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stalled_since = None
 
     def enforce(self, now: float) -> None:
-        """Part with a peer that takes too long; *now* is the loop's time."""
+        """Close the connection of a peer that takes too long; *now* is the loop's time."""
         if self._stalled_since is not None and now - self._stalled_since > STALL_TIMEOUT_S:
             self.transport.abort()
         elif self._head_since is not None and now - self._head_since > HEAD_TIMEOUT_S:
@@ -175,7 +175,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP."""
+        """Answer bytes that are no HTTP."""
         self._refuse(400, "this is no HTTP request that can be read")
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -193,7 +193,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class RestServer:
-    """Serves an application on a listening socket.
+    """HTTP server of an application on a listening socket.
 
     Args:
         app: the application.

@@ -1,4 +1,4 @@
-"""What answers the requests, by area (Flink's `runtime.rest.handler`). `ROUTES` is all that the endpoint serves.
+"""The handlers of requests, by area (Flink's `runtime.rest.handler`). `ROUTES` is all that the endpoint serves.
 
 Each area first has the pure functions that turn the values of our gateways into the JSON of Flink's REST API v1
 (`runtime.rest.messages`), and then the handlers, each below its route.

@@ -189,7 +189,7 @@ def _of_parts(values: Sequence[int]) -> Json:
 
 
 def find(figures: CheckpointStatsSnapshot, checkpoint_id: int) -> CheckpointStats | None:
-    """The checkpoint of that number, among all that are remembered."""
+    """Return the checkpoint of that number, among all that are remembered."""
     latest = (figures.latest_completed, figures.latest_savepoint, figures.latest_failed)
     known = (*figures.history, *(stats for stats in latest if stats is not None))
     return next((stats for stats in known if stats.id == checkpoint_id), None)
@@ -222,7 +222,7 @@ def config(settings: CheckpointCoordinatorConfiguration, state_backend: str) -> 
 
 
 def triggered(trigger_id: TriggerID) -> Json:
-    """What whoever asks for an operation is told (Flink's `TriggerResponse`)."""
+    """Answer to a request for an operation (Flink's `TriggerResponse`)."""
     return {"request-id": trigger_id}
 
 
@@ -247,12 +247,12 @@ def triggered_checkpoint(status: OperationStatus) -> Json:
 
 
 def uri_of(path: str) -> str:
-    """The URI of an absolute path, as Flink spells it (``file:/data/savepoint-1``); whatever else is left alone."""
+    """Return the URI of an absolute path, as Flink spells it (``file:/data/savepoint-1``); leave other texts alone."""
     return f"file:{quote(path)}" if path.startswith("/") else path
 
 
 def failure(kind: str, message: str, name: str = "failure-cause") -> Json:
-    """Why an operation failed, in the form that Flink's client reads; *name* is what Flink calls it there."""
+    """Cause of a failed operation in the form that Flink's client reads; *name* is Flink's name of the field."""
     trace = f"{kind}: {message}"
     return {
         name: {
@@ -295,7 +295,7 @@ def _summary(summary: StatsSummary, values: Sequence[int]) -> Json:
 
 
 def _quantile(ordered: Sequence[int], share: float) -> float:
-    """As Flink's `DescriptiveStatistics` has it: between the two values around the place (n + 1) * share."""
+    """Interpolate between the two values around the place (n + 1) * share, as Flink's `DescriptiveStatistics` does."""
     place = share * (len(ordered) + 1)
     below = min(max(int(place), 1), len(ordered))
     above = min(below + 1, len(ordered))
@@ -351,7 +351,7 @@ async def get_config(rest: Rest, request: Request) -> Response:
 
 
 async def _named_checkpoint(rest: Rest, request: Request) -> CheckpointStats:
-    """The checkpoint that the path names; raises RestError."""
+    """Return the checkpoint that the path names; raises RestError."""
     shown = request.path_params["checkpointid"]
     if not (shown.isascii() and shown.isdigit() and len(shown) <= 18):
         raise RestError(400, f"the number of a checkpoint is a whole number, not {shown[:40]!r}")
@@ -380,7 +380,7 @@ async def get_details_of_task(rest: Rest, request: Request) -> Response:
 
 
 def directory_of(configuration: Configuration, text: str) -> Path:
-    """The directory that a request names: an absolute local path, or a URI of the form ``file:/...`` of one.
+    """Return the directory that a request names: an absolute local path, or a URI of the form ``file:/...`` of one.
 
     It may be any but those of the cluster itself: what the runtime directory and the directory of the checkpoints hold
     is no place for what others make, save for the directory of the savepoints. Links are followed before that is
@@ -409,7 +409,7 @@ def directory_of(configuration: Configuration, text: str) -> Path:
 
 
 async def _body(request: Request, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the body, each of which fits its schema; an empty body has none. Raises RestError of status 400."""
+    """Read the fields of the body, each by its schema; an empty body has none. Raises RestError of status 400."""
     data = await read_body(request, MOST_OF_A_BODY)
     try:
         given = json.loads(data) if data else {}
@@ -482,7 +482,7 @@ async def trigger_checkpoint(rest: Rest, request: Request) -> Response:
     "GET", _JOB + "/savepoints/{triggerid}", "What became of a savepoint, or of a stop", result=forms.OPERATION
 ).on(ROUTES)
 async def get_savepoint(rest: Rest, request: Request) -> Response:
-    """What became of a savepoint; of one that stops the job, once that is over."""
+    """Answer with the status of a savepoint; one that stops the job is in progress until the job is over."""
     job_id, trigger_id = job_id_of(request), _trigger_id(request.path_params["triggerid"])
     known = rest.operations.find(job_id, trigger_id)
     if known is not None and not known.type.is_savepoint:
@@ -518,7 +518,7 @@ async def get_checkpoint(rest: Rest, request: Request) -> Response:
     result={**forms.TRIGGERED, "location": str},
 ).on(ROUTES)
 async def roll_back(rest: Rest, request: Request) -> Response:
-    """Answers when it is decided on: the job's tasks restart after that."""
+    """Answer when the rollback is decided; the job's tasks restart after that."""
     given = await _body(request, _ROLLBACK)
     target, trigger_id = given["target"], _trigger_id(given.get("triggerId"))
     if not _NUMBER.fullmatch(target):

@@ -35,7 +35,7 @@ CHUNK = 256 * 1024
 
 
 def is_control_plane(name: str) -> bool:
-    """Whether a file is a log of the control plane, not of a worker, which serves its own."""
+    """Return whether a file is a log of the control plane, not of a worker, which serves its own."""
     return not name.startswith(("taskmanager", "."))
 
 

@@ -32,7 +32,7 @@ ROUTES: list[RestRoute] = []
 
 
 async def _seen(rest: Rest) -> Any:
-    """What the pages' lists depend on; in place of it, why it is not known."""
+    """Return all that the pages' lists depend on, or the reason for which it is not known."""
     try:
         jobs = await details_of_jobs(rest)
         views: list[TaskManagerView] = await rest.snapshots.get("task managers", rest.backend.task_managers)

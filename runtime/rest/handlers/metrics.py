@@ -61,7 +61,7 @@ def aggregated(stores: Sequence[Values], wanted: Iterable[str], aggregations: Se
 
 
 def _skew(values: Sequence[float]) -> float:
-    """How unevenly they are spread (Flink's `DoubleDataSkew`): the mean deviation from the mean, in percent of that.
+    """Unevenness of values (Flink's `DoubleDataSkew`): the mean deviation from the mean, in percent of that.
 
     0 where all are equal, and at most 100.
     """
@@ -119,7 +119,7 @@ def _several(request: Request, stores: Sequence[Values]) -> Response:
 
 
 def _chosen(request: Request, name: str, stores: Mapping[str, Values]) -> list[Values]:
-    """Those that a parameter names, or all."""
+    """Return the stores that a parameter names, or all."""
     wanted = _listed(request, name)
     return [values for key, values in stores.items() if not wanted or key in wanted]
 
@@ -165,7 +165,7 @@ async def _of_task(rest: Rest, request: Request) -> Values:
 
 @_ids(f"{_VERTEX}/metrics", "Metrics of a task", query=(_GET,)).on(ROUTES)
 async def get_task(rest: Rest, request: Request) -> Response:
-    """As in Flink each id begins with the number of the subtask, which is 0 here."""
+    """Answer with ids that begin with the number of the subtask, as in Flink; it is 0 here."""
     return _one(request, {f"0.{name}": value for name, value in (await _of_task(rest, request)).items()})
 
 

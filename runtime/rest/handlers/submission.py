@@ -81,7 +81,7 @@ ROUTES: list[RestRoute] = []
 
 @asynccontextmanager
 async def form_of(request: Request, known: Collection[str], what: str) -> AsyncIterator[FormData]:
-    """The form that a request brings.
+    """Read the form of a request.
 
     Args:
         request: the request.
@@ -110,7 +110,7 @@ async def form_of(request: Request, known: Collection[str], what: str) -> AsyncI
 
 
 def only_file(form: FormData, field: str) -> UploadFile:
-    """The one file of a field; raises RestError of status 400."""
+    """Return the one file of a field; raises RestError of status 400."""
     found = form.getlist(field)
     if len(found) != 1 or not isinstance(found[0], UploadFile):
         raise RestError(400, f"send exactly one file in the field `{field}`")
@@ -118,7 +118,7 @@ def only_file(form: FormData, field: str) -> UploadFile:
 
 
 async def kept_files(form: FormData, main: UploadFile, directory: Path) -> list[JobFile]:
-    """The job's own file and its libraries, in a directory; their names stay what the job will see."""
+    """Write the job's own file and its libraries into a directory; the job sees their own names."""
     uploads = [(ArtifactRole.MAIN, 0, main)] + [
         (role, number, upload) for key, role in LIBRARIES.items() for number, upload in enumerate(form.getlist(key))
     ]
@@ -141,7 +141,7 @@ def _copy(upload: UploadFile, path: Path) -> None:
 
 
 async def kind_of_file(file: JobFile) -> JobKind:
-    """Whether the job's own file is a script or a pipeline; raises RestError of status 400 where it is no Python."""
+    """Tell whether the job's own file is a script or a pipeline; raises RestError (400) where it is no Python."""
     try:
         return await asyncio.to_thread(kind_of, file.path)
     except (JobFileError, MemoryError, RecursionError):
@@ -156,7 +156,7 @@ async def get_jars(rest: Rest, request: Request) -> Response:
 @RestRoute("POST", "/jars/upload", "Refused: jobs are PySpark scripts", status=400).on(ROUTES)
 @RestRoute("POST", "/jobs", "Refused: jobs are PySpark scripts", status=400).on(ROUTES)
 async def refuse(rest: Rest, request: Request) -> Response:
-    """Take all of it, so that the client reads the answer, and keep none of it."""
+    """Read the whole body, so that the client reads the answer, and keep none of it."""
     left = rest.configuration.get(RestOptions.MAX_CONTENT_LENGTH)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -204,7 +204,7 @@ async def submit_script(rest: Rest, request: Request) -> Response:
     result=forms.SUBMITTED,
 ).on(ROUTES)
 async def submit_graph(rest: Rest, request: Request) -> Response:
-    """The code is looked at no more than to see that it is Python: what it does, it does in the job's tasks."""
+    """Check only that the code is Python: it runs in the job's tasks, never here."""
     what = f"the job graph and the job's files as {MULTIPART}, the graph in the field `graph`, its code in `main`"
     async with form_of(request, ("graph", "main", *LIBRARIES), what) as form:
         text, main = only_file(form, "graph"), only_file(form, "main")
@@ -217,7 +217,7 @@ async def submit_graph(rest: Rest, request: Request) -> Response:
 
 
 async def _found(rest: Rest, settings: SavepointRestoreSettings | None) -> SavepointRestoreSettings | None:
-    """What the job begins from, where it really is; raises RestError of status 400 where no savepoint is."""
+    """Resolve and check the savepoint that the job begins from; raises RestError of status 400 where there is none."""
     if settings is None:
         return None
     path = await asyncio.to_thread(directory_of, rest.configuration, settings.path)
@@ -238,7 +238,7 @@ async def _submit(rest: Rest, graph: JobGraph, files: Iterable[JobFile]) -> Resp
 
 
 def _restore_settings(form: FormData) -> SavepointRestoreSettings | None:
-    """What the job begins from, as the form says; raises RestError of status 400."""
+    """Read from the form which savepoint the job begins from; raises RestError of status 400."""
     given, allows = form.get("savepoint"), form.get("allow-non-restored-state", "false")
     if allows not in ("true", "false"):
         raise RestError(400, "allow-non-restored-state must be true or false")

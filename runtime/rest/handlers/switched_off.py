@@ -1,4 +1,4 @@
-"""Answers for features of Flink that are off here, with the status and the words of a Flink that has them off."""
+"""Features of Flink that are off here: refused with the status and the words of a Flink that has them off."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _LOCAL = re.compile(r"local\[(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a TaskExecutor's machine has: bytes of memory, and cores."""
+    """Resources of a TaskExecutor's machine: bytes of memory, and cores."""
 
     memory: int
     cores: int
@@ -151,7 +151,7 @@ def _metrics(registration: TaskExecutorRegistration, metrics: TaskManagerMetrics
 
 
 def _collectors(jvm: Mapping[str, int | float]) -> list[Json]:
-    """What each garbage collector did, and all together."""
+    """Counts and times of each garbage collector, and of all together."""
     names = (_COLLECTOR.fullmatch(name) for name in jvm)
     return [
         {"name": match[1], "count": jvm[match[0]], "time": jvm[f"GarbageCollector.{match[1]}.Time"]}
