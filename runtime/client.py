@@ -374,13 +374,8 @@ class AsyncClusterClient:
 class ThreadLink:
     """The `Link` of a plain thread: it blocks, and learns the masters of the cluster from the first one that answers.
 
-    Args:
-        systems: addresses of the masters' systems that are known.
-        secret: the cluster's secret.
-        rpc: settings of the connections.
-        find_masters: says anew where the cluster's masters are, when none of those that are known answers.
-        was_stopped: says, when nobody answers, whether the cluster was stopped: then nobody waits for it.
-        blob_location: returns host and port of the BlobServer, for arguments that do not fit into a message.
+    Its arguments are those of `ClusterClient`, and *blob_location*, which returns host and port of the BlobServer for
+    arguments that do not fit into a message.
     """
 
     def __init__(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import tempfile
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
@@ -22,9 +24,10 @@ from runtime.cluster.discovery import connect as connect_local
 from runtime.cluster.discovery import connect_by_address, connect_by_redis
 from runtime.cluster.views import view_of_details, view_of_task_manager
 from runtime.ids import JobID
+from runtime.jobgraph.job_graph import ArtifactRole
 from runtime.notebook.html import cluster_html, jobs_html
 from runtime.notebook.job import Job
-from runtime.notebook.submission import Submission, submit
+from runtime.notebook.submission import graph_of_work, job_settings, restore_settings
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.messages import ClusterOverview
@@ -97,24 +100,29 @@ class Cluster:
         Raises:
             FunctionTaskError: the function or its arguments cannot be pickled.
             JobFileError, JobGraphError, JobSubmissionError: the job is not valid, or not accepted.
-            OSError: a file cannot be read.
+            NotebookError: the arguments do not fit what is submitted.
+            OSError, SavepointError: a file, or the savepoint, cannot be read.
         """
-        submission = Submission(
-            name=name,
-            py_files=tuple(map(Path, py_files)),
-            packages=tuple(map(Path, packages)),
-            requirements=tuple(map(Path, requirements)),
-            archives=tuple(map(Path, archives)),
-            jars=tuple(map(Path, jars)),
-            priority=priority,
-            from_savepoint=None if from_savepoint is None else Path(from_savepoint),
-            allow_non_restored_state=allow_non_restored_state,
-            new_query_id=new_query_id,
-            settings=dict(settings or {}),
-            job_id=None if job_id is None else JobID(job_id),
+        files = (
+            (ArtifactRole.PY_FILE, py_files),
+            (ArtifactRole.PACKAGE, packages),
+            (ArtifactRole.REQUIREMENTS, requirements),
+            (ArtifactRole.ARCHIVE, archives),
+            (ArtifactRole.JAR, jars),
         )
-        graph, returns = submit(self.client, work, args, kwargs, submission)
-        return Job(self.client, graph.job_id, graph=graph, returns=returns)
+        wanted = None if job_id is None else JobID(job_id)
+        with tempfile.TemporaryDirectory(prefix="understudy-job-") as scratch:
+            graph, main, returns = graph_of_work(work, args, kwargs, name, wanted, Path(scratch))
+            graph = replace(
+                graph,
+                priority=priority,
+                configuration=job_settings(settings or {}),
+                savepoint=restore_settings(from_savepoint, allow_non_restored_state, new_query_id),
+            )
+            libraries = [(Path(path), role) for role, paths in files for path in paths]
+            accepted = self.client.submit(graph, main, libraries=libraries)
+        # An application gives its jobs ids of its own.
+        return Job(self.client, accepted, graph=replace(graph, job_id=accepted), returns=returns)
 
     def job(self, job_id: str) -> Job:
         """A handle of a job that was submitted before, by whomever; raises `JobNotFoundError`."""

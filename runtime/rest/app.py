@@ -70,10 +70,12 @@ class _File:
 
 
 class StaticFiles:
-    """The files below a directory of this package.
+    """The files of the web page: the same for everybody and without secrets, so they are served without the token.
+
+    They are read once and found by their whole name, so that a request never becomes a path.
 
     Args:
-        root: the directory.
+        root: their directory; None for this package's.
     """
 
     def __init__(self, root: Traversable | None = None) -> None:

@@ -205,35 +205,25 @@ class ClusterBackend(AsyncClusterClient):
 
     async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
         """Return one of these logs from a byte on, at most `MOST_OF_A_LOG` bytes, and how many it has."""
-        gateway, data = await self._executor(resource_id), bytearray()
-        while True:
-            piece = await gateway.read_log(name, offset + len(data))
-            data += piece.data
-            if not piece.data or len(data) >= MOST_OF_A_LOG:
-                return LogChunk(bytes(data), piece.size)
+        gateway = await self._executor(resource_id)
+        return (await _read_on(lambda at: gateway.read_log(name, at), offset))[0]
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
         """Return a log of an attempt from a byte on, and whether that is all there will be."""
         kept = next((log for log in attempt.logs if log.name == name), None)
         if kept is None or not kept.is_whole:
             try:
-                data, at_end = await self._read_on(job_id, attempt, name, offset)
-                return data, at_end and attempt.state.is_terminal
+                gateway = await self._executor(ResourceID(attempt.task_executor))
+                chunk, at_end = await _read_on(
+                    lambda at: gateway.read_task_log(job_id, attempt.attempt_id, name, at), offset
+                )
+                return chunk.data, at_end and attempt.state.is_terminal
             except (ActorError, UnknownTaskExecutorError, NoSuchLogError):
                 if kept is None:
                     raise
         if offset >= kept.kept:
             return b"", True
         return (await self.kept_log(job_id, kept))[offset:], True
-
-    async def _read_on(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
-        gateway, data = await self._executor(ResourceID(attempt.task_executor)), bytearray()
-        while len(data) < MOST_OF_A_LOG:
-            piece = (await gateway.read_task_log(job_id, attempt.attempt_id, name, offset + len(data))).data
-            if not piece:
-                return bytes(data), True
-            data += piece
-        return bytes(data), False
 
     # ------------------------------------------------- each process of the cluster
 
@@ -295,3 +285,13 @@ class ClusterBackend(AsyncClusterClient):
         return log_level_changes(
             await self._ask_all(meant, lambda one: one.set_log_level(logger, level)), logger, level
         )
+
+
+async def _read_on(read: Callable[[int], Awaitable[LogChunk]], offset: int) -> tuple[LogChunk, bool]:
+    """Read a log piece by piece; returns about `MOST_OF_A_LOG` bytes at most, and whether that is its present end."""
+    data = bytearray()
+    while True:
+        piece = await read(offset + len(data))
+        data += piece.data
+        if not piece.data or len(data) >= MOST_OF_A_LOG:
+            return LogChunk(bytes(data), piece.size), not piece.data

@@ -51,14 +51,14 @@ class Snapshots:
         self._asking: dict[Hashable, asyncio.Task[Any]] = {}
 
     def find(self, key: Hashable) -> Any | None:
-        """The answer, if it is young enough; None otherwise."""
+        """Return the answer, if it is young enough; None otherwise."""
         snapshot = self._kept.get(key)
         if snapshot is None or self._clock() - snapshot.asked_at >= self._max_age_s:
             return None
         return snapshot.value
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer, asked for with *ask* where there is none that is young enough."""
+        """Return the answer, asked for with *ask* where none is young enough."""
         found = self.find(key)
         if found is not None:
             return found
@@ -83,13 +83,13 @@ class Snapshots:
                 del self._asking[key]
 
     def forget(self) -> None:
-        """Something was changed: no answer that was asked for before that is given any more."""
+        """Drop all answers, because something was changed: none that was asked for before that is given any more."""
         self._kept.clear()
         self._asking.clear()
 
 
 def noticed(task: asyncio.Task[Any]) -> None:
-    """All who asked may be gone: its error is theirs, not the loop's."""
+    """Take the error of a task whose askers may all be gone: it is theirs, not the loop's."""
     if not task.cancelled():
         task.exception()
 
@@ -101,7 +101,7 @@ class _Triggered:
 
 
 class TriggeredOperations:
-    """Checkpoints and savepoints of jobs, by their trigger ids.
+    """Checkpoints and savepoints of jobs, by their trigger ids (Flink's `CompletedOperationCache`).
 
     The JobMaster knows what became of them. Its successor does not know those that were under way: then they are
     triggered again by the same id, as a client of the Dispatcher does. So an endpoint that was asked to make a
@@ -112,7 +112,7 @@ class TriggeredOperations:
         self._known: OrderedDict[tuple[JobID, TriggerID], _Triggered] = OrderedDict()
 
     async def begin(self, backend: ClusterBackend, job_id: JobID, trigger: CheckpointTrigger) -> None:
-        """Have it made; the same id again changes nothing."""
+        """Request it of the cluster; the same id again changes nothing."""
         key = (job_id, trigger.trigger_id)
         if key in self._known:
             return
@@ -197,7 +197,7 @@ class Rest:
     disposals: Disposals = field(default_factory=Disposals)
 
     async def job(self, request: Request) -> ArchivedExecutionGraph:
-        """The job that the path names; raises RestError."""
+        """Return the job that the path names; raises RestError."""
         job_id = job_id_of(request)
         try:
             found: ArchivedExecutionGraph = await self.snapshots.get(job_id, lambda: self.backend.job(job_id))
@@ -206,7 +206,7 @@ class Rest:
         return found
 
     async def task(self, request: Request) -> TaskInfo:
-        """The task that the path names as a vertex; raises RestError."""
+        """Return the task that the path names as a vertex; raises RestError."""
         graph, vertex_id = await self.job(request), request.path_params["vertexid"]
         task = next((task for task in graph.tasks if task.key == vertex_id), None)
         if task is None:
@@ -215,7 +215,7 @@ class Rest:
 
 
 def job_id_of(request: Request) -> JobID:
-    """The job id in the path; raises RestError of status 400."""
+    """Return the job id in the path; raises RestError of status 400."""
     shown = request.path_params.get("jobid") or request.path_params["applicationid"]
     try:
         return JobID(shown)
@@ -224,7 +224,7 @@ def job_id_of(request: Request) -> JobID:
 
 
 def number_of(request: Request, name: str, default: int, most: int) -> int:
-    """A whole number of the query, at most *most*; raises RestError of status 400."""
+    """Return a whole number of the query, at most *most*; raises RestError of status 400."""
     shown = request.query_params.get(name)
     if shown is None:
         return default
@@ -234,12 +234,12 @@ def number_of(request: Request, name: str, default: int, most: int) -> int:
 
 
 def offset_of(request: Request) -> int:
-    """The byte from which on a log is wanted; raises RestError of status 400."""
+    """Return the byte from which on a log is wanted; raises RestError of status 400."""
     return number_of(request, "offset", 0, MOST_OFFSET)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body; raises RestError when it has more than *limit* bytes, or takes too long."""
+    """Read the whole body; raises RestError when it has more than *limit* bytes, or takes too long."""
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):

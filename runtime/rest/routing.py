@@ -119,27 +119,27 @@ class RestRoute:
 
 
 def now_ms() -> int:
-    """The time, in milliseconds since the epoch."""
+    """Return the time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def to_json(value: Any) -> bytes:
-    """A value as it travels."""
+    """Return a value as it travels."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """An answer of JSON."""
+    """Make an answer of JSON."""
     return Response(to_json(value), status, media_type=JSON)
 
 
 def text(content: bytes) -> Response:
-    """An answer of plain text."""
+    """Make an answer of plain text."""
     return Response(content, media_type=TEXT)
 
 
 def openapi(routes: Iterable[RestRoute], *, with_token: bool) -> dict[str, Any]:
-    """The document of these routes.
+    """Make the document of these routes.
 
     Args:
         routes: the table.

@@ -30,7 +30,6 @@ from runtime.notebook import Cluster
 from runtime.notebook.cluster import _any_path, synchronous
 from runtime.notebook.html import checkpoints_html, cluster_html, job_html, jobs_html
 from runtime.notebook.job import Checkpoints, Job, Logs
-from runtime.notebook.submission import Submission, submit
 from runtime.protocol.checkpoint_statistics import (
     CheckpointStats,
     CheckpointStatsCounts,
@@ -201,10 +200,19 @@ def _sink(ctx: Any, numbers: Any) -> None:
     numbers.count()
 
 
+def submit(
+    client: Any, work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], settings: dict[str, Any]
+) -> tuple[JobGraph, bool]:
+    """What the handle of the job knows: its graph, and whether it has a function's return value."""
+    job = Cluster(client).submit(work, *args, **settings, **kwargs)
+    assert job._graph is not None
+    return job._graph, job._returns
+
+
 def test_a_function_is_a_script_of_its_name(tmp_path: Path) -> None:
     client: Any = _Client()
-    submission = Submission(py_files=(tmp_path / "a.py",), priority=3, settings={"restart-strategy.type": "none"})
-    graph, returns = submit(client, _source, (1,), {}, submission)
+    settings = {"py_files": (tmp_path / "a.py",), "priority": 3, "settings": {"restart-strategy.type": "none"}}
+    graph, returns = submit(client, _source, (1,), {}, settings)
     [(submitted, main, text, libraries)] = client.submitted
     assert returns
     assert submitted == graph
@@ -221,7 +229,7 @@ def test_a_pipeline_of_a_module_has_its_file_and_one_that_was_typed_in_has_one_m
     client: Any = _Client()
     pipeline = Pipeline("numbers")
     pipeline.source("read", _source).sink("count", _sink)
-    _, returns = submit(client, pipeline, (), {}, Submission())
+    _, returns = submit(client, pipeline, (), {}, {})
     assert not returns
     assert client.submitted[0][1] == "test_notebook.py"
     cell: dict[str, Any] = {"__name__": "__main__"}
@@ -229,7 +237,7 @@ def test_a_pipeline_of_a_module_has_its_file_and_one_that_was_typed_in_has_one_m
     monkeypatch.setattr(sys.modules["__main__"], "work", cell["work"], raising=False)
     typed_in = Pipeline("typed")
     typed_in.sink("work", cell["work"])
-    graph, _ = submit(client, typed_in, (), {}, Submission())
+    graph, _ = submit(client, typed_in, (), {}, {})
     assert graph.vertices[0].function == "typed_in:work"
     assert client.submitted[1][1] == "typed_in.py"
     assert "load_functions" in client.submitted[1][2]
@@ -239,33 +247,33 @@ def test_a_file_has_a_command_line(tmp_path: Path) -> None:
     client: Any = _Client()
     script = tmp_path / "job.py"
     script.write_text("print(1)\n")
-    graph, returns = submit(client, script, ("--rows", 5), {}, Submission(name="other"))
+    graph, returns = submit(client, script, ("--rows", 5), {}, {"name": "other"})
     assert (graph.name, graph.argv, returns) == ("other", ("--rows", "5"), False)
 
 
 @pytest.mark.parametrize(
-    ("work", "args", "kwargs", "submission", "message"),
+    ("work", "args", "kwargs", "settings", "message"),
     [
-        (3, (), {}, Submission(), "a int cannot be submitted"),
-        ("job.py", (), {"day": 3}, Submission(), "no keyword arguments"),
-        (Pipeline("p"), (1,), {}, Submission(), "has its parameters already"),
-        (Pipeline("p"), (), {}, Submission(name="q"), "has its name already"),
-        (_source, (), {}, Submission(settings={"rest.port": "1"}), "'rest.port' is no setting of a job"),
+        (3, (), {}, {}, "a int cannot be submitted"),
+        ("job.py", (), {"day": 3}, {}, "no keyword arguments"),
+        (Pipeline("p"), (1,), {}, {}, "has its parameters already"),
+        (Pipeline("p"), (), {}, {"name": "q"}, "has its name already"),
+        (_source, (), {}, {"settings": {"rest.port": "1"}}, "'rest.port' is no setting of a job"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_submitted(
-    work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], submission: Submission, message: str
+    work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
     client: Any = _Client()
     with pytest.raises(NotebookError, match=message):
-        submit(client, work, args, kwargs, submission)
+        submit(client, work, args, kwargs, settings)
     assert client.submitted == []
 
 
 def test_a_savepoint_that_is_none_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
     client: Any = _Client()
     with pytest.raises(SavepointError):
-        submit(client, _source, (), {}, Submission(from_savepoint=tmp_path / "none"))
+        submit(client, _source, (), {}, {"from_savepoint": tmp_path / "none"})
     assert client.submitted == []
 
 

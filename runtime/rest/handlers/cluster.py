@@ -40,7 +40,10 @@ def is_control_plane(name: str) -> bool:
 
 
 def list_logs(directory: Path, wanted: Callable[[str], bool] = is_control_plane) -> list[LogInfo]:
-    """The plain files of a directory, by name; raises OSError."""
+    """List the plain files of a directory, by name; raises OSError.
+
+    What is listed is what may be read: a name becomes a path only if it is in the list, and links are not followed.
+    """
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:
