@@ -16,11 +16,10 @@ from runtime.application.current import use
 from runtime.errors import JobFailedError, NotebookError
 from runtime.ids import JobID
 from runtime.spark.errors import ScriptExitError
-from runtime.spark.limits import explain, impose
-from runtime.spark.main_program import run_main
 from runtime.spark.process import die_with
 from runtime.spark.spec import ResourceLimits
-from runtime.spark.tracebacks import describe
+from runtime.spark.task.control import describe
+from runtime.spark.task.program import explain, impose, run_main
 from runtime.spark.wire import BlockingChannel
 
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"  # as Python has it

@@ -26,9 +26,11 @@ from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
 from runtime.cluster.supervisor import Child, Running, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
-from runtime.spark import SparkDriver, SparkError, info_file
-from runtime.spark.adopted import AdoptedDriver
-from runtime.spark.remote import RemoteDriver
+from runtime.spark.driver.adopted import AdoptedDriver
+from runtime.spark.driver.api import info_file
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.remote import RemoteDriver
+from runtime.spark.errors import SparkError
 from runtime.taskexecutor.program_info import ProgramInfo
 from runtime.taskexecutor.spark_options import driver_options, remote_options
 

@@ -31,7 +31,7 @@ from runtime.jobgraph.validation import check_name
 from runtime.jobmaster.restart_strategy import RestartStrategy, create_restart_strategy, default_restart_strategy
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
-from runtime.spark.adopted import OfferedDriver
+from runtime.spark.embedding import OfferedDriver
 from runtime.spark.errors import DriverStartError
 from runtime.spark.process import start_time
 from runtime.spark.spec import TaskSpec
@@ -139,7 +139,7 @@ class EmbeddedCluster:
 
     def _run(self, spec: TaskSpec) -> None:
         """A TaskExecutor has attached."""
-        from runtime.spark.program_queries import ProgramQueries
+        from runtime.spark.embedding import ProgramQueries
 
         control, offer = self._control, self._offer
         if control is None or offer is None or spec.streaming is None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.control import FailedQuery
 from runtime.spark.spec import TaskSpec, decode_spec
+from runtime.spark.task.control import FailedQuery
 from runtime.spark.wire import BlockingChannel, Message
 from runtime.threads import thread_stacks
 

@@ -25,8 +25,8 @@ from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import path_of
 from runtime.checkpoint.snapshot import describe_query
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.java import find_java, launcher_home
-from runtime.spark.streaming_writer import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
+from runtime.spark.driver.java import find_java, launcher_home
+from runtime.spark.task.streaming import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
 
 _READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
 

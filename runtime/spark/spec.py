@@ -14,7 +14,6 @@ from runtime.protocol.checkpoints import JobManagerTaskRestore
 SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
 
-
 STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
 """Setting of a session: whether the start of a streaming query stops one of its id, in whichever session that runs."""
 
@@ -152,7 +151,7 @@ class StreamingSpec:
             marks of what was restored; one directory for each task.
         driver_directory: the Spark driver's current directory, from which relative paths count.
         restore: what there is of their state; None for a task that begins without.
-        failure_grace_s: how long one that has failed may be left alone; see `runtime.spark.query_supervision`.
+        failure_grace_s: how long one that has failed may be left alone; see `runtime.spark.task.streaming`.
     """
 
     directory: str
@@ -249,3 +248,7 @@ def decode_spec(data: bytes) -> TaskSpec:
 def prepare_decoding() -> None:
     """Compile now what reads the specs, 20 ms: the processes that are forked from this one find it done."""
     prepare(TaskSpec, PreparedSpec)
+
+
+WORKER_VARIABLE = "UNDERSTUDY_TASK"
+"""In the environment of the Python workers of a classic task with py-files: the task's name."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import open_savepoint
 from runtime.checkpoint.state_choice import StateChoice, choose_state
-from runtime.spark.driver import SparkDriver
-from runtime.spark.launch import DriverOptions
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import SparkDriver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,14 +12,8 @@ from pathlib import Path
 
 from conf.files import write_private
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
-from runtime.spark import (
-    DriverCallError,
-    DriverLostError,
-    SparkDriver,
-    SparkError,
-    ZygoteError,
-    ZygoteLostError,
-)
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.errors import DriverCallError, DriverLostError, SparkError, ZygoteError, ZygoteLostError
 
 logger = logging.getLogger(__name__)
 

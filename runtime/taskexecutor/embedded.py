@@ -13,10 +13,11 @@ from pathlib import Path
 
 from actors.rpc.service import RpcService
 from runtime.environment.context import ComponentContext
-from runtime.spark import TaskProcess, ZygoteError
-from runtime.spark.adopted import AdoptedDriver
+from runtime.spark.driver.adopted import AdoptedDriver
+from runtime.spark.errors import ZygoteError
 from runtime.spark.spec import TaskSpec, encode_spec
-from runtime.spark.task import EXIT_CANCELED
+from runtime.spark.task.run import EXIT_CANCELED
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.spark.wire import Message, encode
 from runtime.taskexecutor.endpoint import TaskExecutor, build
 from runtime.taskexecutor.program_info import ProgramInfo

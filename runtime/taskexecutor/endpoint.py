@@ -55,8 +55,10 @@ from runtime.protocol.messages import (
     TaskLog,
 )
 from runtime.protocol.task_executor import TaskExecutorGateway
-from runtime.spark import SparkDriver, Zygote, keep_warming, try_driver, warm_up
-from runtime.spark.remote import adopt_driver
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.remote import adopt_driver
+from runtime.spark.driver.warm import keep_warming, try_driver, warm_up
+from runtime.spark.task.zygote_client import Zygote
 from runtime.stack_samples import StackProfile
 from runtime.taskexecutor.connections import JobConnections, ResourceManagerConnection
 from runtime.taskexecutor.diagnostics import ThreadDumps

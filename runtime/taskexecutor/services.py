@@ -23,8 +23,11 @@ from conf.options import (
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
-from runtime.spark import DriverOptions, SparkDriver, TaskProcess, UnsupportedByEndpointError
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.errors import UnsupportedByEndpointError
 from runtime.spark.spec import ResourceLimits, TaskSpec
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
 from runtime.taskexecutor.driver_sharing import FairPools
@@ -64,7 +67,7 @@ class TaskServices:
             leave Spark before the driver is.
         limits: what a task's process may take.
         checkpoints_dir: where the jobs' checkpoints are.
-        query_failure_grace_s: see `runtime.spark.query_supervision`.
+        query_failure_grace_s: see `runtime.spark.task.streaming`.
         task_env: in the environment of task processes.
         no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
         host: the address of this machine.

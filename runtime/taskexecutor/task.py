@@ -32,22 +32,19 @@ from runtime.protocol.descriptor import (
 from runtime.protocol.execution_state import ExecutionState, FailureKind
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.protocol.streaming_query import StreamingQuery
-from runtime.spark import (
+from runtime.spark.driver.api import QueryFailure
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.errors import (
     DriverCallError,
     DriverLostError,
-    SparkDriver,
     SparkError,
     StillRunningError,
-    TaskProcess,
     UnsupportedByEndpointError,
     ZygoteError,
 )
-from runtime.spark.query_stop import QueryFailure
-from runtime.spark.result_partition import discard_unfinished
-from runtime.spark.spec import (
-    ClassicEndpoint,
-    ConnectEndpoint,
-)
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
+from runtime.spark.task.result_partition import discard_unfinished
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
 from runtime.taskexecutor.driver_sharing import own_driver_reason
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder

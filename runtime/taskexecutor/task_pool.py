@@ -14,8 +14,10 @@ from pathlib import Path
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.diagnostics import TaskPoolReport
-from runtime.spark import SparkDriver, SparkError, TaskProcess, Zygote
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.errors import SparkError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, PreparedSpec, TaskSpec
+from runtime.spark.task.zygote_client import TaskProcess, Zygote
 from runtime.taskexecutor.task_pool_policy import Miss, Preparation, TaskPoolPolicy
 
 PREPARATION_TIMEOUT_S = 180.0

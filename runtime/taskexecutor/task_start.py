@@ -15,7 +15,7 @@ from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark import SparkDriver, TaskProcess
+from runtime.spark.driver.local import SparkDriver
 from runtime.spark.spec import (
     SCHEDULER_POOL,
     ClassicEndpoint,
@@ -28,6 +28,7 @@ from runtime.spark.spec import (
     VertexInput,
     VertexSpec,
 )
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroup
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task_pool import private_file

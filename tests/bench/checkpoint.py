@@ -41,7 +41,8 @@ from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
-from runtime.spark import DriverOptions, SparkDriver
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import SparkDriver
 from tests.faults import exactly_once
 
 CHANGES = 1000

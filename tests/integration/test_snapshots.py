@@ -34,7 +34,8 @@ from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write
 from runtime.checkpoint.snapshot import describe_query, inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark import DriverOptions, SparkDriver
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import SparkDriver
 from runtime.spark.state_reader import read_state
 from tests.damage import DAMAGES, Damage, damaged_files, found_in_live, found_in_snapshot
 from tests.seeds import printed_seed

@@ -22,23 +22,14 @@ import pytest
 import pytest_asyncio
 
 from runtime.checkpoint.lease import lock_holder
-from runtime.spark import (
-    ClassicEndpoint,
-    ConnectEndpoint,
-    DriverLostError,
-    DriverOptions,
-    SparkDriver,
-    TaskKind,
-    TaskProcess,
-    TaskSpec,
-    VertexInput,
-    VertexSpec,
-    Zygote,
-    ZygoteLostError,
-)
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.warm import QUERIES_AT_A_TIME, keep_warming
+from runtime.spark.errors import DriverLostError, ZygoteLostError
 from runtime.spark.process import start_time
-from runtime.spark.result_partition import MANIFEST
-from runtime.spark.warm import QUERIES_AT_A_TIME, keep_warming
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.task.result_partition import MANIFEST
+from runtime.spark.task.zygote_client import TaskProcess, Zygote
 from tests.no_java import path_without_java
 from tests.processes import lives
 from tests.unit.metric_values import JVM
@@ -550,7 +541,7 @@ async def test_a_driver_is_warmed_further_in_its_idle_time(
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
-    with caplog.at_level("INFO", "runtime.spark.warm"):
+    with caplog.at_level("INFO", "runtime.spark.driver.warm"):
         await keep_warming(vehicle.driver, vehicle.zygote, tmp_path / "warm-up", QUERIES_AT_A_TIME + 1, rest)
     assert [record.levelname for record in caplog.records] == ["INFO"], caplog.text
     assert rests[0] == 0
@@ -808,7 +799,7 @@ async def test_adopted_by_another_process(vehicle: Vehicle) -> None:
     code = """
         import asyncio, json, sys
         from pathlib import Path
-        from runtime.spark import SparkDriver
+        from runtime.spark.driver.local import SparkDriver
         async def main():
             driver = await SparkDriver.adopt(Path(sys.argv[1]))
             print(json.dumps([driver.info.pid, await driver.ping(), 'pyspark' in sys.modules]))
@@ -912,7 +903,8 @@ async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_p
     code = f"""
         import asyncio, os, signal, sys
         from pathlib import Path
-        from runtime.spark import DriverOptions, SparkDriver
+        from runtime.spark.driver.launch import DriverOptions
+        from runtime.spark.driver.local import SparkDriver
         directory = Path(sys.argv[1])
         options = DriverOptions(
             directory, directory / "spark.log", master="local[1]", archive_dir=None, die_with_parent={die_with_parent}

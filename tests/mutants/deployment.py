@@ -259,7 +259,7 @@ MUTANTS = (
     Mutant(
         "task-outside-of-its-control-group",
         "A task that cannot enter its control group does not run.",
-        "runtime/spark/limits.py",
+        "runtime/spark/task/program.py",
         '            Path(entry).write_text("0")\n',
         "            pass\n",
         ("contract/test_control_groups.py::test_a_group_that_cannot_be_entered_is_an_error_of_the_task",),

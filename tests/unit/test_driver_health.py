@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
-from runtime.spark import DriverCallError, DriverLostError, SparkDriver, ZygoteError, ZygoteLostError
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.errors import DriverCallError, DriverLostError, ZygoteError, ZygoteLostError
 from runtime.taskexecutor.driver_health import (
     DriverHealth,
     DriverLosses,

@@ -19,10 +19,11 @@ from runtime.environment.directory import CLUSTER_DIR_VARIABLE
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobmaster.restart_strategy import create_restart_strategy
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark import TaskProcess, ZygoteError
+from runtime.spark.embedding import ProgramQueries, _Run
+from runtime.spark.errors import ZygoteError
 from runtime.spark.process import start_time
-from runtime.spark.program_queries import ProgramQueries, _Run
 from runtime.spark.spec import StreamingSpec, TaskKind, TaskSpec, VertexSpec
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.embedded import ProgramHost
 from runtime.taskexecutor.program_info import ProgramInfo
 from tests.cluster_harness import await_value

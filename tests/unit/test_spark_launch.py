@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark import DriverInfo, DriverLostError, DriverOptions, Java, SparkDriver
-from runtime.spark.cds import ArchiveBuild, prune, sharing
-from runtime.spark.launch import archive_key, command, environment, spark_conf
+from runtime.spark.driver.api import DriverInfo
+from runtime.spark.driver.cds import ArchiveBuild, prune, sharing
+from runtime.spark.driver.java import Java
+from runtime.spark.driver.launch import DriverOptions, archive_key, command, environment, spark_conf
+from runtime.spark.driver.local import SparkDriver
+from runtime.spark.errors import DriverLostError
 from runtime.spark.process import ProcessHandle, start_time
 from runtime.spark.spec import STOP_ACTIVE_RUN
 from tests.waiting import PATIENCE_S

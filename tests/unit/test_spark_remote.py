@@ -11,12 +11,12 @@ import pytest
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import SparkOptions
+from runtime.spark.driver.api import DriverInfo
+from runtime.spark.driver.remote import RemoteDriver, adopt_driver, check_remote, shown_url
 from runtime.spark.errors import DriverLostError, DriverStartError, UnsupportedByEndpointError
-from runtime.spark.info import DriverInfo
 from runtime.spark.process import start_time
-from runtime.spark.remote import RemoteDriver, adopt_driver, check_remote, shown_url
 from runtime.spark.spec import ConnectEndpoint
-from runtime.spark.streaming_writer import refuse_streaming_queries
+from runtime.spark.task.streaming import refuse_streaming_queries
 from runtime.taskexecutor.spark_options import remote_options
 from tests.waiting import PATIENCE_S
 

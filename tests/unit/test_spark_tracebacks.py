@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runtime.spark
-from runtime.spark.tracebacks import describe
+from runtime.spark.task.control import describe
 
 OURS = str(Path(runtime.spark.__file__).parent / "script.py")
 

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.spark import ClassicEndpoint, ConnectEndpoint, ShipStrategy, TaskKind, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.errors import WireError
-from runtime.spark.spec import decode_spec, encode_spec
+from runtime.spark.spec import (
+    ClassicEndpoint,
+    ConnectEndpoint,
+    ShipStrategy,
+    TaskKind,
+    TaskSpec,
+    VertexInput,
+    VertexSpec,
+    decode_spec,
+    encode_spec,
+)
 from runtime.spark.wire import MAX_FRAME, BlockingChannel, FrameReader, encode
 
 MESSAGES = st.dictionaries(st.text(), st.none() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.binary())

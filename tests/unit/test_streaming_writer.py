@@ -12,7 +12,7 @@ from runtime.checkpoint.lease import LocationInUseError
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryRunsAlreadyError
 from runtime.spark.spec import StreamingSpec
-from runtime.spark.streaming_writer import StreamingQueries
+from runtime.spark.task.streaming import StreamingQueries
 
 
 class Session:

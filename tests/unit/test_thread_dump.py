@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.spark import SparkError, TaskProcess, ZygoteError
-from runtime.spark.control import Cancellation, TaskControl
+from runtime.spark.errors import SparkError, ZygoteError
+from runtime.spark.task.control import Cancellation, TaskControl
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.spark.wire import BlockingChannel, encode
 from runtime.taskexecutor import metrics
 from runtime.taskexecutor.diagnostics import DUMP_LIMIT, bounded_threads
