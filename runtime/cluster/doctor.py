@@ -276,12 +276,12 @@ def describe_cluster(overview: ClusterOverview, workers: Sequence[TaskManagerVie
 
 async def _start_spark(configuration: Configuration) -> str:
     """Start a Spark driver as a worker does, and end it."""
-    from runtime.spark.driver.local import SparkDriver
+    from runtime.spark.driver.local import LocalDriver
 
     with tempfile.TemporaryDirectory(prefix="us-doctor-") as scratch:
         began = time.monotonic()
         directory = Path(scratch)
-        driver = await SparkDriver.start(driver_options(configuration, directory / "spark", directory / "spark.log"))
+        driver = await LocalDriver.start(driver_options(configuration, directory / "spark", directory / "spark.log"))
         took_s = time.monotonic() - began
         await driver.stop()
         return f"Spark {driver.info.spark_version} at {driver.info.master} started in {took_s:.1f} s"

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from runtime.causes import cause_of
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.driver.adopted import OFFERED
 from runtime.spark.driver.api import DriverInfo
+from runtime.spark.driver.gateway import OFFERED
 from runtime.spark.driver.jvm import REGISTRY_KEY, JvmHandles, unlock_files
 from runtime.spark.errors import DriverStartError
 from runtime.spark.process import start_time
@@ -105,8 +105,6 @@ class OfferedDriver:
             start_time=started,
             gateway_port=int(self._server.getJavaServer().getListeningPort()),
             gateway_secret=secret,
-            connect_port=0,
-            connect_token="",
             java_home=str(system.getProperty("java.home")),
             java_version=str(system.getProperty("java.version")),
             spark_version=str(spark.version),

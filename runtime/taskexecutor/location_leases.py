@@ -23,7 +23,7 @@ from runtime.checkpoint.lease import (
     refusal,
 )
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.api import SparkDriver
 from runtime.spark.errors import SparkError
 
 POLL_S = 0.2

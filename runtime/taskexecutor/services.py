@@ -23,9 +23,8 @@ from conf.options import (
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
+from runtime.spark.driver.api import SparkDriver
 from runtime.spark.driver.launch import DriverOptions
-from runtime.spark.driver.local import SparkDriver
-from runtime.spark.errors import UnsupportedByEndpointError
 from runtime.spark.spec import ResourceLimits, TaskSpec
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
@@ -116,11 +115,6 @@ def create_services(
     get = configuration.get
 
     def own_driver(directory: Path, jars: Sequence[Path]) -> DriverOptions:
-        if driver.info.remote:
-            raise UnsupportedByEndpointError(
-                f"a script that brings jars needs a Spark driver of its own, and spark.remote is {driver.info.master}: "
-                "run it on a cluster without spark.remote"
-            )
         return driver_options(configuration, directory, directory / "spark.log", jars)
 
     cache = BlobCache(

@@ -26,8 +26,7 @@ from runtime.protocol.streaming_query import (
     StreamingQuery,
     sum_known,
 )
-from runtime.spark.driver.api import StreamingQueryInfo
-from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.api import SparkDriver, StreamingQueryInfo
 from runtime.spark.errors import SparkError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 

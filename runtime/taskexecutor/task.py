@@ -32,8 +32,8 @@ from runtime.protocol.descriptor import (
 from runtime.protocol.execution_state import ExecutionState, FailureKind
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.protocol.streaming_query import StreamingQuery
-from runtime.spark.driver.api import QueryFailure
-from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.api import QueryFailure, SparkDriver
+from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import (
     DriverCallError,
     DriverLostError,
@@ -231,8 +231,8 @@ class Task:
         if not reason:
             return await self._run_in(self._driver, files, environment)
         logger.info("%s %s: it gets a Spark driver of its own", self.descriptor.task_name, reason)
-        self._driver = driver = await SparkDriver.start(self._services.own_driver(self._directory / "spark", jars))
-        driver.alone = True
+        options = self._services.own_driver(self._directory / "spark", jars)
+        self._driver = driver = await LocalDriver.start(options, alone=True)
         try:
             self._files.tell_user(
                 f"the script {reason}: it runs on a Spark driver of its own, process {driver.info.pid}"
@@ -242,7 +242,7 @@ class Task:
             await driver.stop()
 
     def _own_driver_reason(self, files: dict[ArtifactRole, list[Path]], jars: Sequence[Path]) -> str:
-        if self.descriptor.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
+        if self.descriptor.kind is not JobKind.SCRIPT or not self._driver.is_ours:
             return ""
         own = self.descriptor.spark_driver
         choice = SparkDriverChoice(own) if own else self._services.spark_driver
@@ -335,10 +335,7 @@ class Task:
             self._watch.task_ended()
         try:
             async with asyncio.timeout(patience + ANSWER_S):
-                if isinstance(endpoint, ClassicEndpoint):
-                    await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
-                else:
-                    await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
+                await driver.release(endpoint, interrupted=interrupted, patience=patience)
                 await driver.unlock_files(self.descriptor.attempt_id)
         except (StillRunningError, TimeoutError) as error:
             logger.critical(

@@ -15,7 +15,7 @@ from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.api import SparkDriver
 from runtime.spark.spec import (
     SCHEDULER_POOL,
     ClassicEndpoint,
@@ -151,7 +151,7 @@ class TaskStarter:
             made = _task_spec(descriptor, self._directory, dict(files), environment, endpoint, limits, conf)
             return replace(
                 made,
-                streaming=None if driver.info.remote else self._streaming(driver),
+                streaming=self._streaming(driver) if driver.has_streaming else None,
                 shipping_dir=driver.info.shipping_dir,
                 env=self._services.task_env,
             )
@@ -161,11 +161,12 @@ class TaskStarter:
             taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
             return process, taken.endpoint
-        endpoint: SparkEndpoint
-        if descriptor.kind is JobKind.SCRIPT:
-            endpoint = await driver.open_classic(descriptor.attempt_id, private_file(self._directory / "stdout"))
-        else:
-            endpoint = await driver.open_session(isolated=environment is not None)
+        endpoint = await driver.open(
+            TaskKind(descriptor.kind.value),
+            descriptor.attempt_id,
+            output=private_file(self._directory / "stdout"),
+            isolated=environment is not None,
+        )
         try:
             return await self._services.task_host.fork(spec(endpoint)), endpoint
         except BaseException:

@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from runtime.checkpoint.lease import lock_holder
 from runtime.spark.driver.launch import DriverOptions
-from runtime.spark.driver.local import SparkDriver
+from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.warm import QUERIES_AT_A_TIME, keep_warming
 from runtime.spark.errors import DriverLostError, ZygoteLostError
 from runtime.spark.process import start_time
@@ -65,7 +65,7 @@ class Outcome:
 class Vehicle:
     """A driver and a zygote with what a TaskExecutor does with them."""
 
-    driver: SparkDriver
+    driver: LocalDriver
     zygote: Zygote
     directory: Path
     endpoints: dict[str, ClassicEndpoint | ConnectEndpoint] = field(default_factory=dict)
@@ -120,11 +120,7 @@ class Vehicle:
         return Outcome(messages, status, (directory / "stdout").read_text(), (directory / "stderr").read_text())
 
     async def release(self, task: TaskProcess) -> None:
-        endpoint = self.endpoint(task)
-        if isinstance(endpoint, ClassicEndpoint):
-            await self.driver.close_classic(endpoint)
-        else:
-            await self.driver.release_session(endpoint)
+        await self.driver.release(self.endpoint(task))
 
     def endpoint(self, task: TaskProcess) -> ClassicEndpoint | ConnectEndpoint:
         return self.endpoints[task.spec.attempt_id]
@@ -156,7 +152,7 @@ async def vehicle(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Veh
             archive_dir=None,
             die_with_parent=True,
         )
-        driver, zygote = await asyncio.gather(SparkDriver.start(options), Zygote.start(directory / "zygote.log"))
+        driver, zygote = await asyncio.gather(LocalDriver.start(options), Zygote.start(directory / "zygote.log"))
         try:
             yield Vehicle(driver, zygote, directory)
         finally:
@@ -377,7 +373,7 @@ async def test_a_file_is_locked_by_the_driver_for_one_task(vehicle: Vehicle, tmp
     assert lock_holder(path) == driver.info.pid
     await driver.unlock_files("b")
     assert lock_holder(path) == driver.info.pid
-    await driver.close_classic(await driver.open_classic("a script that ends meanwhile"))
+    await driver.release(await driver.open_classic("a script that ends meanwhile"))
     assert [await driver.lock_file(path, task) for task in ("a", "b")] == [True, False]
     await driver.unlock_files("a")
     assert lock_holder(path) is None
@@ -799,9 +795,9 @@ async def test_adopted_by_another_process(vehicle: Vehicle) -> None:
     code = """
         import asyncio, json, sys
         from pathlib import Path
-        from runtime.spark.driver.local import SparkDriver
+        from runtime.spark.driver.local import LocalDriver
         async def main():
-            driver = await SparkDriver.adopt(Path(sys.argv[1]))
+            driver = await LocalDriver.adopt(Path(sys.argv[1]))
             print(json.dumps([driver.info.pid, await driver.ping(), 'pyspark' in sys.modules]))
             await driver.close()
         asyncio.run(main())
@@ -827,7 +823,7 @@ async def test_reset_ends_what_a_former_owner_left(vehicle: Vehicle) -> None:
     await until(job_runs, "the pipeline's Spark job")
     task.kill()
     await task.wait()
-    adopted = await SparkDriver.adopt(vehicle.driver.info.file)
+    adopted = await LocalDriver.adopt(vehicle.driver.info.file)
     await adopted.reset()
     await until(no_jobs, "the end of the pipeline's Spark jobs")
     await adopted.close()
@@ -878,14 +874,14 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
 
     await until(gone, "the end of the task")
     await zygote.stop()
-    await vehicle.driver.close_classic(endpoint)
+    await vehicle.driver.release(endpoint)
 
 
 async def test_stop_leaves_no_process_and_death_is_noticed(tmp_path: Path) -> None:
     options = DriverOptions(tmp_path / "driver", tmp_path / "spark.log", master="local[1]", archive_dir=None)
-    driver = await SparkDriver.start(options)
+    driver = await LocalDriver.start(options)
     pid = driver.info.pid
-    adopted = await SparkDriver.adopt(driver.info.file)
+    adopted = await LocalDriver.adopt(driver.info.file)
     waiting = asyncio.create_task(adopted.wait_dead(DEADLINE))
     await driver.stop()
     assert await waiting
@@ -894,7 +890,7 @@ async def test_stop_leaves_no_process_and_death_is_noticed(tmp_path: Path) -> No
     with pytest.raises(DriverLostError, match=f"process {pid}"):
         await adopted.ping()
     with pytest.raises(DriverLostError, match="is gone"):
-        await SparkDriver.adopt(driver.info)
+        await LocalDriver.adopt(driver.info)
     assert list((tmp_path / "driver" / "local").iterdir()) == []
 
 
@@ -904,12 +900,12 @@ async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_p
         import asyncio, os, signal, sys
         from pathlib import Path
         from runtime.spark.driver.launch import DriverOptions
-        from runtime.spark.driver.local import SparkDriver
+        from runtime.spark.driver.local import LocalDriver
         directory = Path(sys.argv[1])
         options = DriverOptions(
             directory, directory / "spark.log", master="local[1]", archive_dir=None, die_with_parent={die_with_parent}
         )
-        driver = asyncio.run(SparkDriver.start(options))
+        driver = asyncio.run(LocalDriver.start(options))
         print(driver.info.pid, driver.info.start_time, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -924,9 +920,9 @@ async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_p
 
         await until(gone, "the end of the driver")
         with pytest.raises(DriverLostError, match="is gone"):
-            await SparkDriver.adopt(tmp_path / "driver.json")
+            await LocalDriver.adopt(tmp_path / "driver.json")
     else:
-        driver = await SparkDriver.adopt(tmp_path / "driver.json")
+        driver = await LocalDriver.adopt(tmp_path / "driver.json")
         assert driver.info.pid == pid
         assert await driver.ping()
         await driver.stop()

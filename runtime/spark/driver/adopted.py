@@ -6,78 +6,102 @@ It never ends what the program runs, nor the JVM.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
-from runtime.spark.driver.gateway import TAG_PREFIX, DriverGateway
-from runtime.spark.driver.local import SparkDriver
-from runtime.spark.errors import DriverCallError, DriverLostError
-from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
+from runtime.spark.driver.api import ActiveQueries, DriverInfo, SparkEndpoint, StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.connection import Connection
+from runtime.spark.driver.gateway import DriverGateway
+from runtime.spark.driver.local import connect
+from runtime.spark.errors import UnsupportedByEndpointError
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskKind
 
-OFFERED = "program"
-"""Under which name the JVM's registry has the program's sessions."""
-
-_JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 logger = logging.getLogger(__name__)
 
 
-class AdoptedGateway(DriverGateway):
-    """The TaskExecutor's calls into a JVM that is a program's."""
+class AdoptedDriver:
+    """The `SparkDriver` that is another program's: seen, and never ended."""
 
-    def attach(self) -> None:
-        registry = self._registry()
-        if registry is None:
-            raise DriverLostError("the program has taken its driver back")
-        self._session = registry.get(OFFERED).get(1).get(0)
-        self._context = getattr(self._jvm, _JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+    is_ours = False
+    has_streaming = True
 
-    def share(self, name: str) -> None:
-        """Let an attempt see the program's sessions under its own name."""
-        registry = self._registry()
-        registry.put(name, registry.get(OFFERED))
+    def __init__(self, jvm: Connection[DriverGateway]) -> None:
+        self.info = jvm.info
+        self._jvm = jvm
+        self._gateway = jvm.gateway
 
-    def unshare(self, name: str) -> None:
-        """Undo `share`."""
-        registry = self._registry()
-        if registry is not None:  # or the program has taken its driver back
-            registry.remove(name)
-
-
-class AdoptedDriver(SparkDriver):
-    """A driver that is another program's: seen, and never ended."""
-
-    _gateway_type = AdoptedGateway
-    _gateway: AdoptedGateway
+    @classmethod
+    async def adopt(cls, info: DriverInfo | Path) -> AdoptedDriver:
+        """Take over what a program offers; raises `DriverLostError` where it is gone or does not answer."""
+        return cls(await connect(info, DriverGateway.attach_program))
 
     @property
-    def is_ours(self) -> bool:
-        """Never: the JVM is the program's."""
-        return False
+    def loss(self) -> str:
+        return self._jvm.loss
+
+    @property
+    def alive(self) -> bool:
+        return self._jvm.alive
+
+    async def wait_dead(self, timeout: float | None = None) -> bool:
+        return await self._jvm.wait_dead(timeout)
+
+    async def ping(self) -> bool:
+        return await self._jvm.call(self._gateway.ping)
+
+    async def jvm_figures(self) -> dict[str, int] | None:
+        return await self._jvm.call(self._gateway.jvm_figures)
+
+    async def warm_up(self) -> None:
+        """Nothing: the program warms it."""
 
     async def reset(self) -> None:
         """Give up the locks of a former TaskExecutor; what runs is the program's own."""
-        await self._call(self._gateway.unlock_files)
+        await self._jvm.call(self._gateway.unlock_files)
 
-    async def open_classic(self, name: str, output: Path | None = None) -> ClassicEndpoint:
-        """The program's sessions, under the attempt's name; no server is opened, for nobody would use it."""
-        await self._call(self._gateway.share, name)
-        return ClassicEndpoint(name, 0, "", TAG_PREFIX + name)
-
-    async def close_classic(
-        self, endpoint: ClassicEndpoint, *, interrupted: bool = True, patience: float = math.inf
-    ) -> None:
-        """Forget the attempt's name."""
-        await self._call(self._gateway.unshare, endpoint.name)
-
-    async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
-        """Refused: the program's driver has no Connect server of ours."""
-        raise DriverCallError("the Spark of an embedded cluster is its program's own, and takes no other jobs")
+    def kill(self, why: str = "") -> None:
+        """Only log it: the driver is the program's."""
+        logger.error("the Spark driver (process %d) is a program's own, and is not killed %s", self.info.pid, why)
 
     async def stop(self, timeout: float = 10.0) -> None:
         """Let go of the driver, which is the program's."""
-        await self.close()
+        await self._jvm.close()
 
-    def kill(self) -> None:
-        """Only said: the driver is the program's."""
-        logger.error("the Spark driver (process %d) is a program's own, and is not killed", self.info.pid)
+    async def close(self) -> None:
+        await self._jvm.close()
+
+    async def open(
+        self, kind: TaskKind, name: str, *, output: Path | None = None, isolated: bool = False
+    ) -> SparkEndpoint:
+        """Share the program's sessions under the attempt's name."""
+        if kind is not TaskKind.SCRIPT:
+            raise UnsupportedByEndpointError(
+                "the Spark of an embedded cluster takes no jobs but its program"
+            )
+        return await self._jvm.call(self._gateway.share_program, name)
+
+    async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
+        return False
+
+    async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
+        """Forget the attempt's name."""
+        if isinstance(endpoint, ClassicEndpoint):
+            await self._jvm.call(self._gateway.unshare_program, endpoint.name)
+
+    async def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
+        return await self._jvm.call(self._gateway.streaming_queries, endpoint)
+
+    async def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
+        return await self._jvm.call(self._gateway.active_queries, endpoint)
+
+    async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
+        return await asyncio.to_thread(self._gateway.stop_at_boundary, queries, drain, timeout_s)
+
+    async def lock_file(self, path: Path, owner: str) -> bool:
+        return await self._jvm.call(self._gateway.lock_file, str(path), owner)
+
+    async def unlock_files(self, owner: str) -> None:
+        await self._jvm.call(self._gateway.unlock_files, owner)

@@ -18,7 +18,7 @@ from typing import Any
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
-from runtime.spark.driver.api import StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.api import ActiveQueries, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.jvm import (
     REGISTRY_KEY,
     JvmHandles,
@@ -33,6 +33,9 @@ from runtime.spark.errors import DriverCallError, DriverLostError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
 TAG_PREFIX = "understudy-task-"
+OFFERED = "program"
+"""Name under which the JVM's registry has the sessions of a program that has offered its JVM."""
+
 _JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 _MEMORY = re.compile(r"= (-?\d+)\(")
 """A number in Java's `MemoryUsage.toString`: ``used = 178736408(174547K)``. All four in one call."""
@@ -84,6 +87,29 @@ class DriverGateway:
                 raise DriverLostError("the driver JVM has no SparkContext: it was stopped; start the driver again")
             self._session = default.get()
             self._context = getattr(self._jvm, _JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+
+    def attach_program(self) -> None:
+        """Find the sessions of a program that has offered its JVM; raises `DriverLostError` where it offers none."""
+        with _calls():
+            registry = self._registry()
+            if registry is None:
+                raise DriverLostError("the program has taken its driver back")
+            self._session = registry.get(OFFERED).get(1).get(0)
+            self._context = getattr(self._jvm, _JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+
+    def share_program(self, name: str) -> ClassicEndpoint:
+        """Let an attempt see the program's sessions under its own name. No server is opened: nobody would use it."""
+        with _calls():
+            registry = self._registry()
+            registry.put(name, registry.get(OFFERED))
+            return ClassicEndpoint(name, 0, "", TAG_PREFIX + name)
+
+    def unshare_program(self, name: str) -> None:
+        """Undo `share_program`."""
+        with _calls():
+            registry = self._registry()
+            if registry is not None:  # or the program has taken its driver back
+                registry.remove(name)
 
     def ping(self) -> bool:
         """Whether the JVM answers and its SparkContext is not stopped."""
@@ -189,33 +215,30 @@ class DriverGateway:
         self._registry().put(name, entry)
         return ClassicEndpoint(name, port, endpoint_secret, tag, alone)
 
-    def close_classic(self, name: str, interrupted: bool) -> LeftoverSparkWork:
-        """Cancel what a task left running, stop its streaming queries, close its server. May be repeated.
+    def release_classic(self, name: str, interrupted: bool) -> tuple[str, LeftoverSparkWork]:
+        """Cancel what a script left running, stop its streaming queries, close its server. May be repeated.
 
-        `interrupted`: see `LeftoverSparkWork`. Returns what to look at until it has all ended; see `still_runs`.
+        `interrupted`: see `LeftoverSparkWork`. Returns the name that its own Python workers bear, and what is to be
+        looked at until it has all ended (`still_runs`).
         """
         with _calls():
-            self._close_classic(name)
             tag = TAG_PREFIX + name
-            return LeftoverSparkWork(self._handles, self._context, (tag,), tag, (tag,), interrupted)
+            entry = self._registry().remove(name)
+            self._context.sc().cancelJobsWithTag(tag)
+            if entry is not None:
+                server, sessions = entry.get(0), entry.get(1)
+                for session in list(sessions):
+                    for query in list(session.streams().active()):
+                        query.stop()
+                server.shutdown()
+                entry.get(2).close()
+                self._applications.end(name, sessions.get(0))
+            return name, LeftoverSparkWork(self._handles, self._context, (tag,), tag, (tag,), interrupted)
 
     def still_runs(self, remains: LeftoverSparkWork) -> str:
         """What of a task that was ended has not ended yet, in words; nothing where all has."""
         with _calls():
             return remains.look()
-
-    def _close_classic(self, name: str) -> None:
-        entry = self._registry().remove(name)
-        self._context.sc().cancelJobsWithTag(TAG_PREFIX + name)
-        if entry is None:
-            return
-        server, sessions = entry.get(0), entry.get(1)
-        for session in list(sessions):
-            for query in list(session.streams().active()):
-                query.stop()
-        server.shutdown()
-        entry.get(2).close()
-        self._applications.end(name, sessions.get(0))
 
     def classic_names(self) -> list[str]:
         """Names of the tasks that have a server."""
@@ -236,8 +259,9 @@ class DriverGateway:
 
     # --- Spark jobs
 
-    def active_jobs(self, tag: str) -> list[int]:
-        """Ids of the running Spark jobs that bear a tag, or a tag that starts with it."""
+    def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
+        """Ids of the running Spark jobs of a task: they bear its tag, those of Connect with the operation's id."""
+        tag = endpoint.tag if isinstance(endpoint, ClassicEndpoint) else operation_tag(endpoint)
         with _calls():
             tracker = self._context.sc().statusTracker()
             store = self._context.sc().statusStore()
@@ -249,11 +273,6 @@ class DriverGateway:
                         found.append(int(job_id))
             return sorted(found)
 
-    def cancel_tag(self, tag: str) -> None:
-        """Cancel the Spark jobs that bear a tag."""
-        with _calls():
-            self._context.sc().cancelJobsWithTag(tag)
-
     def cancel_all(self) -> None:
         """Cancel every Spark job of the driver."""
         with _calls():
@@ -261,7 +280,7 @@ class DriverGateway:
 
     # --- Connect sessions
 
-    def open_session(self, user_id: str, session_id: str) -> None:
+    def open_session(self, endpoint: ConnectEndpoint) -> None:
         """Create a Connect session whose artifacts (py-files, jars) are its own.
 
         A session that a client makes has its isolation decided before the client can ask for it.
@@ -270,23 +289,16 @@ class DriverGateway:
             session = self._session.newSession()
             session.conf().set("spark.sql.artifact.isolation.enabled", "true")
             session.conf().set("spark.sql.artifact.isolation.alwaysApplyClassloader", "true")
-            self._handles.session_manager.registerExistingSession(user_id, session_id, session)
+            names = endpoint.user_id, endpoint.session_id
+            self._handles.session_manager.registerExistingSession(*names, session)
 
-    def interrupt_session(self, user_id: str, session_id: str) -> None:
-        """Interrupt everything that a Connect session runs."""
-        with _calls():
-            holder = self._holder(user_id, session_id)
-            if holder is not None:
-                holder.interruptAll()
-
-    def release_session(self, user_id: str, session_id: str, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
+    def release_session(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
         """Interrupt a Connect session, stop its streaming queries and close it.
 
-        `interrupted`: see `LeftoverSparkWork`. Returns the UUID of its Spark session, and what is to be looked at until
-        it has all ended (`still_runs`). One that never was opened is no error, and returns None.
+        Returns as `release_classic`. A session that never was opened is no error, and returns None.
         """
         with _calls():
-            holder = self._holder(user_id, session_id)
+            holder = self._holder(endpoint)
             if holder is None:
                 return None
             uuid = str(holder.session().sessionUUID())
@@ -294,22 +306,22 @@ class DriverGateway:
             holder.interruptAll()
             for query in list(holder.session().streams().active()):
                 query.stop()
-            self._handles.session_manager.closeSession(self._handles.new_session_key(user_id, session_id), False)
-            prefix = operation_tag(user_id, session_id)
+            self._handles.session_manager.closeSession(self._key(endpoint), False)
+            prefix = operation_tag(endpoint)
             tags = [prefix + item for item in operations]
             threads = [f"SparkConnectExecuteThread_opId={item}" for item in operations]
             return uuid, LeftoverSparkWork(self._handles, self._context, tags, prefix, threads, interrupted)
 
     def connect_sessions(self) -> list[tuple[str, str]]:
-        """User and id of the open Connect sessions."""
+        """Id and user of the open Connect sessions."""
         with _calls():
             infos = self._handles.as_java(self._handles.session_manager.listActiveSessions())
-            return [(str(info.userId()), str(info.sessionId())) for info in infos]
+            return [(str(info.sessionId()), str(info.userId())) for info in infos]
 
-    def configure_session(self, user_id: str, session_id: str, conf: Mapping[str, str]) -> bool:
+    def configure_session(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         """Set configuration of a Connect session; whether it is open."""
         with _calls():
-            holder = self._holder(user_id, session_id)
+            holder = self._holder(endpoint)
             if holder is None:
                 return False
             settings = holder.session().conf()
@@ -317,34 +329,20 @@ class DriverGateway:
                 settings.set(key, value)
             return True
 
-    def session_queries(self, user_id: str, session_id: str) -> list[StreamingQueryInfo]:
-        """The running streaming queries of a Connect session."""
-        with _calls():
-            holder = self._holder(user_id, session_id)
-            return [] if holder is None else [query_info(q) for q in holder.session().streams().active()]
+    # --- streaming queries
 
-    def classic_queries(self, name: str) -> list[StreamingQueryInfo]:
-        """The running streaming queries of a classic task."""
+    def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
+        """The running streaming queries of a task."""
         with _calls():
-            entry = self._registry().get(name)
-            sessions = [] if entry is None else list(entry.get(1))
-            return [query_info(query) for session in sessions for query in session.streams().active()]
+            return [query_info(query) for query in self._queries(endpoint)]
 
-    def active_classic_queries(self, name: str) -> list[Any]:
-        """The running streaming queries of a classic task, for `stop_at_boundary`."""
+    def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
+        """The running streaming queries of a task, for `stop_at_boundary`."""
         with _calls():
-            entry = self._registry().get(name)
-            sessions = [] if entry is None else list(entry.get(1))
-            return [query for session in sessions for query in session.streams().active()]
+            return self._queries(endpoint)
 
-    def active_session_queries(self, user_id: str, session_id: str) -> list[Any]:
-        """The running streaming queries of a Connect session, for `stop_at_boundary`."""
-        with _calls():
-            holder = self._holder(user_id, session_id)
-            return [] if holder is None else list(holder.session().streams().active())
-
-    def stop_at_boundary(self, queries: list[Any], drain: bool, timeout_s: float) -> StoppedQueries:
-        """Stop streaming queries between two batches; see `runtime.spark.driver.jvm`."""
+    def stop_at_boundary(self, queries: ActiveQueries, drain: bool, timeout_s: float) -> StoppedQueries:
+        """See `runtime.spark.driver.jvm`."""
         with _calls():
             return stop_at_boundary(queries, drain=drain, timeout_s=timeout_s)
 
@@ -366,23 +364,26 @@ class DriverGateway:
     def _registry(self) -> Any:
         return self._handles.properties.get(REGISTRY_KEY)
 
-    def _holder(self, user_id: str, session_id: str) -> Any:
-        found = self._handles.session_manager.getIsolatedSessionIfPresent(
-            self._handles.new_session_key(user_id, session_id)
-        )
+    def _queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
+        if isinstance(endpoint, ClassicEndpoint):
+            entry = self._registry().get(endpoint.name)
+            sessions = [] if entry is None else list(entry.get(1))
+        else:
+            holder = self._holder(endpoint)
+            sessions = [] if holder is None else [holder.session()]
+        return [query for session in sessions for query in session.streams().active()]
+
+    def _key(self, endpoint: ConnectEndpoint) -> Any:
+        return self._handles.new_session_key(endpoint.user_id, endpoint.session_id)
+
+    def _holder(self, endpoint: ConnectEndpoint) -> Any:
+        found = self._handles.session_manager.getIsolatedSessionIfPresent(self._key(endpoint))
         return found.get() if found.isDefined() else None
 
 
-def operation_tag(user_id: str, session_id: str) -> str:
+def operation_tag(endpoint: ConnectEndpoint) -> str:
     """What the Spark job tags of a Connect session's operations begin with; the operation's id follows."""
-    return f"SparkConnect_OperationTag_User_{user_id}_Session_{session_id}_Operation_"
-
-
-def job_tag(endpoint: ClassicEndpoint | ConnectEndpoint) -> str:
-    """The Spark job tag of a task; Connect's is one for each operation, and this what they begin with."""
-    if isinstance(endpoint, ClassicEndpoint):
-        return endpoint.tag
-    return operation_tag(endpoint.user_id, endpoint.session_id)
+    return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_Operation_"
 
 
 @contextlib.contextmanager

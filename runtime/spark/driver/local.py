@@ -1,29 +1,25 @@
-"""`SparkDriver`: one driver JVM as a process of its own, which outlives the actor that uses it and is adopted again."""
+"""`LocalDriver`: one driver JVM as a process of its own, which outlives the actor that uses it and is adopted again."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
 import secrets
-import signal
-import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 
-from runtime.spark.driver.api import ActiveQueries, DriverInfo, StoppedQueries, StreamingQueryInfo
-from runtime.spark.driver.cds import ArchiveBuild, sharing
-from runtime.spark.driver.gateway import DriverGateway, job_tag
-from runtime.spark.driver.java import Java, find_java
+from runtime.spark.driver.api import ActiveQueries, DriverInfo, SparkEndpoint, StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.cds import sharing
+from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
+from runtime.spark.driver.gateway import DriverGateway
+from runtime.spark.driver.java import find_java
 from runtime.spark.driver.jvm import LeftoverSparkWork
 from runtime.spark.driver.launch import (
     DriverOptions,
@@ -38,44 +34,38 @@ from runtime.spark.driver.launch import (
     spawn,
 )
 from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError, SparkError, StillRunningError
-from runtime.spark.process import ProcessHandle, children_of, start_time
-from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
+from runtime.spark.process import children_of, start_time
+from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint, TaskKind
 
-T = TypeVar("T")
-logger = logging.getLogger(__name__)
-_DISCONNECT_TIMEOUT = 2.0
+_ADOPTION_TIMEOUT = 10.0
 _RELEASE_TRIES = 20
 _RELEASE_PAUSE = 0.1
-_REMAINS_PAUSE = 0.005
+_LEFTOVER_PAUSE = 0.005
 _RESET_PATIENCE = 60.0
 _NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
 
 
-class SparkDriver:
-    """A driver JVM: started by `start`, or taken over from another process by `adopt`.
+class LocalDriver:
+    """The `SparkDriver` that is a JVM of our own: started by `start`, or taken over from another process by `adopt`.
 
-    All calls are for one asyncio loop; the blocking Py4J calls run on threads of their own.
+    Args:
+        jvm: its process, and the Py4J calls.
+        alone: whether one task has this driver to itself.
     """
 
-    _gateway_type = DriverGateway
+    is_ours = True
+    has_streaming = True
 
-    def __init__(
-        self, info: DriverInfo, process: ProcessHandle, gateway: DriverGateway, pool: ThreadPoolExecutor
-    ) -> None:
-        self.info = info
-        self._process = process
-        self._gateway = gateway
-        self._pool = pool
-        self._child: subprocess.Popen[bytes] | None = None
-        self._closed = False
-        self._condemned = ""
-        self.alone = False
-        """Whether one task has this driver to itself; to be set before the task starts."""
+    def __init__(self, jvm: Connection[DriverGateway], *, alone: bool = False) -> None:
+        self.info = jvm.info
+        self._jvm = jvm
+        self._gateway = jvm.gateway
+        self._alone = alone
 
     # --- life
 
     @classmethod
-    async def start(cls, options: DriverOptions) -> SparkDriver:
+    async def start(cls, options: DriverOptions, *, alone: bool = False) -> LocalDriver:
         """Start a driver JVM and write its `driver.json`; 1.5 to 2.6 s with an archive of classes, 3 to 4.6 s without.
 
         With `die_with_parent` it must be called on the main thread: the kernel's parent-death signal goes by the
@@ -95,14 +85,31 @@ class SparkDriver:
         child = spawn(arguments, environment(java, options, connection_file, token), options)
         try:
             port, secret = await await_connection(child, connection_file, options)
-            pool = _new_pool()
-            gateway = await _on(pool, DriverGateway, port, secret)
-            await _on(pool, gateway.create_context, conf)
-            connect_port = await _on(pool, gateway.connect_port)
-            if shared.archive is not None and not await _on(pool, gateway.shares_classes):
+            pool = new_pool()
+            gateway = await run_on(pool, DriverGateway, port, secret)
+            await run_on(pool, gateway.create_context, conf)
+            connect_port = await run_on(pool, gateway.connect_port)
+            if shared.archive is not None and not await run_on(pool, gateway.shares_classes):
                 shared.reject()
-            info = _info(child.pid, java, options, (port, secret), (connect_port, token), shared.class_list)
-            driver = cls(info, ProcessHandle(child.pid, info.start_time), gateway, pool)
+            started = start_time(child.pid)
+            if started is None:
+                raise DriverStartError(f"the Spark driver's JVM ended while it started; see {options.log_file}")
+            info = DriverInfo(
+                pid=child.pid,
+                start_time=started,
+                spark_version=spark_version(),
+                master=options.master,
+                work_dir=str(options.work_dir),
+                log_file=str(options.log_file),
+                gateway_port=port,
+                gateway_secret=secret,
+                connect_port=connect_port,
+                connect_token=token,
+                java_home=java.home,
+                java_version=java.version,
+                class_list="" if shared.class_list is None else str(shared.class_list),
+            )
+            driver = cls(Connection(info, gateway, pool, child=child), alone=alone)
         except BaseException as error:
             child.kill()
             await asyncio.get_running_loop().run_in_executor(None, child.wait)
@@ -111,170 +118,85 @@ class SparkDriver:
             raise
         finally:
             connection_file.unlink(missing_ok=True)
-        driver._child = child
         info.write()
         return driver
 
     @classmethod
-    async def adopt(cls, info: DriverInfo | Path) -> SparkDriver:
+    async def adopt(cls, info: DriverInfo | Path) -> LocalDriver:
         """Take over a living driver from its `driver.json`.
 
         What its former owner's tasks left there goes on; see `reset`. Raises `DriverLostError` where the process is
         gone, is another one under the same number, or does not answer.
         """
-        found = info if isinstance(info, DriverInfo) else DriverInfo.read(info)
-        try:
-            process = ProcessHandle(found.pid, found.start_time)
-        except OSError as error:
-            raise DriverLostError(f"the Spark driver of {found.file} is gone: {error}") from error
-        pool = _new_pool()
-        try:
-            gateway = await _on(pool, cls._gateway_type, found.gateway_port, found.gateway_secret)
-            async with asyncio.timeout(10):
-                if await _on(pool, gateway.pid) != found.pid:
-                    raise DriverLostError(f"another process answers at the address in {found.file}")
-                await _on(pool, gateway.attach)
-        except BaseException as error:
-            process.close()
-            pool.shutdown(wait=False, cancel_futures=True)
-            if isinstance(error, TimeoutError):
-                raise DriverLostError(f"the Spark driver of {found.file} does not answer within 10 s") from None
-            raise
-        return cls(found, process, gateway, pool)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the JVM was started for a cluster's jobs, and may be ended."""
-        return True
+        return cls(await connect(info, DriverGateway.attach))
 
     @property
     def loss(self) -> str:
-        """Reason shown when the driver is lost."""
-        return f"{self.info.loss}: {self._condemned}" if self._condemned else self.info.loss
-
-    def condemn(self, why: str) -> None:
-        """End the JVM at once because it can run no jobs any more; *why* goes into the reason of its loss."""
-        self._condemned = why
-        self.kill()
+        return self._jvm.loss
 
     @property
     def alive(self) -> bool:
-        """Whether the JVM's process lives."""
-        return self._process.alive
+        return self._jvm.alive
 
     async def wait_dead(self, timeout: float | None = None) -> bool:
-        """Wait until the JVM's process has ended (by pidfd, at once); False where `timeout` seconds passed first."""
-        return await self._process.wait(timeout)
+        return await self._jvm.wait_dead(timeout)
 
     async def ping(self) -> bool:
-        """Whether the JVM answers and its SparkContext is not stopped. Raises `DriverLostError` where it is gone."""
-        return await self._call(self._gateway.ping)
+        return await self._jvm.call(self._gateway.ping)
 
     async def jvm_figures(self) -> dict[str, int] | None:
-        """Return the JVM's figures of itself; see `DriverGateway.jvm_figures`. Takes 1.4 ms of an idle driver."""
-        return await self._call(self._gateway.jvm_figures)
+        return await self._jvm.call(self._gateway.jvm_figures)
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """End the JVM: SIGTERM, on which Spark removes its directories (0.6 s), after `timeout` seconds SIGKILL.
+        """End the JVM: SIGTERM, on which Spark removes its directories (0.6 s), after `timeout` seconds SIGKILL."""
+        await self._jvm.stop(timeout)
 
-        A driver that was closed or stopped before is left as it is.
-        """
-        if self._closed:
-            return
-        workers = children_of(self.info.pid) if self.alive else []
-        await self._disconnect()
-        self._process.send_signal(signal.SIGTERM)
-        if not await self.wait_dead(timeout):
-            logger.warning("the Spark driver %d did not end within %.0f s and is killed", self.info.pid, timeout)
-            self._process.send_signal(signal.SIGKILL)
-            await self.wait_dead()
-        for worker in workers:  # Python daemons: they end when their standard input does, unless they are stuck
-            with contextlib.suppress(psutil.Error):
-                worker.kill()
-        if self._child is not None:
-            self._child.wait()
-        self._let_go()
-        self.info.file.unlink(missing_ok=True)
-
-    def kill(self) -> None:
-        """End the JVM at once, by SIGKILL."""
-        self._process.send_signal(signal.SIGKILL)
+    def kill(self, why: str = "") -> None:
+        self._jvm.kill(why)
 
     async def close(self) -> None:
-        """Let go of the driver, which goes on, and may be adopted."""
-        if not self._closed:
-            await self._disconnect()
-            self._let_go()
-
-    async def _disconnect(self) -> None:
-        """Close the Py4J connections; not on our own threads, which a JVM that hangs may have taken."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DISCONNECT_TIMEOUT):
-                await asyncio.to_thread(self._gateway.close)
-
-    def _let_go(self) -> None:
-        self._closed = True
-        self._pool.shutdown(wait=False)
-        self._process.close()
+        await self._jvm.close()
 
     async def reset(self) -> None:
         """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs.
 
         A driver in which something of it does not end is killed: `DriverLostError` is raised.
         """
+        call, gateway = self._jvm.call, self._gateway
         try:
-            for name in await self._call(self._gateway.classic_names):
-                await self._close_classic(name, True, _RESET_PATIENCE)
-            for user_id, session_id in await self._call(self._gateway.connect_sessions):
-                await self.release_session(self.new_session(session_id, user_id), patience=_RESET_PATIENCE)
+            for name in await call(gateway.classic_names):
+                await self._release(await call(gateway.release_classic, name, True), _RESET_PATIENCE)
+            for session_id, user_id in await call(gateway.connect_sessions):
+                await self.release(self.new_session(session_id, user_id), patience=_RESET_PATIENCE)
         except StillRunningError as error:
             self.kill()
             raise DriverLostError(f"the Spark driver (process {self.info.pid}) was killed: {error}") from error
-        await self._call(self._gateway.stop_queries)
-        await self._call(self._gateway.cancel_all)
-        await self._call(self._gateway.unlock_files)
+        await call(gateway.stop_queries)
+        await call(gateway.cancel_all)
+        await call(gateway.unlock_files)
 
     async def warm_up(self) -> None:
         """Run one query in the JVM, which loads Spark's SQL engine; no Python process takes part."""
-        await self._call(self._gateway.warm_up)
-
-    def archive_build(self, directory: Path) -> ArchiveBuild:
-        """The background making of this driver's class-data-sharing archive, to be run after the warm-up."""
-        return ArchiveBuild(directory, self.info)
+        await self._jvm.call(self._gateway.warm_up)
 
     # --- tasks
 
+    async def open(
+        self, kind: TaskKind, name: str, *, output: Path | None = None, isolated: bool = False
+    ) -> SparkEndpoint:
+        if kind is TaskKind.SCRIPT:
+            return await self.open_classic(name, output)
+        return await self.open_session(isolated=isolated)
+
     async def open_classic(self, name: str, output: Path | None = None) -> ClassicEndpoint:
-        """Open a Py4J server with a SQL session of its own for a task; `name` is the attempt's id. 30 ms.
-
-        What Spark itself prints for the task is appended to the file `output`.
-        """
-        return await self._call(self._gateway.open_classic, name, str(output or os.devnull), self.alone)
-
-    async def close_classic(
-        self, endpoint: ClassicEndpoint, *, interrupted: bool = True, patience: float = math.inf
-    ) -> None:
-        """End what the task left running, and its server.
-
-        Returns when nothing of it runs any more; raises `StillRunningError` where something still does `patience`
-        seconds after it was seen first. To be called whenever the task's process has ended; `interrupted` is False
-        where its code came to its own end, for which a shorter look is enough.
-        """
-        await self._close_classic(endpoint.name, interrupted, patience)
-
-    async def _close_classic(self, name: str, interrupted: bool, patience: float) -> None:
-        await self._all_ended(await self._call(self._gateway.close_classic, name, interrupted), patience)
-        await _on(self._pool, kill_workers, self.info.pid, name)
+        """Open a Py4J server with a SQL session of its own for a script; `name` is the attempt's id. 30 ms."""
+        return await self._jvm.call(self._gateway.open_classic, name, str(output or os.devnull), self._alone)
 
     async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
-        """Name a new Connect session for a task.
-
-        `isolated` is for a task with py-files or jars: they are the session's own, and so are its Python workers, whose
-        start costs the first Python function 1 to 2 s. The other sessions share warm workers.
-        """
+        """Name a new Connect session for a task, and open it where it is to be *isolated*."""
         endpoint = self.new_session()
         if isolated:
-            await self._call(self._gateway.open_session, endpoint.user_id, endpoint.session_id)
+            await self._jvm.call(self._gateway.open_session, endpoint)
         return endpoint
 
     def new_session(self, session_id: str | None = None, user_id: str = CONNECT_USER) -> ConnectEndpoint:
@@ -283,140 +205,88 @@ class SparkDriver:
             self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
         )
 
-    async def configure_session(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
-        """Set configuration of a session from here, which takes 1 ms, and a task 8; whether the session is open."""
-        return await self._call(self._gateway.configure_session, endpoint.user_id, endpoint.session_id, conf)
+    async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
+        return await self._jvm.call(self._gateway.configure_session, endpoint, conf)
 
-    async def _all_ended(self, remains: LeftoverSparkWork, patience: float) -> None:
-        deadline = math.inf
-        while True:
-            left = await self._call(self._gateway.still_runs, remains)
-            if not left and remains.interrupted:
-                left = await _on(self._pool, kill_abandoned, self.info.pid)
-            if not left:
-                return
-            now = time.monotonic()
-            deadline = min(deadline, now + patience)
-            if now > deadline:
-                raise StillRunningError(f"{left} does not end")
-            await asyncio.sleep(_REMAINS_PAUSE)
-
-    async def _release(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
-        """Release a session; Spark refuses to close one whose operation has been accepted and not begun yet."""
+    async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
+        call, gateway = self._jvm.call, self._gateway
+        if isinstance(endpoint, ClassicEndpoint):
+            await self._release(await call(gateway.release_classic, endpoint.name, interrupted), patience)
+            return
         tries = _RELEASE_TRIES
         while True:
             try:
-                names = endpoint.user_id, endpoint.session_id
-                return await self._call(self._gateway.release_session, *names, interrupted)
-            except DriverCallError as error:
+                released = await call(gateway.release_session, endpoint, interrupted)
+                break
+            except DriverCallError as error:  # Spark closes none whose operation was accepted and has not begun yet
                 if _NOT_BEGUN not in str(error) or tries == 0:
                     raise
                 tries -= 1
                 await asyncio.sleep(_RELEASE_PAUSE)
-
-    async def release_session(
-        self, endpoint: ConnectEndpoint, *, interrupted: bool = True, patience: float = math.inf
-    ) -> None:
-        """Interrupt and close a Connect session, its streaming queries too; its id cannot be used again.
-
-        To be called whenever the task's process has ended, unless a successor is to take the session over; the rest as
-        in `close_classic`.
-        """
-        released = await self._release(endpoint, interrupted)
         if released is not None:
-            uuid, remains = released
-            await self._all_ended(remains, patience)
-            await _on(self._pool, kill_workers, self.info.pid, uuid)
+            await self._release(released, patience)
 
-    async def release(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
-        """End what a task left running, whichever way it went into Spark; see `close_classic`, `release_session`."""
-        if isinstance(endpoint, ClassicEndpoint):
-            await self.close_classic(endpoint)
-        else:
-            await self.release_session(endpoint)
+    async def _release(self, released: tuple[str, LeftoverSparkWork], patience: float) -> None:
+        """Wait until nothing of what was released runs any more; raises `StillRunningError`."""
+        workers, leftover = released
+        deadline = math.inf
+        while left := await self._jvm.call(self._look, leftover):
+            now = time.monotonic()
+            deadline = min(deadline, now + patience)
+            if now > deadline:
+                raise StillRunningError(f"{left} does not end")
+            await asyncio.sleep(_LEFTOVER_PAUSE)
+        await asyncio.to_thread(kill_workers, self.info.pid, workers)
 
-    async def cancel(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
-        """Cancel the Spark jobs of a task; its session remains."""
-        if isinstance(endpoint, ClassicEndpoint):
-            await self._call(self._gateway.cancel_tag, endpoint.tag)
-        else:
-            await self._call(self._gateway.interrupt_session, endpoint.user_id, endpoint.session_id)
+    def _look(self, leftover: LeftoverSparkWork) -> str:
+        left = self._gateway.still_runs(leftover)
+        return kill_abandoned(self.info.pid) if not left and leftover.interrupted else left
 
-    async def active_jobs(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> list[int]:
+    async def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
         """Ids of the Spark jobs that a task has running."""
-        return await self._call(self._gateway.active_jobs, job_tag(endpoint))
+        return await self._jvm.call(self._gateway.active_jobs, endpoint)
 
-    async def streaming_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> list[StreamingQueryInfo]:
-        """The running streaming queries of a task."""
-        if isinstance(endpoint, ClassicEndpoint):
-            return await self._call(self._gateway.classic_queries, endpoint.name)
-        return await self._call(self._gateway.session_queries, endpoint.user_id, endpoint.session_id)
+    # --- streaming queries and locks
 
-    async def active_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> ActiveQueries:
-        """The running streaming queries of a task, to be given to `stop_streaming_queries`."""
-        if isinstance(endpoint, ClassicEndpoint):
-            return await self._call(self._gateway.active_classic_queries, endpoint.name)
-        return await self._call(self._gateway.active_session_queries, endpoint.user_id, endpoint.session_id)
+    async def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
+        return await self._jvm.call(self._gateway.streaming_queries, endpoint)
+
+    async def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
+        return await self._jvm.call(self._gateway.active_queries, endpoint)
 
     async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
-        """Stop the streaming queries of a task between two batches; returns what became of them.
-
-        See `stop_at_boundary`. Raises `SparkError`.
-        """
-        loop = asyncio.get_running_loop()  # its threads, for this may take long
-        return await loop.run_in_executor(None, lambda: self._gateway.stop_at_boundary(queries, drain, timeout_s))
+        # on the loop's threads: this may take long
+        return await asyncio.to_thread(self._gateway.stop_at_boundary, queries, drain, timeout_s)
 
     async def lock_file(self, path: Path, owner: str) -> bool:
-        """Lock a file for a task, until `unlock_files` or the driver's end; whether it has the lock now."""
-        return await self._call(self._gateway.lock_file, str(path), owner)
+        return await self._jvm.call(self._gateway.lock_file, str(path), owner)
 
     async def unlock_files(self, owner: str) -> None:
-        """Give up what was locked for a task."""
-        await self._call(self._gateway.unlock_files, owner)
-
-    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
-        if not self._process.alive:
-            raise DriverLostError(
-                f"the Spark driver (process {self.info.pid}) is gone; its log is {self.info.log_file}"
-            )
-        return await _on(self._pool, function, *arguments)
+        await self._jvm.call(self._gateway.unlock_files, owner)
 
 
-def _new_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=4, thread_name_prefix="spark-driver")
+async def connect(info: DriverInfo | Path, attach: Callable[[DriverGateway], None]) -> Connection[DriverGateway]:
+    """Connect to a living driver JVM, and find what is in it by *attach*; raises `DriverLostError`."""
+    found = info if isinstance(info, DriverInfo) else DriverInfo.read(info)
+    process, pool = process_of(found), new_pool()
+    try:
+        gateway = await run_on(pool, DriverGateway, found.gateway_port, found.gateway_secret)
+        async with asyncio.timeout(_ADOPTION_TIMEOUT):
+            if await run_on(pool, gateway.pid) != found.pid:
+                raise DriverLostError(f"another process answers at the address in {found.file}")
+            await run_on(pool, attach, gateway)
+    except BaseException as error:
+        process.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, TimeoutError):
+            raise DriverLostError(f"the Spark driver of {found.file} does not answer within 10 s") from None
+        raise
+    return Connection(found, gateway, pool, process)
 
 
-async def _on(pool: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
-    return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*arguments))
-
-
-def _info(
-    pid: int,
-    java: Java,
-    options: DriverOptions,
-    gateway: tuple[int, str],
-    connect: tuple[int, str],
-    classes: Path | None,
-) -> DriverInfo:
-    started = start_time(pid)
-    if started is None:
-        raise DriverStartError(f"the Spark driver's JVM ended while it started; see {options.log_file}")
-    return DriverInfo(
-        pid=pid,
-        start_time=started,
-        gateway_port=gateway[0],
-        gateway_secret=gateway[1],
-        connect_port=connect[0],
-        connect_token=connect[1],
-        java_home=java.home,
-        java_version=java.version,
-        spark_version=spark_version(),
-        master=options.master,
-        work_dir=str(options.work_dir),
-        log_file=str(options.log_file),
-        class_list="" if classes is None else str(classes),
-    )
-
+# ------------------------------------------------------------------ Python daemons
+# Spark keeps one for each set of environment variables, until the JVM ends. Tasks without files of their own share one
+# daemon, which is warm. A task with py-files has one of its own, which has to be ended with the task.
 
 ARTIFACT_VARIABLE = "SPARK_JOB_ARTIFACT_UUID"
 """In the environment of the Python workers of an artifact set: the UUID of its Connect session, or the name of the

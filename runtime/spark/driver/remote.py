@@ -13,18 +13,26 @@ import subprocess
 import sys
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from runtime.spark.driver.api import ActiveQueries, DriverInfo, StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.api import (
+    ActiveQueries,
+    DriverInfo,
+    SparkDriver,
+    SparkEndpoint,
+    StoppedQueries,
+    StreamingQueryInfo,
+)
+from runtime.spark.driver.connection import Connection, new_pool
 from runtime.spark.driver.launch import inherited_environment
-from runtime.spark.driver.local import SparkDriver
-from runtime.spark.errors import DriverLostError, DriverStartError, UnsupportedByEndpointError
-from runtime.spark.process import ProcessHandle, die_with, start_time
-from runtime.spark.spec import CONNECT_USER, ClassicEndpoint, ConnectEndpoint
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.errors import DriverStartError, UnsupportedByEndpointError
+from runtime.spark.process import die_with, start_time
+from runtime.spark.spec import CONNECT_USER, ConnectEndpoint, TaskKind
 
 if TYPE_CHECKING:
     from runtime.spark.driver.connect_endpoint import ConnectService
@@ -93,10 +101,16 @@ def _version(said: str, complaint: str) -> str:
     return line
 
 
-class RemoteDriver(SparkDriver):
-    """See the module. Its process is the endpoint's monitor."""
+class RemoteDriver:
+    """The `SparkDriver` that is an endpoint of somebody else's. Its process is the endpoint's monitor."""
 
-    _gateway: Any
+    is_ours = False
+    has_streaming = False
+
+    def __init__(self, monitor: Connection[_LazyService]) -> None:
+        self.info = monitor.info
+        self._monitor = monitor
+        self._sessions = Path(self.info.work_dir) / _SESSIONS
 
     @classmethod
     async def watch(cls, options: RemoteOptions) -> RemoteDriver:
@@ -122,12 +136,6 @@ class RemoteDriver(SparkDriver):
         info = DriverInfo(
             pid=monitor.pid,
             start_time=started,
-            gateway_port=0,
-            gateway_secret="",
-            connect_port=0,
-            connect_token="",
-            java_home="",
-            java_version="",
             spark_version=version,
             master=options.shown,
             work_dir=str(options.work_dir),
@@ -135,91 +143,89 @@ class RemoteDriver(SparkDriver):
             remote=options.url,
         )
         info.write()
-        driver = await cls.adopt(info)
-        driver._child = monitor
-        return driver
+        return cls(Connection(info, _LazyService(info.remote), new_pool(), child=monitor))
 
     @classmethod
-    async def adopt(cls, info: DriverInfo | Path) -> RemoteDriver:
+    async def adopt(cls, info: DriverInfo) -> RemoteDriver:
         """Take over an endpoint that is watched. Raises `DriverLostError`."""
-        found = info if isinstance(info, DriverInfo) else DriverInfo.read(info)
-        try:
-            process = ProcessHandle(found.pid, found.start_time)
-        except OSError as error:
-            raise DriverLostError(f"the Spark Connect endpoint {found.master} is not watched: {error}") from error
-        gateway: Any = _LazyService(found.remote)
-        return cls(found, process, gateway, ThreadPoolExecutor(max_workers=4, thread_name_prefix="connect-service"))
+        return cls(Connection(info, _LazyService(info.remote), new_pool()))
 
     @property
-    def is_ours(self) -> bool:
-        """Never: the endpoint is somebody else's."""
-        return False
+    def loss(self) -> str:
+        return self._monitor.loss
+
+    @property
+    def alive(self) -> bool:
+        return self._monitor.alive
+
+    async def wait_dead(self, timeout: float | None = None) -> bool:
+        return await self._monitor.wait_dead(timeout)
 
     async def ping(self) -> bool:
-        """Whether the endpoint answers. Raises `DriverLostError` where it does not."""
-        await self._call(self._gateway.ask_version)
+        await self._monitor.call(self._monitor.gateway.ask_version)
         return True
 
-    async def reset(self) -> None:
-        """Release the sessions that a former owner's tasks left."""
-        for file in self._sessions.glob("*"):
-            await self.release_session(self.new_session(file.name))
+    async def jvm_figures(self) -> dict[str, int] | None:
+        return None
 
     async def warm_up(self) -> None:
         """Nothing: the endpoint is somebody's already."""
 
-    async def open_classic(self, name: str, output: Path | None = None) -> ClassicEndpoint:
-        """Refused."""
-        raise UnsupportedByEndpointError(
-            f"a script attaches to Spark's driver, which the Spark Connect endpoint {self.info.master} does not let it "
-            "do: make it a pipeline (docs/pipelines.md), or run it on a cluster without spark.remote"
-        )
+    async def reset(self) -> None:
+        """Release the sessions that a former owner's tasks left."""
+        for file in self._sessions.glob("*"):
+            await self.release(self._session(file.name))
 
-    async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
+    def kill(self, why: str = "") -> None:
+        self._monitor.kill(why)
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        await self._monitor.stop(timeout)
+
+    async def close(self) -> None:
+        await self._monitor.close()
+
+    async def open(
+        self, kind: TaskKind, name: str, *, output: Path | None = None, isolated: bool = False
+    ) -> SparkEndpoint:
         """Name a new session; whether its files are its own is the endpoint's to say, and Spark's default."""
-        return self.new_session()
-
-    def new_session(self, session_id: str | None = None, user_id: str = CONNECT_USER) -> ConnectEndpoint:
-        """Name a session; it comes to be when a task opens it."""
-        endpoint = ConnectEndpoint(0, "", session_id or str(uuid.uuid4()), user_id, self.info.remote)
+        if kind is not TaskKind.PIPELINE:
+            raise UnsupportedByEndpointError(
+                f"a script attaches to Spark's driver, which the Spark Connect endpoint {self.info.master} does not "
+                "let it do: make it a pipeline (docs/pipelines.md), or run it on a cluster without spark.remote"
+            )
+        endpoint = self._session(str(uuid.uuid4()))
         self._sessions.mkdir(mode=0o700, exist_ok=True)
         (self._sessions / endpoint.session_id).touch(mode=0o600)
         return endpoint
 
-    async def release_session(
-        self, endpoint: ConnectEndpoint, *, interrupted: bool = True, patience: float = math.inf
-    ) -> None:
+    def _session(self, session_id: str) -> ConnectEndpoint:
+        return ConnectEndpoint(0, "", session_id, CONNECT_USER, self.info.remote)
+
+    async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
+        return False
+
+    async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
         """Interrupt and close a session; what of it still runs then, is the endpoint's to end."""
-        await self._call(self._gateway.release_session, endpoint.session_id)
-        (self._sessions / endpoint.session_id).unlink(missing_ok=True)
-
-    async def cancel(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> None:
-        """Interrupt what a task runs; its session remains."""
         if isinstance(endpoint, ConnectEndpoint):
-            await self._call(self._gateway.interrupt_session, endpoint.user_id, endpoint.session_id)
+            await self._monitor.call(self._monitor.gateway.release_session, endpoint.session_id)
+            (self._sessions / endpoint.session_id).unlink(missing_ok=True)
 
-    async def streaming_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> list[StreamingQueryInfo]:
-        """None: tasks may not start any."""
+    async def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
         return []
 
-    async def jvm_figures(self) -> dict[str, int] | None:
-        """None: the JVM is not to be asked."""
-        return None
-
-    async def active_queries(self, endpoint: ClassicEndpoint | ConnectEndpoint) -> ActiveQueries:
-        """None: tasks may not start any."""
+    async def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
         return []
 
     async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
-        """There are none."""
         return StoppedQueries()
 
-    async def unlock_files(self, owner: str) -> None:
-        """No file is locked."""
+    async def lock_file(self, path: Path, owner: str) -> bool:
+        """Never: no files are locked there."""
+        return False
 
-    @property
-    def _sessions(self) -> Path:
-        return Path(self.info.work_dir) / _SESSIONS
+    async def unlock_files(self, owner: str) -> None:
+        """Nothing: no file is locked."""
 
 
 class _LazyService:
@@ -234,9 +240,6 @@ class _LazyService:
         session_id = str(uuid.uuid4())
         self._opened().version(session_id)
         self._opened().release(session_id)
-
-    def interrupt_session(self, _user_id: str, session_id: str) -> None:
-        self._opened().interrupt(session_id)
 
     def release_session(self, session_id: str) -> None:
         self._opened().interrupt(session_id)
@@ -255,9 +258,9 @@ class _LazyService:
 
 
 async def adopt_driver(file: Path) -> SparkDriver:
-    """The driver of a `driver.json`, whichever kind it is of. Raises `DriverLostError`."""
+    """Take over the driver of a `driver.json`, of whichever kind. Raises `DriverLostError`."""
     info = DriverInfo.read(file)
-    return await (RemoteDriver if info.remote else SparkDriver).adopt(info)
+    return await (RemoteDriver.adopt(info) if info.remote else LocalDriver.adopt(info))
 
 
 def _spawn(options: RemoteOptions) -> subprocess.Popen[bytes]:

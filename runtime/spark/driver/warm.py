@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from runtime.spark.driver.api import SparkDriver
 from runtime.spark.driver.launch import is_local
-from runtime.spark.driver.local import SparkDriver
 from runtime.spark.errors import SparkError, ZygoteError
-from runtime.spark.spec import TaskKind, TaskSpec, VertexInput, VertexSpec
-from runtime.spark.task.zygote_client import Zygote
+from runtime.spark.spec import ClassicEndpoint, TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.task.zygote_client import TaskProcess, Zygote
 
 logger = logging.getLogger(__name__)
 
@@ -106,56 +106,43 @@ async def _warm(job: Awaitable[dict[str, Any] | None]) -> None:
 async def _run_pipeline(
     driver: SparkDriver, zygote: Zygote, directory: Path, sink: str, parameters: dict[str, Any]
 ) -> dict[str, Any] | None:
-    session = driver.new_session()
     vertices = (VertexSpec("source", "source", "source"), VertexSpec("sink", "sink", sink, (VertexInput("source"),)))
-    spec = TaskSpec(
-        job_id="warm-up",
-        job_name="warm-up",
-        attempt_id="warm-up-pipeline",
-        task_name="warm-up",
-        kind=TaskKind.PIPELINE,
-        file=_FILE,
-        work_dir=str(directory),
-        vertices=vertices,
-        parameters=parameters,
-        connect=session,
-    )
-    try:
-        return await _run(zygote, spec)
-    finally:
-        await driver.release(session)
+    return await _run(driver, zygote, TaskKind.PIPELINE, "warm-up", directory, vertices, parameters=parameters)
 
 
 async def _run_script(
     driver: SparkDriver, zygote: Zygote, name: str, directory: Path, *argv: str
 ) -> dict[str, Any] | None:
-    endpoint = await driver.open_classic(f"{name}-{uuid.uuid4().hex}")
-    spec = TaskSpec(
-        job_id=name,
-        job_name=name,
-        attempt_id=endpoint.name,
-        task_name=name,
-        kind=TaskKind.SCRIPT,
-        file=_FILE,
-        work_dir=str(directory),
-        vertices=(VertexSpec(name, name),),
-        argv=argv,
-        classic=endpoint,
-    )
+    return await _run(driver, zygote, TaskKind.SCRIPT, name, directory, (VertexSpec(name, name),), argv=argv)
+
+
+async def _run(
+    driver: SparkDriver,
+    zygote: Zygote,
+    kind: TaskKind,
+    name: str,
+    directory: Path,
+    vertices: tuple[VertexSpec, ...],
+    **more: Any,
+) -> dict[str, Any] | None:
+    """Run a task of the package's own jobs; return the error with which its code failed, None where it ended well.
+
+    Raises:
+        ZygoteError: no process could be forked, or it ended before its job.
+        SparkError: the driver refuses the job.
+    """
+    attempt_id = f"{name}-{uuid.uuid4().hex}"
+    endpoint = await driver.open(kind, attempt_id)
+    way = {"classic": endpoint} if isinstance(endpoint, ClassicEndpoint) else {"connect": endpoint}
+    spec = TaskSpec(name, name, attempt_id, name, kind, _FILE, str(directory), vertices, **way, **more)
     try:
-        return await _run(zygote, spec)
+        return await _follow(await zygote.fork(spec))
     finally:
         with contextlib.suppress(SparkError):  # a driver that is lost can give nothing up
             await driver.release(endpoint)
 
 
-async def _run(zygote: Zygote, spec: TaskSpec) -> dict[str, Any] | None:
-    """Run a task; return the error with which its code failed, None where it ended well.
-
-    Raises:
-        ZygoteError: no process could be forked, or it ended before its job.
-    """
-    process = await zygote.fork(spec)
+async def _follow(process: TaskProcess) -> dict[str, Any] | None:
     end: dict[str, Any] | None = None
     try:
         async for message in process.messages():
@@ -168,5 +155,5 @@ async def _run(zygote: Zygote, spec: TaskSpec) -> dict[str, Any] | None:
     finally:
         process.close()
     if end is None:
-        raise ZygoteError(f"the process of {spec.task_name} has ended before its job")
+        raise ZygoteError(f"the process of {process.spec.task_name} has ended before its job")
     return end.get("error")
