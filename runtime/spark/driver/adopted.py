@@ -78,9 +78,7 @@ class AdoptedDriver:
     ) -> SparkEndpoint:
         """Share the program's sessions under the attempt's name."""
         if kind is not TaskKind.SCRIPT:
-            raise UnsupportedByEndpointError(
-                "the Spark of an embedded cluster takes no jobs but its program"
-            )
+            raise UnsupportedByEndpointError("the Spark of an embedded cluster takes no jobs but its program")
         return await self._jvm.call(self._gateway.share_program, name)
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:

@@ -20,7 +20,9 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from runtime.spark.driver.api import ActiveQueries, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.jvm import (
+    JAVA_SPARK_CONTEXT,
     REGISTRY_KEY,
+    SPARK_SESSION,
     JvmHandles,
     LeftoverSparkWork,
     lock_file,
@@ -36,12 +38,10 @@ TAG_PREFIX = "understudy-task-"
 OFFERED = "program"
 """Name under which the JVM's registry has the sessions of a program that has offered its JVM."""
 
-_JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 _MEMORY = re.compile(r"= (-?\d+)\(")
 """A number in Java's `MemoryUsage.toString`: ``used = 178736408(174547K)``. All four in one call."""
 
 ALL_COLLECTORS = "GarbageCollector.All"
-_SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 
 
 class DriverGateway:
@@ -69,10 +69,10 @@ class DriverGateway:
             java_conf = self._jvm.org.apache.spark.SparkConf(False)
             for key, value in conf.items():
                 java_conf.set(key, value)
-            context = getattr(self._jvm, _JAVA_SPARK_CONTEXT)(java_conf)
+            context = getattr(self._jvm, JAVA_SPARK_CONTEXT)(java_conf)
             # the constructor makes a session of its own and does not touch the default one
-            session = getattr(self._jvm, _SPARK_SESSION)(context.sc())
-            session_class = getattr(self._jvm, _SPARK_SESSION)
+            session = getattr(self._jvm, SPARK_SESSION)(context.sc())
+            session_class = getattr(self._jvm, SPARK_SESSION)
             session_class.setDefaultSession(session)
             registry = self._jvm.java.util.concurrent.ConcurrentHashMap()
             self._handles.properties.put(REGISTRY_KEY, registry)
@@ -82,11 +82,11 @@ class DriverGateway:
     def attach(self) -> None:
         """Find the SparkContext and root session that the JVM has. Raises `DriverLostError` where it has none."""
         with _calls():
-            default = getattr(self._jvm, _SPARK_SESSION).getDefaultSession()
+            default = getattr(self._jvm, SPARK_SESSION).getDefaultSession()
             if default.isEmpty():
                 raise DriverLostError("the driver JVM has no SparkContext: it was stopped; start the driver again")
             self._session = default.get()
-            self._context = getattr(self._jvm, _JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+            self._context = getattr(self._jvm, JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
 
     def attach_program(self) -> None:
         """Find the sessions of a program that has offered its JVM; raises `DriverLostError` where it offers none."""
@@ -95,7 +95,7 @@ class DriverGateway:
             if registry is None:
                 raise DriverLostError("the program has taken its driver back")
             self._session = registry.get(OFFERED).get(1).get(0)
-            self._context = getattr(self._jvm, _JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+            self._context = getattr(self._jvm, JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
 
     def share_program(self, name: str) -> ClassicEndpoint:
         """Let an attempt see the program's sessions under its own name. No server is opened: nobody would use it."""
@@ -191,7 +191,7 @@ class DriverGateway:
         loopback = self._jvm.java.net.InetAddress.getByName("127.0.0.1")
         builder = getattr(self._jvm, "py4j.ClientServer$ClientServerBuilder")(sessions)
         builder.authToken(endpoint_secret).javaPort(0).javaAddress(loopback)
-        session_class = getattr(self._jvm, _SPARK_SESSION)
+        session_class = getattr(self._jvm, SPARK_SESSION)
         console = getattr(getattr(self._jvm, "scala.Console$"), "MODULE$")
         shared_output = console.out()
         own_output = self._jvm.java.io.PrintStream(self._jvm.java.io.FileOutputStream(output, True), True)

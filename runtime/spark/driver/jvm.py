@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -18,6 +17,9 @@ from py4j.protocol import Py4JJavaError
 
 from runtime.causes import cause_of
 from runtime.spark.driver.api import QueryFailure, StoppedQueries, StreamingQueryInfo
+
+SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
+JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
 
 REGISTRY_KEY = "understudy.tasks"
 """System property under which the JVM keeps the open task servers: an adopter finds those of its predecessor there."""
@@ -31,12 +33,11 @@ BASELINE_KEY = "understudy.properties"
 OWN_KEYS = (REGISTRY_KEY, LOCKS_KEY, BASELINE_KEY)
 """System properties that stay at the end of a script: an adopter of the JVM finds there what it has to know."""
 
-_SESSION_KEY = "org.apache.spark.sql.connect.service.SessionKey"
-_CONNECT_SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
-
 
 class JvmHandles:
-    """Classes, methods and singletons of one JVM, which live as long as it does. Thread-safe.
+    """Classes, methods and singletons of one JVM, by the names of `_LOOK_UPS`. Thread-safe.
+
+    Each is looked up once: with Py4J every name on the way to a class is a question to the JVM.
 
     Args:
         jvm: Py4J's view of the JVM.
@@ -45,141 +46,72 @@ class JvmHandles:
     def __init__(self, jvm: Any) -> None:
         self.jvm = jvm
 
-    @cached_property
-    def properties(self) -> Any:
-        """The system properties."""
-        return self.jvm.java.lang.System.getProperties()
-
-    @cached_property
-    def beans(self) -> Any:
-        """Where the JVM's beans of management are found (Java's `ManagementFactory`)."""
-        return self.jvm.java.lang.management.ManagementFactory
-
-    @cached_property
-    def memory_bean(self) -> Any:
-        """Tells the JVM's memory."""
-        return self.beans.getMemoryMXBean()
-
-    @cached_property
-    def metaspace_beans(self) -> list[Any]:
-        """Tells the memory of the JVM's classes, where the JVM is of the HotSpot kind; others have no such pool."""
-        return [bean for bean in self.beans.getMemoryPoolMXBeans() if bean.getName() == "Metaspace"]
-
-    @cached_property
-    def buffer_beans(self) -> dict[str, Any]:
-        """Tell the memory of ``direct`` and ``mapped`` buffers, by that name."""
-        kind = self.jvm.java.lang.Class.forName("java.lang.management.BufferPoolMXBean")
-        found = {str(bean.getName()): bean for bean in self.beans.getPlatformMXBeans(kind)}
-        return {name: found[name] for name in ("direct", "mapped")}
-
-    @cached_property
-    def collector_beans(self) -> dict[str, Any]:
-        """Tell what the JVM's garbage collectors did, by their names."""
-        return {str(bean.getName()): bean for bean in self.beans.getGarbageCollectorMXBeans()}
-
-    @cached_property
-    def class_bean(self) -> Any:
-        """Tells how many classes were loaded."""
-        return self.beans.getClassLoadingMXBean()
-
-    @cached_property
-    def thread_bean(self) -> Any:
-        """Tells how many threads the JVM has."""
-        return self.beans.getThreadMXBean()
-
-    @cached_property
-    def as_java(self) -> Any:
-        """Makes a Java collection of one of Scala's."""
-        return self.jvm.scala.jdk.javaapi.CollectionConverters.asJava
-
-    @cached_property
-    def await_result(self) -> Any:
-        """Waits for a Scala future, with a duration."""
-        return self.jvm.scala.concurrent.Await.result
-
-    @cached_property
-    def new_duration(self) -> Any:
-        """Makes a Scala duration of a text."""
-        return self.jvm.scala.concurrent.duration.Duration.create
-
-    @cached_property
-    def all_stack_traces(self) -> Any:
-        """Returns the stacks of all threads."""
-        return self.jvm.java.lang.Thread.getAllStackTraces
-
-    @cached_property
-    def unsuccessful(self) -> list[Any]:
-        """The states of Spark jobs that run or did not succeed."""
-        status = self.jvm.org.apache.spark.JobExecutionStatus
-        return [status.RUNNING, status.FAILED]
-
-    @cached_property
-    def connect_service(self) -> Any:
-        """The Spark Connect server."""
-        return getattr(getattr(self.jvm, _CONNECT_SERVICE), "MODULE$")
-
-    @cached_property
-    def session_manager(self) -> Any:
-        """The sessions of the Spark Connect server."""
-        return self.connect_service.sessionManager()
-
-    @cached_property
-    def new_session_key(self) -> Any:
-        """Makes the key of a Connect session of a user id and a session id."""
-        return getattr(self.jvm, _SESSION_KEY)
-
-    @cached_property
-    def as_scala(self) -> Any:
-        """Makes a Scala collection of one of Java's."""
-        return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala
-
-    @cached_property
-    def none(self) -> Any:
-        """Scala's `None`."""
-        return getattr(getattr(self.jvm, "scala.None$"), "MODULE$")
-
-    @cached_property
-    def empty_map(self) -> Any:
-        """Scala's immutable map of nothing."""
-        return getattr(getattr(self.jvm, "scala.collection.immutable.Map$"), "MODULE$").empty()
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LOOK_UPS:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        found = self.__dict__[name] = _LOOK_UPS[name](self)
+        return found
 
     def new_kryo(self) -> Any:
-        """A copier of objects, for one thread."""
+        """Return a copier of objects, for one thread."""
         kryo = self.jvm.com.esotericsoftware.kryo.Kryo()
         kryo.setInstantiatorStrategy(self.jvm.org.objenesis.strategy.StdInstantiatorStrategy())
         return kryo
 
-    @cached_property
-    def within_listener_thread(self) -> Any:
-        """Spark's mark of threads that may not stop a SparkContext."""
-        bus = getattr(getattr(self.jvm, "org.apache.spark.scheduler.LiveListenerBus$"), "MODULE$")
-        return bus.withinListenerThread()
 
-    @cached_property
-    def active_streaming_context(self) -> Any:
-        """Returns the JVM's running StreamingContext, as an option."""
-        return self.jvm.org.apache.spark.streaming.StreamingContext.getActive
+def _singleton(of: JvmHandles, name: str) -> Any:
+    """Return an object of Scala's."""
+    return getattr(getattr(of.jvm, name), "MODULE$")
 
-    @cached_property
-    def set_default_session(self) -> Any:
-        """Sets the JVM's default session."""
-        return getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession").setDefaultSession
 
-    @cached_property
-    def set_log_level(self) -> Any:
-        """Sets the level of the root logger."""
-        return self.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel
+def _buffers(of: JvmHandles) -> dict[str, Any]:
+    kind = of.jvm.java.lang.Class.forName("java.lang.management.BufferPoolMXBean")
+    found = {str(bean.getName()): bean for bean in of.beans.getPlatformMXBeans(kind)}
+    return {name: found[name] for name in ("direct", "mapped")}
 
-    @cached_property
-    def log_level(self) -> Any:
-        """The level that Spark's log begins with; see `runtime.spark.driver.launch`."""
-        return self.jvm.org.apache.logging.log4j.Level.INFO
 
-    @cached_property
-    def files_directory(self) -> str:
-        """Where Spark keeps what was added, in the driver."""
-        return str(self.jvm.org.apache.spark.SparkFiles.getRootDirectory())
+_LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
+    # the JVM: its system properties, the stacks of its threads, its beans of management
+    "properties": lambda of: of.jvm.java.lang.System.getProperties(),
+    "all_stack_traces": lambda of: of.jvm.java.lang.Thread.getAllStackTraces,
+    "beans": lambda of: of.jvm.java.lang.management.ManagementFactory,
+    "memory_bean": lambda of: of.beans.getMemoryMXBean(),
+    "class_bean": lambda of: of.beans.getClassLoadingMXBean(),
+    "thread_bean": lambda of: of.beans.getThreadMXBean(),
+    # only a JVM of the HotSpot kind has this pool
+    "metaspace_beans": lambda of: [bean for bean in of.beans.getMemoryPoolMXBeans() if bean.getName() == "Metaspace"],
+    "buffer_beans": _buffers,
+    "collector_beans": lambda of: {str(bean.getName()): bean for bean in of.beans.getGarbageCollectorMXBeans()},
+    # Scala
+    "as_java": lambda of: of.jvm.scala.jdk.javaapi.CollectionConverters.asJava,
+    "as_scala": lambda of: of.jvm.scala.jdk.javaapi.CollectionConverters.asScala,
+    "await_result": lambda of: of.jvm.scala.concurrent.Await.result,
+    "new_duration": lambda of: of.jvm.scala.concurrent.duration.Duration.create,
+    "none": lambda of: _singleton(of, "scala.None$"),
+    "empty_map": lambda of: _singleton(of, "scala.collection.immutable.Map$").empty(),
+    # Spark
+    "set_default_session": lambda of: getattr(of.jvm, SPARK_SESSION).setDefaultSession,
+    "files_directory": lambda of: str(of.jvm.org.apache.spark.SparkFiles.getRootDirectory()),
+    "active_streaming_context": lambda of: of.jvm.org.apache.spark.streaming.StreamingContext.getActive,
+    # states of Spark jobs that run or did not succeed
+    "unsuccessful": lambda of: [getattr(of.jvm.org.apache.spark.JobExecutionStatus, s) for s in ("RUNNING", "FAILED")],
+    # mark of threads that may not stop a SparkContext
+    "within_listener_thread": lambda of: _singleton(
+        of, "org.apache.spark.scheduler.LiveListenerBus$"
+    ).withinListenerThread(),
+    "connect_service": lambda of: _singleton(of, "org.apache.spark.sql.connect.service.SparkConnectService$"),
+    "session_manager": lambda of: of.connect_service.sessionManager(),
+    "new_session_key": lambda of: getattr(of.jvm, "org.apache.spark.sql.connect.service.SessionKey"),
+    # the root logger, and the level with which `runtime.spark.driver.launch` starts it
+    "set_log_level": lambda of: of.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel,
+    "log_level": lambda of: of.jvm.org.apache.logging.log4j.Level.INFO,
+}
 
+
+# ------------------------------------------------------------------ leftover work
+# Spark's cancel returns before anything has ended: the scheduler marks the jobs, the executors' threads end when they
+# look, and a thread that was between two Spark jobs submits the next one. So whoever says CANCELED looks here until
+# nothing is left.
 
 _ANSWER = "10s"
 _BUS_WAIT_MS = 1000
@@ -188,7 +120,9 @@ _NEWEST = 100
 
 
 class LeftoverSparkWork:
-    """The remains of one task; `look` until it returns nothing. Blocking, and not thread-safe.
+    """What is left in the JVM of a task that has ended: its Spark jobs, their running tasks, its own threads.
+
+    `look` until it returns nothing. Blocking, and not thread-safe.
 
     Args:
         handles: those of the driver's JVM.
@@ -264,6 +198,11 @@ class LeftoverSparkWork:
         return [name for name in self._thread_names if f"{name}," in living]
 
 
+# ------------------------------------------------------------------ file locks
+# They go when the task is released, or with the JVM. They are the kernel's record locks, which belong to a process: two
+# tasks of one JVM would not keep each other out, and to close a file gives up all that the process has locked of it. So
+# the JVM keeps a book of what is locked for whom, which an adopter of the JVM finds again.
+
 _LOCKED = 3
 """Items of an entry of what is locked: owner, file and lock. The last one comes when it is locked."""
 
@@ -310,6 +249,9 @@ def _book(handles: JvmHandles) -> Any:
         handles.properties.put(LOCKS_KEY, handles.jvm.java.util.HashMap())
         book = handles.properties.get(LOCKS_KEY)
     return book
+
+
+# ------------------------------------------------------------------ streaming queries
 
 
 def query_info(query: JavaObject) -> StreamingQueryInfo:

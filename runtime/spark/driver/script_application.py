@@ -22,9 +22,8 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from runtime.spark.driver.jvm import BASELINE_KEY, OWN_KEYS, JvmHandles
+from runtime.spark.driver.jvm import BASELINE_KEY, OWN_KEYS, SPARK_SESSION, JvmHandles
 
-_SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
 _ADDED = ("addedFiles", "addedArchives", "addedJars")
 """Fields of SparkContext that hold what was added, by the id of an artifact set."""
 
@@ -72,7 +71,7 @@ class ScriptApplications:
         views = jvm.org.apache.spark.sql.catalyst.catalog.GlobalTempViewManager(shared.globalTempDB())
         _set(state, "globalTempViewManager", views)
         none, empty = self._handles.none, self._handles.empty_map
-        session_class = getattr(jvm, _SPARK_SESSION)
+        session_class = getattr(jvm, SPARK_SESSION)
         return session_class(context, jvm.scala.Some(state), none, self._session.extensions(), empty, empty)
 
     @contextlib.contextmanager

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.streaming import StreamingContext
 
-from runtime.spark.driver.jvm import JvmHandles
+from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles
 from runtime.spark.driver.script_application import enter_files, own_files, use_files
 from runtime.spark.errors import SharedDriverError
 from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint, TaskSpec
@@ -138,8 +138,6 @@ def authenticate_callbacks(gateway: Any, secret: str) -> None:
 _ADDITION = re.compile(r"\s*ADD\s+(FILES?|JARS?|ARCHIVES?)\b", re.IGNORECASE)
 """Spark's statements that add a file to the SparkContext."""
 
-_JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
-
 
 class ClassicAttachment:
     """The attachment of this process to a driver JVM; make one in a task process, once."""
@@ -216,7 +214,7 @@ class ClassicAttachment:
                 query.stop()
 
     def _context_of(self, session: Any) -> Any:
-        return getattr(self._gateway.jvm, _JAVA_SPARK_CONTEXT).fromSparkContext(session.sparkContext())
+        return getattr(self._gateway.jvm, JAVA_SPARK_CONTEXT).fromSparkContext(session.sparkContext())
 
     def _guard_calls(self) -> None:
         """Let a cancel wait for the return of a call, see `Cancellation.call`."""
