@@ -44,16 +44,17 @@ def main() -> int:
     except BaseException as error:  # whatever it is, it is how main() ended
         shown = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
         described = describe(shown, {order["file"]: Path(order["file"]).name})
-        words = explain(error, limits) or f"{described['type']}: {described['message']}"
+        words = explain(error, limits) or f"{described.type}: {described.message}"
+        trace = described.traceback
         if isinstance(error, ScriptExitError):
-            words, described["traceback"] = str(error), ""
+            words, trace = str(error), ""
         elif isinstance(error, NotebookError):
             words = str(error)
             if error.details:
-                described["traceback"] = f"{error.details.rstrip()}\n{_CAUSE}{described['traceback']}"
-        sys.stderr.write(described["traceback"])
+                trace = f"{error.details.rstrip()}\n{_CAUSE}{trace}"
+        sys.stderr.write(trace)
         sys.stderr.flush()
-        channel.send({"op": "failed", "error": words, "traceback": described["traceback"], "job_id": _cause(error)})
+        channel.send({"op": "failed", "error": words, "traceback": trace, "job_id": _cause(error)})
         return 1
     channel.send({"op": "finished"})
     return 0

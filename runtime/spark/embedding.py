@@ -27,11 +27,11 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from runtime.causes import cause_of
-from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.gateway import OFFERED
 from runtime.spark.driver.jvm import REGISTRY_KEY, JvmHandles, unlock_files
 from runtime.spark.errors import DriverStartError
+from runtime.spark.messages import FromTask
 from runtime.spark.process import start_time
 from runtime.spark.spec import StreamingSpec
 from runtime.spark.task.control import FailedQuery
@@ -144,8 +144,7 @@ class ProgramQueries:
 
     Args:
         spec: where queries without a checkpointLocation get theirs.
-        tell: told each query before it starts; see `StreamingQueries`.
-        tell_note: see `StreamingQueries`.
+        tell: see `StreamingQueries`.
         acquire_lease: see `TaskControl.acquire_lease`.
         new_policy: makes the `RestartPolicy` of one query.
         add_session: told the session of each query.
@@ -154,13 +153,12 @@ class ProgramQueries:
     def __init__(
         self,
         spec: StreamingSpec,
-        tell: Callable[[QueryLocation, int, str], None],
-        tell_note: Callable[[str], None],
+        tell: Callable[[FromTask], object],
         acquire_lease: Callable[[str], None],
         new_policy: Callable[[], RestartPolicy],
         add_session: Callable[[Any], None],
     ) -> None:
-        self._queries = StreamingQueries(spec, tell, self._failed_unattended, tell_note, acquire_lease)
+        self._queries = StreamingQueries(spec, tell, acquire_lease, self._failed_unattended)
         self._new_policy = new_policy
         self._add_session = add_session
         self._runs: dict[str, _Run] = {}

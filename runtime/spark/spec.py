@@ -7,8 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from actors.rpc.codec import prepare
-from runtime.jobgraph.codec import decode, encode
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 
 SCHEDULER_POOL = "spark.scheduler.pool"
@@ -223,31 +221,6 @@ class PreparedSpec:
 
     classic: ClassicEndpoint | None = None
     connect: ConnectEndpoint | None = None
-
-
-def encode_prepared(spec: PreparedSpec) -> bytes:
-    """Return a spec as MessagePack."""
-    return encode(spec)
-
-
-def decode_prepared(data: bytes) -> PreparedSpec:
-    """Return the spec that `encode_prepared` was given."""
-    return decode(data, PreparedSpec)
-
-
-def encode_spec(spec: TaskSpec) -> bytes:
-    """Return a spec as MessagePack."""
-    return encode(spec)
-
-
-def decode_spec(data: bytes) -> TaskSpec:
-    """Return the spec that `encode_spec` was given."""
-    return decode(data, TaskSpec)
-
-
-def prepare_decoding() -> None:
-    """Compile now what reads the specs, 20 ms: the processes that are forked from this one find it done."""
-    prepare(TaskSpec, PreparedSpec)
 
 
 WORKER_VARIABLE = "UNDERSTUDY_TASK"

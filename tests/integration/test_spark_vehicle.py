@@ -26,6 +26,7 @@ from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.warm import QUERIES_AT_A_TIME, keep_warming
 from runtime.spark.errors import DriverLostError, ZygoteLostError
+from runtime.spark.messages import Canceled, ErrorDescription, Failed, Finished, FromTask, Progress, Running
 from runtime.spark.process import start_time
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskKind, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.task.result_partition import MANIFEST
@@ -45,20 +46,19 @@ DEADLINE = PATIENCE_S
 class Outcome:
     """What a task told, and how it ended."""
 
-    messages: list[dict[str, Any]]
+    messages: list[FromTask]
     status: int
     stdout: str
     stderr: str
 
     @property
-    def last(self) -> dict[str, Any]:
-        return self.messages[-1] if self.messages else {}
+    def last(self) -> FromTask | None:
+        return self.messages[-1] if self.messages else None
 
     @property
-    def error(self) -> dict[str, Any]:
-        assert self.last["type"] == "failed", self.messages
-        error: dict[str, Any] = self.last["error"]
-        return error
+    def error(self) -> ErrorDescription:
+        assert isinstance(self.last, Failed), self.messages
+        return self.last.error
 
 
 @dataclass
@@ -203,7 +203,7 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
         """,
         argv=("--out", "x"),
     )
-    assert outcome.last["type"] == "finished", outcome.stderr
+    assert isinstance(outcome.last, Finished), outcome.stderr
     assert outcome.status == 0
     assert outcome.stdout.splitlines() == [
         "rdd 90 45",
@@ -213,7 +213,9 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
         "again 4 []",
         "bye",
     ]
-    vertices = outcome.messages[-2]["vertices"]
+    progress = outcome.messages[-2]
+    assert isinstance(progress, Progress)
+    vertices = progress.vertices
     assert vertices["script"]["state"] == "FINISHED"
     assert vertices["script"]["tasks_total"] == vertices["script"]["tasks_completed"] > 0
     assert await vehicle.driver.ping()  # `spark.stop()` did not stop the driver
@@ -257,14 +259,14 @@ async def test_failure_is_the_users_own_traceback(vehicle: Vehicle) -> None:
     )
     error = outcome.error
     assert outcome.status == 1
-    assert error["type"].endswith("AnalysisException")
-    assert error["error_class"] == "TABLE_OR_VIEW_NOT_FOUND"
-    lines = error["traceback"].splitlines()
+    assert error.type.endswith("AnalysisException")
+    assert error.error_class == "TABLE_OR_VIEW_NOT_FOUND"
+    lines = error.traceback.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1] == '  File "script.py", line 6, in <module>'
     assert '  File "script.py", line 5, in report' in lines
-    assert "runtime/spark" not in error["traceback"]
-    assert error["traceback"] in outcome.stderr
+    assert "runtime/spark" not in error.traceback
+    assert error.traceback in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -277,8 +279,8 @@ async def test_failure_is_the_users_own_traceback(vehicle: Vehicle) -> None:
 )
 async def test_script_that_ends_itself(vehicle: Vehicle, text: str, kind: str, message: str) -> None:
     error = (await vehicle.run_script(text)).error
-    assert error["type"].endswith(kind)
-    assert message in error["message"]
+    assert error.type.endswith(kind)
+    assert message in error.message
 
 
 async def test_python_function_fails_in_a_worker(vehicle: Vehicle) -> None:
@@ -292,9 +294,9 @@ async def test_python_function_fails_in_a_worker(vehicle: Vehicle) -> None:
         spark.range(1).select(udf(divide, "long")("id")).show()
         """
     )
-    assert outcome.error["type"].endswith("PythonException")
-    assert "ZeroDivisionError" in outcome.error["message"]
-    assert "in divide" in outcome.error["traceback"]
+    assert outcome.error.type.endswith("PythonException")
+    assert "ZeroDivisionError" in outcome.error.message
+    assert "in divide" in outcome.error.traceback
 
 
 async def test_cancel_of_a_script_leaves_no_spark_job(vehicle: Vehicle) -> None:
@@ -319,7 +321,7 @@ async def test_cancel_of_a_script_leaves_no_spark_job(vehicle: Vehicle) -> None:
     await until(job_runs, "the script's Spark job")
     await task.cancel()
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "canceled"}
+    assert outcome.last == Canceled()
     assert outcome.stdout == "TaskCancelled 7\n"  # the Py4J connection was not torn
 
     async def no_jobs() -> bool:
@@ -338,7 +340,7 @@ async def test_cancel_of_a_script_that_waits_in_python(vehicle: Vehicle) -> None
     await until(waits, "the script's first line")
     await task.cancel()
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "canceled"}
+    assert outcome.last == Canceled()
 
 
 async def test_cancel_of_a_streaming_script(vehicle: Vehicle) -> None:
@@ -363,7 +365,7 @@ async def test_cancel_of_a_streaming_script(vehicle: Vehicle) -> None:
     endpoint = vehicle.endpoint(task)
     assert [query.active for query in await vehicle.driver.streaming_queries(endpoint)] == [True]
     await task.cancel()
-    assert (await vehicle.outcome(task)).last == {"type": "canceled"}
+    assert (await vehicle.outcome(task)).last == Canceled()
     assert await vehicle.driver.streaming_queries(endpoint) == []
 
 
@@ -399,7 +401,7 @@ async def test_crash_is_seen_and_its_spark_jobs_end(vehicle: Vehicle) -> None:
         """
     )
     endpoint = vehicle.endpoint(task)
-    assert [message async for message in task.messages() if message["type"] not in ("running", "progress")] == []
+    assert [message async for message in task.messages() if not isinstance(message, Running | Progress)] == []
     assert await task.wait() == 9
     await vehicle.release(task)
 
@@ -558,10 +560,10 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
         attempt_number=2,
     )
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "finished", "result": {"partitions": [], "streaming": True}}, outcome.stderr
+    assert outcome.last == Finished(partitions=[], streaming=True), outcome.stderr
     assert outcome.stdout == tables(1000)
     assert "INFO job.read: reading 1000 rows as attempt 2" in outcome.stderr
-    progress = [message["vertices"] for message in outcome.messages if message["type"] == "progress"]
+    progress = [message.vertices for message in outcome.messages if isinstance(message, Progress)]
     assert {vertex["state"] for vertex in progress[-1].values()} == {"FINISHED"}
     assert all(v["tasks_completed"] == v["tasks_total"] > 0 for v in progress[-1].values())
 
@@ -570,7 +572,7 @@ async def test_what_a_vertex_registers_for_the_end_is_done_and_the_driver_not_as
     outcome = await vehicle.outcome(
         await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "ends", "ends"))
     )
-    assert outcome.last["type"] == "finished", outcome.stderr
+    assert isinstance(outcome.last, Finished), outcome.stderr
     assert outcome.stdout == "the vertex's own\n"
 
 
@@ -582,7 +584,7 @@ async def test_a_blocking_result_is_read_by_the_schema_in_its_manifest_which_is_
     outcome = await vehicle.outcome(
         await vehicle.pipeline(file, VertexSpec("a", "types", "types", result_path=str(result)))
     )
-    assert outcome.last["type"] == "finished", outcome.stderr
+    assert isinstance(outcome.last, Finished), outcome.stderr
     consumer = VertexSpec("b", "compare", "compare", (VertexInput("a", str(result)),))
     parameters = {"result": str(result)}
     outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
@@ -602,11 +604,11 @@ async def test_a_blocking_result_that_is_lost_while_it_is_read_is_not_taken_for_
     file = vehicle.file("losing.py", LOSING)
     result = vehicle.directory / "results" / "a" / "attempt-0"
     producer = await vehicle.pipeline(file, VertexSpec("a", "rows", "rows", result_path=str(result)))
-    assert (await vehicle.outcome(producer)).last["type"] == "finished"
+    assert isinstance((await vehicle.outcome(producer)).last, Finished)
     consumer = VertexSpec("b", "read", "read", (VertexInput("a", str(result)),))
     parameters = {"result": str(result), "how_many": how_many}
     outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
-    assert outcome.last["type"] == "failed"
+    assert isinstance(outcome.last, Failed)
     assert f"the materialised result {result} is lost" in str(outcome.last), outcome.stderr
 
 
@@ -620,7 +622,8 @@ async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:
         parameters={"rows": 500},
     )
     outcome = await vehicle.outcome(producer)
-    (announced,) = outcome.last["result"]["partitions"]
+    assert isinstance(outcome.last, Finished)
+    (announced,) = outcome.last.partitions
     files = [file.stat().st_size for file in result.glob("part-*")]
     expected = {"vertex_id": "b", "path": str(result), "subpartitions": len(files), "bytes": sum(files)}
     assert announced == expected, outcome.stderr
@@ -643,7 +646,7 @@ async def test_result_without_reader_is_computed(vehicle: Vehicle, tmp_path: Pat
         parameters={"rows": 10, "marker": str(marker)},
     )
     outcome = await vehicle.outcome(task)
-    assert outcome.last["type"] == "finished"
+    assert isinstance(outcome.last, Finished)
     assert marker.read_text() == "x" * 10
 
 
@@ -662,9 +665,9 @@ async def test_result_without_reader_is_computed(vehicle: Vehicle, tmp_path: Pat
 async def test_failing_pipeline(vehicle: Vehicle, vertices: tuple[VertexSpec, ...], kind: str, message: str) -> None:
     file = vehicle.file("flow.py", PIPELINE)
     error = (await vehicle.outcome(await vehicle.pipeline(file, *vertices, parameters={"rows": 3}))).error
-    assert error["type"].endswith(kind)
-    assert message in error["message"]
-    assert "runtime/spark" not in error["traceback"]
+    assert error.type.endswith(kind)
+    assert message in error.message
+    assert "runtime/spark" not in error.traceback
 
 
 async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: Vehicle) -> None:
@@ -672,8 +675,8 @@ async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: 
     outcome = await vehicle.outcome(
         await vehicle.pipeline(file, VertexSpec("a", "greedy", "greedy"), memory_bytes=128 << 20)
     )
-    assert outcome.error["type"] == "MemoryError"
-    assert "bytearray(1 << 30)" in outcome.error["traceback"]
+    assert outcome.error.type == "MemoryError"
+    assert "bytearray(1 << 30)" in outcome.error.traceback
     assert outcome.stdout == f"took {8 << 20}\n"
 
 
@@ -689,7 +692,7 @@ async def test_cancel_of_a_pipeline_leaves_no_spark_job(vehicle: Vehicle) -> Non
 
     await until(job_runs, "the pipeline's Spark job")
     await task.cancel()
-    assert (await vehicle.outcome(task)).last == {"type": "canceled"}
+    assert (await vehicle.outcome(task)).last == Canceled()
     await until(no_jobs, "the end of the pipeline's Spark jobs")
 
 

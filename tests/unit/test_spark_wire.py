@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.jobgraph import codec
 from runtime.spark.errors import WireError
 from runtime.spark.spec import (
     ClassicEndpoint,
@@ -17,8 +18,6 @@ from runtime.spark.spec import (
     TaskSpec,
     VertexInput,
     VertexSpec,
-    decode_spec,
-    encode_spec,
 )
 from runtime.spark.wire import MAX_FRAME, BlockingChannel, FrameReader, encode
 
@@ -62,8 +61,8 @@ def test_spec_travels() -> None:
         parameters={"n": 1, "deep": {"list": [1, None, "x"]}},
         connect=ConnectEndpoint(1, "secret-token", "session"),
     )
-    assert decode_spec(encode_spec(spec)) == spec
-    assert decode_spec(encode_spec(spec)).connect is not None
+    assert codec.decode(codec.encode(spec), TaskSpec) == spec
+    assert codec.decode(codec.encode(spec), TaskSpec).connect is not None
 
 
 def test_secrets_are_not_shown() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.spark.spec import ResourceLimits, TaskKind, TaskSpec, decode_spec, encode_spec
+from runtime.jobgraph.codec import decode, encode
+from runtime.spark.spec import ResourceLimits, TaskKind, TaskSpec
 from runtime.taskexecutor.task_outcome import describe_exit
 
 LIMITED = ResourceLimits(memory_bytes=1 << 30, cpu_s=60)
@@ -30,4 +31,4 @@ def test_how_a_process_ended(status: int | None, limits: ResourceLimits, text: s
 
 def test_limits_travel() -> None:
     spec = TaskSpec("job", "name", "attempt", "task", TaskKind.SCRIPT, "f.py", "/work", (), limits=LIMITED)
-    assert decode_spec(encode_spec(spec)) == spec
+    assert decode(encode(spec), TaskSpec) == spec

@@ -15,6 +15,7 @@ from typing import Any
 from runtime.spark.driver.api import SparkDriver
 from runtime.spark.driver.launch import is_local
 from runtime.spark.errors import SparkError, ZygoteError
+from runtime.spark.messages import ErrorDescription, Failed, Finished
 from runtime.spark.spec import ClassicEndpoint, TaskKind, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.task.zygote_client import TaskProcess, Zygote
 
@@ -90,29 +91,29 @@ async def try_driver(driver: SparkDriver, zygote: Zygote, directory: Path) -> st
         failure = await _run_script(driver, zygote, "trial", directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return "" if failure is None else str(failure["message"])
+    return "" if failure is None else failure.message
 
 
-async def _warm(job: Awaitable[dict[str, Any] | None]) -> None:
+async def _warm(job: Awaitable[ErrorDescription | None]) -> None:
     try:
         failure = await job
     except ZygoteError as error:
         logger.warning("the warm-up of the Spark driver could not run: %s", error)
         return
     if failure is not None:
-        logger.warning("the warm-up of the Spark driver failed: %s", failure["traceback"])
+        logger.warning("the warm-up of the Spark driver failed: %s", failure.traceback)
 
 
 async def _run_pipeline(
     driver: SparkDriver, zygote: Zygote, directory: Path, sink: str, parameters: dict[str, Any]
-) -> dict[str, Any] | None:
+) -> ErrorDescription | None:
     vertices = (VertexSpec("source", "source", "source"), VertexSpec("sink", "sink", sink, (VertexInput("source"),)))
     return await _run(driver, zygote, TaskKind.PIPELINE, "warm-up", directory, vertices, parameters=parameters)
 
 
 async def _run_script(
     driver: SparkDriver, zygote: Zygote, name: str, directory: Path, *argv: str
-) -> dict[str, Any] | None:
+) -> ErrorDescription | None:
     return await _run(driver, zygote, TaskKind.SCRIPT, name, directory, (VertexSpec(name, name),), argv=argv)
 
 
@@ -124,7 +125,7 @@ async def _run(
     directory: Path,
     vertices: tuple[VertexSpec, ...],
     **more: Any,
-) -> dict[str, Any] | None:
+) -> ErrorDescription | None:
     """Run a task of the package's own jobs; return the error with which its code failed, None where it ended well.
 
     Raises:
@@ -142,11 +143,11 @@ async def _run(
             await driver.release(endpoint)
 
 
-async def _follow(process: TaskProcess) -> dict[str, Any] | None:
-    end: dict[str, Any] | None = None
+async def _follow(process: TaskProcess) -> ErrorDescription | None:
+    end: Finished | Failed | None = None
     try:
         async for message in process.messages():
-            if message["type"] in ("failed", "finished"):
+            if isinstance(message, Finished | Failed):
                 end = message
         await process.wait()
     except asyncio.CancelledError:
@@ -156,4 +157,4 @@ async def _follow(process: TaskProcess) -> dict[str, Any] | None:
         process.close()
     if end is None:
         raise ZygoteError(f"the process of {process.spec.task_name} has ended before its job")
-    return end.get("error")
+    return end.error if isinstance(end, Failed) else None

@@ -32,6 +32,7 @@ from pyspark.streaming import StreamingContext
 from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles
 from runtime.spark.driver.script_application import enter_files, own_files, use_files
 from runtime.spark.errors import SharedDriverError
+from runtime.spark.messages import Finished, Running
 from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint, TaskSpec
 from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath
@@ -588,8 +589,8 @@ def connect(endpoint: ClassicEndpoint) -> Any:
 
 def run_script(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, gateway: Any = None
-) -> dict[str, Any]:
-    """Run the task's script; return its result. Raises what the script raises.
+) -> Finished:
+    """Run the task's script. Raises what the script raises.
 
     *gateway* is the connection to the task's Py4J server where there is one already.
     """
@@ -601,7 +602,7 @@ def run_script(
     if queries is not None:
         attachment.before_stop = queries.stopped_all
     cancellation.on_request(attachment.stop_spark)
-    control.tell("running")
+    control.tell(Running())
     vertex = spec.vertices[0].id
     reporter.change(TaskProgress.start, vertex, force=True)
     poller = StatusPoller(attachment.status_reader(), reporter, vertex, spec.progress_interval)
@@ -610,11 +611,7 @@ def run_script(
         run_main(spec.file, spec.argv, spec.python_path)
         cancellation.checkpoint()
         attachment.warn_of_active_queries()
-        if queries is not None:
-            queries.warn_of_failures()
-            queries.warn_of_unclaimed()
-            return queries.summary()
-        return {}
+        return Finished() if queries is None else queries.finished()
     finally:
         cancellation.close()
         poller.stop()

@@ -8,15 +8,27 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
-from types import FrameType
-from typing import Any
+from types import FrameType, MappingProxyType
 
-from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.errors import STOP_REFUSED, QueryLostError, TaskCancelled
-from runtime.spark.wire import BlockingChannel, Message
+from runtime.spark.errors import STOP_REFUSED, PartitionNotFoundError, TaskCancelled
+from runtime.spark.messages import (
+    AskFailedQueries,
+    Cancel,
+    DumpThreads,
+    ErrorDescription,
+    FailedQueries,
+    FromTask,
+    LeaseAnswer,
+    LeaseRequest,
+    Threads,
+    ToTask,
+    pack,
+    unpack_to_task,
+)
+from runtime.spark.wire import BlockingChannel
 from runtime.threads import thread_stacks
 
 _OWN_DIRECTORY = str(Path(__file__).resolve().parents[1])
@@ -30,10 +42,10 @@ _MAX_TEXT = 200_000
 """Characters of a traceback that travel; Java's may be very long. The first lines and the last ones are kept."""
 
 
-def describe(error: BaseException, files: dict[str, str]) -> dict[str, Any]:
-    """Return an error as plain data: `type`, `message`, `error_class` (PySpark's condition, or None), `traceback`.
+def describe(error: BaseException, files: Mapping[str, str] = MappingProxyType({})) -> ErrorDescription:
+    """Return an error of the job's code as its author knows it: without our frames and runpy's.
 
-    `files` maps paths of the job's files to the names to be shown.
+    *files* maps paths of the job's files to the names to be shown.
     """
     summary = traceback.TracebackException.from_exception(error, compact=True)
     _clean(summary, files, set())
@@ -42,15 +54,12 @@ def describe(error: BaseException, files: dict[str, str]) -> dict[str, Any]:
     if STOP_REFUSED in text:
         text = f"{_STOP_HINT}: {text}"
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-    return {
-        "type": f"{module}{kind.__qualname__}",
-        "message": _clip(text),
-        "error_class": _error_class(error),
-        "traceback": _clip("".join(summary.format())),
-    }
+    lost = error.vertex_id if isinstance(error, PartitionNotFoundError) else None
+    trace = _clip("".join(summary.format()))
+    return ErrorDescription(f"{module}{kind.__qualname__}", _clip(text), trace, _error_class(error), lost)
 
 
-def _clean(summary: traceback.TracebackException, files: dict[str, str], seen: set[int]) -> None:
+def _clean(summary: traceback.TracebackException, files: Mapping[str, str], seen: set[int]) -> None:
     if id(summary) in seen:
         return
     seen.add(id(summary))
@@ -184,82 +193,91 @@ class Cancellation:
             raise TaskCancelled("the task was cancelled")
 
 
-class TaskControl:
-    """The control socket: what the task tells goes out from any thread, a cancel comes in on a thread of its own."""
+class DetachedError(Exception):
+    """The TaskExecutor has closed its end of the control socket, and has not answered."""
 
-    def __init__(self, channel: BlockingChannel, cancellation: Cancellation) -> None:
+
+def _end_orphaned() -> None:
+    os._exit(EXIT_ORPHANED)
+
+
+class TaskControl:
+    """The task's end of the control socket: it tells from any thread, and is asked on a thread of its own.
+
+    Args:
+        channel: the socket.
+        on_cancel: called on a thread of its own when the task is to end.
+        on_end: called when the TaskExecutor has closed its end. A task process ends then.
+    """
+
+    def __init__(
+        self, channel: BlockingChannel, on_cancel: Callable[[], None], on_end: Callable[[], None] = _end_orphaned
+    ) -> None:
         self._channel = channel
-        self._cancellation = cancellation
-        self._leases: dict[int, SimpleQueue[str | None]] = {}
+        self._on_cancel = on_cancel
+        self._on_end = on_end
+        self._leases: dict[int, SimpleQueue[LeaseAnswer | None]] = {}
+        self._has_ended = False
         self.failed_queries: Callable[[], list[FailedQuery]] = list
-        """What gives the streaming queries that have failed and were not started again."""
+        """Gives the streaming queries that have failed and were not started again."""
 
     def start(self) -> None:
-        """Start to read."""
-        threading.Thread(target=self._read, name="task-control", daemon=True).start()
+        """Serve on a thread of its own."""
+        threading.Thread(target=self.serve, name="task-control", daemon=True).start()
 
-    def tell(self, kind: str, **values: Any) -> None:
-        """Send a message. A TaskExecutor that is gone ends the task by the reading side."""
-        with contextlib.suppress(OSError):
-            self._channel.send({"type": kind, **values})
+    def tell(self, message: FromTask) -> bool:
+        """Send a message; whether there was a TaskExecutor. One that is gone ends the task by the reading side."""
+        try:
+            self._channel.send(pack(message))
+        except OSError:
+            return False
+        return True
 
-    def tell_query(self, query: QueryLocation, batch_id: int, note: str) -> None:
-        """Say that the task is about to start a streaming query.
+    def acquire_lease(self, location: str, *, is_running: bool = False) -> None:
+        """Have the TaskExecutor see to it that nobody else writes to a checkpointLocation.
 
         Args:
-            query: the query.
-            batch_id: the last batch that it has committed.
-            note: what state was put back for it, and why; empty where it goes on from its own files.
-        """
-        self.tell("query", name=query.name, location=query.location, sink=query.sink, batch=batch_id, note=note)
-
-    def tell_note(self, text: str) -> None:
-        """Say what is to be added to the failure of the task, if it fails."""
-        self.tell("note", text=text)
-
-    def tell_query_failed(self, name: str, error: BaseException) -> None:
-        """Say that a streaming query has failed, or is lost, and that the task's code does nothing about it."""
-        if isinstance(error, QueryLostError):
-            self.tell("query_lost", name=name)
-        else:
-            self.tell("query_failed", name=name, error=describe(error, {}))
-
-    def acquire_lease(self, location: str) -> None:
-        """Have the TaskExecutor see to it that nobody else writes to a checkpointLocation.
+            location: the checkpointLocation.
+            is_running: see `LeaseRequest`.
 
         Raises:
             LocationInUseError: somebody does.
+            DetachedError: there is no TaskExecutor any more.
         """
-        answer: SimpleQueue[str | None] = SimpleQueue()
-        number = id(answer)
-        self._leases[number] = answer
+        waiting: SimpleQueue[LeaseAnswer | None] = SimpleQueue()
+        number = id(waiting)
+        self._leases[number] = waiting
         try:
-            self.tell("lease", number=number, location=location)
-            error = answer.get()
+            is_asked = not self._has_ended and self.tell(LeaseRequest(number, location, is_running))
+            answer = waiting.get() if is_asked else None
         finally:
             del self._leases[number]
-        if error is not None:
+        if answer is None:
+            raise DetachedError
+        if answer.error is not None:
             from runtime.checkpoint.lease import LocationInUseError  # most tasks have no streaming query
 
-            raise LocationInUseError(error)
+            raise LocationInUseError(answer.error)
 
-    def _read(self) -> None:
+    def serve(self) -> None:
+        """Answer the TaskExecutor until it closes its end."""
         while (message := self._channel.receive()) is not None:
-            self._handle(message)
-        os._exit(EXIT_ORPHANED)
+            self._handle(unpack_to_task(message))
+        self._has_ended = True
+        for waiting in list(self._leases.values()):
+            waiting.put(None)
+        self._on_end()
 
-    def _handle(self, message: Message) -> None:
-        match message.get("type"):
-            case "cancel":
-                threading.Thread(target=self._cancellation.request, name="cancel", daemon=True).start()
-            case "lease":
-                if (answer := self._leases.get(message.get("number", 0))) is not None:
-                    answer.put(message.get("error"))
-            case "dump_threads":
-                self.tell("threads", number=message.get("number"), threads=thread_stacks())
-            case "failed_queries":
+    def _handle(self, message: ToTask) -> None:
+        match message:
+            case Cancel():
+                threading.Thread(target=self._on_cancel, name="cancel", daemon=True).start()
+            case LeaseAnswer() if (waiting := self._leases.get(message.number)) is not None:
+                waiting.put(message)
+            case DumpThreads():
+                self.tell(Threads(message.number, thread_stacks()))
+            case AskFailedQueries():  # on a thread of its own, for Spark has to be asked
                 threading.Thread(target=self._tell_failed, args=(message,), name="failed-queries", daemon=True).start()
 
-    def _tell_failed(self, message: Message) -> None:
-        """On a thread of its own, for Spark has to be asked."""
-        self.tell("failed_queries", number=message.get("number"), queries=self.failed_queries())
+    def _tell_failed(self, question: AskFailedQueries) -> None:
+        self.tell(FailedQueries(question.number, self.failed_queries()))

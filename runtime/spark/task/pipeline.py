@@ -15,7 +15,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,7 @@ from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import ExchangeMode, JobGraph
 from runtime.jobgraph.topology import topological_order
 from runtime.spark.errors import VertexFunctionError, VertexResultError
+from runtime.spark.messages import Finished, Running
 from runtime.spark.spec import ConnectEndpoint, ShipStrategy, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath, carry_path
@@ -146,9 +147,8 @@ class InputGate:
 
 def run_pipeline(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, session: Any = None
-) -> dict[str, Any]:
-    """Run the task's vertices; return what is announced of the results that were written (`partitions`), and whether
-    streaming queries were started, or may have been (`streaming`).
+) -> Finished:
+    """Run the task's vertices. Raises what they raise.
 
     *session* is the task's session where it is open already.
     """
@@ -164,14 +164,12 @@ def run_pipeline(
     queries = watch_streaming_queries(spec, control, DataStreamWriter)
     if queries is not None:
         _call_before_stop(type(spark), queries.stopped_all)
-    control.tell("running")
+    control.tell(Running())
     try:
-        result = _Chain(spec, spark, reporter).run()
+        partitions = _Chain(spec, spark, reporter).run()
         if queries is None:
-            return result | {"streaming": True}
-        queries.warn_of_failures()
-        queries.warn_of_unclaimed()
-        return result | {"streaming": queries.have_started} | queries.summary()
+            return Finished(partitions)
+        return replace(queries.finished(), partitions=partitions, streaming=queries.have_started)
     finally:
         cancellation.checkpoint()
         cancellation.close()
@@ -245,7 +243,8 @@ class _Chain:
         self._current = spec.vertices[0].id
         self._consumed = {item.vertex_id for vertex in spec.vertices for item in vertex.inputs if item.path is None}
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> list[dict[str, Any]]:
+        """Return what is announced of the results that were written."""
         self._gate.check()
         calls = [(vertex, _function(self._module, vertex)) for vertex in self._spec.vertices]
         handler: Any = self._on_progress
@@ -260,7 +259,7 @@ class _Chain:
         except Exception as error:
             self._gate.blame(error)
             raise
-        return {"partitions": self._partitions}
+        return self._partitions
 
     def _accept(self, vertex: VertexSpec, returned: Any) -> None:
         """Do with a function's result what its edges ask for."""

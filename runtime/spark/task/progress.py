@@ -112,7 +112,7 @@ class ProgressReporter:
     """Sends a task's progress when it has changed, at most every `MIN_INTERVAL` seconds; for any thread."""
 
     def __init__(
-        self, progress: TaskProgress, tell: Callable[[dict[str, Any]], None], clock: Callable[[], float]
+        self, progress: TaskProgress, tell: Callable[[dict[str, Any]], object], clock: Callable[[], float]
     ) -> None:
         self._progress = progress
         self._tell = tell

@@ -1,8 +1,7 @@
 """The life of a task process, from the fork to its exit status.
 
-Messages to the TaskExecutor: `running`; `progress` with `vertices`; and at the end one of `finished` with `result`,
-`failed` with `error` (see `control.describe`), `canceled`. A process that ends without the last has crashed: its
-exit status says how.
+It tells the TaskExecutor the messages of `runtime.spark.messages`, and at the end `Finished`, `Failed` or `Canceled`. A
+process that ends without one of these has crashed: its exit status says how.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runtime.spark.errors import EXIT_FAILED, PartitionNotFoundError, ScriptExitError, TaskCancelled
+from runtime.spark.errors import EXIT_FAILED, ScriptExitError, TaskCancelled
+from runtime.spark.messages import Canceled, Failed, Finished, Progress
 from runtime.spark.spec import TaskKind, TaskSpec
 from runtime.spark.task.control import Cancellation, TaskControl, describe
 from runtime.spark.task.program import enter, explain, impose
@@ -33,31 +34,31 @@ def run_task(spec: TaskSpec, channel: BlockingChannel, opened: Any = None) -> in
     impose(spec.limits)
     cancellation = Cancellation()
     cancellation.install()
-    control = TaskControl(channel, cancellation)
+    control = TaskControl(channel, cancellation.request)
     control.start()
     upstream = {v.id: [i.vertex_id for i in v.inputs if i.path is None] for v in spec.vertices}
     progress = TaskProgress(upstream)
-    reporter = ProgressReporter(progress, lambda vertices: control.tell("progress", vertices=vertices), time.monotonic)
+    reporter = ProgressReporter(progress, lambda vertices: control.tell(Progress(vertices)), time.monotonic)
     try:
         enter(spec.limits.group)
-        result = _run(spec, control, cancellation, reporter, opened)
+        finished = _run(spec, control, cancellation, reporter, opened)
     except BaseException as error:
         cancellation.close()
         if isinstance(error, TaskCancelled) or cancellation.requested.is_set():
-            control.tell("canceled")
+            control.tell(Canceled())
             return EXIT_CANCELED
         _tell_failure(spec, control, error)
         return error.status if isinstance(error, ScriptExitError) else EXIT_FAILED
     reporter.change(TaskProgress.finish_all, force=True)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    control.tell("finished", result=result)
+    control.tell(finished)
     return 0
 
 
 def _run(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, opened: Any
-) -> dict[str, Any]:
+) -> Finished:
     # imported here, so that the zygote may be tested, and read, without pyspark
     if spec.kind is TaskKind.SCRIPT:
         from runtime.spark.task.classic import run_script
@@ -70,16 +71,13 @@ def _run(
 
 def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) -> None:
     described = describe(error, {spec.file: Path(spec.file).name})
-    if isinstance(error, PartitionNotFoundError):
-        described["lost_result"] = error.vertex_id
-    limit = explain(error, spec.limits)
-    if limit:
-        described["message"] = limit
+    if limit := explain(error, spec.limits):
+        described = replace(described, message=limit)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-        sys.stderr.write(described["traceback"])
+        sys.stderr.write(described.traceback)
         sys.stderr.flush()
-    control.tell("failed", error=described)
+    control.tell(Failed(described))
 
 
 def _settle(spec: TaskSpec) -> None:

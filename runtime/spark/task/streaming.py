@@ -34,8 +34,9 @@ from runtime.causes import cause_of
 from runtime.checkpoint.names import directory_name
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation
 from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, UnsupportedByEndpointError
+from runtime.spark.messages import Finished, Note, QueryFailed, QueryLost, QueryStarts
 from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
-from runtime.spark.task.control import FailedQuery, TaskControl
+from runtime.spark.task.control import FailedQuery, TaskControl, describe
 
 if TYPE_CHECKING:
     from runtime.checkpoint.task_restore import TaskRestore
@@ -349,19 +350,18 @@ class StreamingQueries:
 
     Args:
         spec: what they begin with.
-        tell: told each query before it starts, with the last batch that it has committed, and what was restored.
-        tell_failed: told the name and the exception of a query that has failed, and that the code leaves alone.
-        tell_note: told what is to be added to the failure of the task.
+        tell: told of each query before it starts, and what is to be added to the failure of the task.
         acquire_lease: see `TaskControl.acquire_lease`.
+        on_failed: called with the name and the exception of a query that has failed, or is lost, and that the code
+            leaves alone; by default it is told.
     """
 
     def __init__(
         self,
         spec: StreamingSpec,
-        tell: Callable[[QueryLocation, int, str], None],
-        tell_failed: Callable[[str, BaseException], None],
-        tell_note: Callable[[str], None],
+        tell: Callable[[QueryStarts | Note | QueryFailed | QueryLost], object],
         acquire_lease: Callable[[str], None],
+        on_failed: Callable[[str, BaseException], None] | None = None,
     ) -> None:
         self._spec = spec
         self._tell = tell
@@ -371,10 +371,10 @@ class StreamingQueries:
         self._runs: dict[str, str] = {}
         self._at: dict[str, Any] = {}
         self._starting = threading.Lock()
-        self._tell_note = tell_note
         self._locations: dict[str, tuple[QueryLocation, int]] = {}
+        on_failed = on_failed or self._tell_failed
         self._supervisor = QuerySupervisor(
-            spec.failure_grace_s, lambda run_id, error: tell_failed(self._runs[run_id], error), self._seen_failed
+            spec.failure_grace_s, lambda run_id, error: on_failed(self._runs[run_id], error), self._seen_failed
         )
 
     def install(self, writer: Any) -> None:
@@ -395,13 +395,13 @@ class StreamingQueries:
         """Whether the code has started any."""
         return bool(self._runs)
 
-    def warn_of_failures(self) -> None:
+    def _warn_of_failures(self) -> None:
         """Say in the job's standard error which queries have failed unseen by the code, which has ended well."""
         for run_id, error in self._supervisor.unattended():
             text = f"streaming query {self._runs[run_id]} has failed, and the job's code has ended without a look at it"
             print(f"{text}: {str(error).partition(chr(10))[0]}", file=sys.stderr, flush=True)  # noqa: T201
 
-    def warn_of_unclaimed(self) -> None:
+    def _warn_of_unclaimed(self) -> None:
         """Say in the job's standard error of which queries there is state that nobody has claimed."""
         if self._spec.restore is None:
             return
@@ -433,10 +433,12 @@ class StreamingQueries:
         """The code ends its session: what its queries end with is no failure."""
         self._supervisor.stopped_all()
 
-    def summary(self) -> dict[str, Any]:
-        """Return what is told of the queries when the code has come to its end."""
+    def finished(self) -> Finished:
+        """Return what is told of the queries when the code has come to its end, after saying what it has not seen."""
+        self._warn_of_failures()
+        self._warn_of_unclaimed()
         lost = [self._runs[run_id] for run_id in self._supervisor.lost()]
-        return {"lost_queries": lost, "queries": self._supervisor.last_progress()}
+        return Finished(lost_queries=lost, queries=self._supervisor.last_progress())
 
     def failed(self) -> list[FailedQuery]:
         """Return each query that has failed and was not started again, whether the code knows of it or not."""
@@ -507,8 +509,12 @@ class StreamingQueries:
             self._locations[name] = query, batch
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
-        self._tell(query, batch, note)
+        self._tell(QueryStarts(query, batch, note))
         return name, location
+
+    def _tell_failed(self, name: str, error: BaseException) -> None:
+        lost = isinstance(error, QueryLostError)
+        self._tell(QueryLost(name) if lost else QueryFailed(name, describe(error)))
 
     def _seen_failed(self, run_id: str, error: BaseException) -> None:
         """See whether a query has failed because its state could not be loaded."""
@@ -516,7 +522,7 @@ class StreamingQueries:
         note = "" if known is None else self._restore.failed(*known, str(error))
         if note:
             print(note, file=sys.stderr, flush=True)  # noqa: T201
-            self._tell_note(note)
+            self._tell(Note(note))
 
     def _name_of(self, given: str | None) -> str:
         """The name of a query without one: its place in the order of start, however often it is started again."""
@@ -539,9 +545,7 @@ def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -
     """Install the hook into a `DataStreamWriter` class; None where Spark alone looks after the task's queries."""
     if spec.streaming is None:
         return None
-    queries = StreamingQueries(
-        spec.streaming, control.tell_query, control.tell_query_failed, control.tell_note, control.acquire_lease
-    )
+    queries = StreamingQueries(spec.streaming, control.tell, control.acquire_lease)
     queries.install(writer)
     control.failed_queries = queries.failed
     return queries

@@ -19,9 +19,12 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from actors.rpc.codec import prepare
+from runtime.jobgraph.codec import decode
 from runtime.spark.errors import WireError
+from runtime.spark.messages import Ready, Run, Started, pack, prepare_messages, unpack_to_task
 from runtime.spark.process import die_with
-from runtime.spark.spec import PreparedSpec, decode_prepared, decode_spec, prepare_decoding
+from runtime.spark.spec import PreparedSpec, TaskSpec
 from runtime.spark.task.run import run_task
 from runtime.spark.wire import BlockingChannel, FrameReader, Message, encode
 
@@ -126,9 +129,9 @@ class _Zygote:
                 os.close(descriptor)
             channel = BlockingChannel(socket.socket(fileno=control))
             if "prepared" in message:
-                status = run_prepared(decode_prepared(message["prepared"]), channel)
+                status = run_prepared(decode(message["prepared"], PreparedSpec), channel)
             else:
-                status = run_task(decode_spec(message["spec"]), channel)
+                status = run_task(decode(message["spec"], TaskSpec), channel)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -179,7 +182,8 @@ def main() -> int:
     owner = socket.socket(fileno=int(sys.argv[1]))
     sys.path.append(sys.path.pop(0))  # the directory that `-m` put first: a job's modules come before it
     warm_up()
-    prepare_decoding()
+    prepare(TaskSpec, PreparedSpec)
+    prepare_messages()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page it looks at
     _Zygote(owner).serve()
@@ -189,13 +193,15 @@ def main() -> int:
 def run_prepared(spec: PreparedSpec, channel: BlockingChannel) -> int:
     """Make this freshly forked process ready, and run the task that comes; return its exit status."""
     opened = _open(spec)
-    channel.send({"type": "ready"})
+    channel.send(pack(Ready()))
     message = channel.receive()
     if message is None:
         return 0  # nobody needed it
-    task = decode_spec(message["spec"])
-    channel.send({"type": "started"})
-    return run_task(task, channel, opened)
+    order = unpack_to_task(message)
+    if not isinstance(order, Run):
+        raise WireError(f"a process that is ready got {type(order).__name__}")
+    channel.send(pack(Started()))
+    return run_task(order.spec, channel, opened)
 
 
 def _open(spec: PreparedSpec) -> Any:

@@ -16,14 +16,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from runtime.jobgraph import codec
 from runtime.spark.driver.launch import inherited_environment
 from runtime.spark.errors import WireError, ZygoteError, ZygoteLostError
-from runtime.spark.spec import PreparedSpec, TaskSpec, encode_prepared, encode_spec
+from runtime.spark.messages import (
+    AskFailedQueries,
+    Cancel,
+    DumpThreads,
+    FailedQueries,
+    FromTask,
+    LeaseAnswer,
+    Run,
+    Threads,
+    ToTask,
+    pack,
+    unpack_from_task,
+)
+from runtime.spark.spec import PreparedSpec, TaskSpec
 from runtime.spark.wire import FrameReader, Message, encode
 
 logger = logging.getLogger(__name__)
-_ANSWERS = {"threads": "threads", "failed_queries": "queries"}
-"""Messages that answer a question of the TaskExecutor's, and which of their fields is the answer."""
 
 
 class TaskProcess:
@@ -39,18 +51,18 @@ class TaskProcess:
         self.pid = 0
         self._control = control
         self._reader = FrameReader()
-        self._received: deque[Message] = deque()
+        self._received: deque[FromTask] = deque()
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._exit.add_done_callback(_retrieved)
         self._questions: dict[int, asyncio.Future[list[Any]]] = {}
         self._asked = 0
 
-    async def messages(self) -> AsyncIterator[Message]:
-        """Yield the task's messages (see `runtime.spark.task`) until it closes its end."""
+    async def messages(self) -> AsyncIterator[FromTask]:
+        """Yield what the task tells until it closes its end."""
         while (message := await self._receive()) is not None:
             yield message
 
-    async def _receive(self) -> Message | None:
+    async def _receive(self) -> FromTask | None:
         loop = asyncio.get_running_loop()
         while not self._received:
             try:
@@ -59,11 +71,19 @@ class TaskProcess:
                 return None
             if not data:
                 return None
-            for message in self._reader.feed(data):
-                if message.get("type") in _ANSWERS:
-                    self._answered(message)
-                else:
-                    self._received.append(message)
+            for plain in self._reader.feed(data):
+                try:
+                    message = unpack_from_task(plain)
+                except WireError as error:  # the job's code could have sent this
+                    logger.warning("task process %d has sent what is not understood: %s", self.pid, error)
+                    continue
+                match message:
+                    case Threads():
+                        self._answered(message.number, message.threads)
+                    case FailedQueries():
+                        self._answered(message.number, message.queries)
+                    case _:
+                        self._received.append(message)
         return self._received.popleft()
 
     async def thread_dump(self) -> list[tuple[str, str]]:
@@ -72,7 +92,7 @@ class TaskProcess:
         Waits for as long as the process does not answer. Raises `ZygoteError` when it ends instead, OSError when it has
         ended.
         """
-        threads = await self._ask("dump_threads")
+        threads = await self._ask(DumpThreads)
         return [(str(item[0]), str(item[1])) for item in threads if isinstance(item, list) and len(item) == 2]
 
     async def failed_queries(self) -> list[tuple[str, str, str]]:
@@ -80,12 +100,12 @@ class TaskProcess:
 
         Waits, and raises, as `thread_dump`.
         """
-        found = await self._ask("failed_queries")
+        found = await self._ask(AskFailedQueries)
         return [
             (str(item[0]), str(item[1]), str(item[2])) for item in found if isinstance(item, list) and len(item) == 3
         ]
 
-    async def _ask(self, what: str) -> list[Any]:
+    async def _ask(self, question: type[DumpThreads] | type[AskFailedQueries]) -> list[Any]:
         answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._asked += 1
         number = self._asked
@@ -93,18 +113,19 @@ class TaskProcess:
         try:
             if self._exit.done():
                 raise ZygoteError(f"the task process {self.pid} has ended")
-            frame = encode({"type": what, "number": number})
-            await asyncio.get_running_loop().sock_sendall(self._control, frame)
+            await self._tell(question(number))
             return await answer
         finally:
             del self._questions[number]
 
-    def _answered(self, message: Message) -> None:
-        # The job's code could have sent this: it need not be what we would send.
-        number, found = message.get("number"), message.get(_ANSWERS[message["type"]])
-        answer = self._questions.get(number) if isinstance(number, int) else None
+    def _answered(self, number: int, found: list[Any]) -> None:
+        answer = self._questions.get(number)
         if answer is not None and not answer.done():
-            answer.set_result(found if isinstance(found, list) else [])
+            answer.set_result(found)
+
+    async def _tell(self, message: ToTask) -> None:
+        """Send a message; raises OSError where the process has ended."""
+        await asyncio.get_running_loop().sock_sendall(self._control, encode(pack(message)))
 
     async def ready(self) -> bool:
         """Wait until a process that was forked by `Zygote.prepare` is ready; False where it ended before."""
@@ -116,9 +137,8 @@ class TaskProcess:
         `spec.work_dir` is as with `Zygote.fork`; the spec's way into Spark is the one that the process was given.
         """
         Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        message = encode({"type": "run", "spec": encode_spec(spec)})
         try:
-            await asyncio.get_running_loop().sock_sendall(self._control, message)
+            await self._tell(Run(spec))
         except OSError:
             return False
         self.spec = spec
@@ -131,13 +151,12 @@ class TaskProcess:
     async def answer_lease(self, number: int, error: str | None) -> None:
         """Answer the task that has asked for a lease: it has it, or why not."""
         with contextlib.suppress(OSError):  # it has ended
-            frame = encode({"type": "lease", "number": number, "error": error})
-            await asyncio.get_running_loop().sock_sendall(self._control, frame)
+            await self._tell(LeaseAnswer(number, error))
 
     async def cancel(self) -> None:
         """Ask the task to cancel itself: its Spark jobs end, then `TaskCancelled` is raised in the user's code."""
         with contextlib.suppress(OSError):  # it has ended
-            await asyncio.get_running_loop().sock_sendall(self._control, encode({"type": "cancel"}))
+            await self._tell(Cancel())
 
     def kill(self) -> None:
         """Kill the task with all that it started."""
@@ -255,7 +274,7 @@ class Zygote:
         Raises `ZygoteError`, `ZygoteLostError`.
         """
         Path(spec.work_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        task = await self._fork({"spec": encode_spec(spec)})
+        task = await self._fork({"spec": codec.encode(spec)})
         task.spec = spec
         return task
 
@@ -264,7 +283,7 @@ class Zygote:
 
         Raises `ZygoteError`, `ZygoteLostError`.
         """
-        return await self._fork({"prepared": encode_prepared(spec)})
+        return await self._fork({"prepared": codec.encode(spec)})
 
     async def _fork(self, message: Message) -> TaskProcess:
         if self._lost is not None:
