@@ -7,6 +7,7 @@ code runs in the task process and could send anything: what a TaskExecutor unpac
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from actors.errors import WireError as UnfitError
@@ -41,12 +42,7 @@ class ErrorDescription:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The process has opened its way into Spark, and waits for its task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A process that was ready has begun with its task."""
+    """The process has opened its way into Spark, and waits for its task; or it has got that, and begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +93,13 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class QueryFailed:
-    """A streaming query has failed, and the task's code does nothing about it."""
+    """A streaming query has failed, and the task's code does nothing about it.
+
+    Without an *error* it is lost: somebody else has stopped it.
+    """
 
     name: str
-    error: ErrorDescription
-
-
-@dataclass(frozen=True, slots=True)
-class QueryLost:
-    """Somebody else has stopped a streaming query, and the task's code does nothing about it."""
-
-    name: str
+    error: ErrorDescription | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +132,11 @@ class Canceled:
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
-    """Answer to `DumpThreads`: name and stack of each thread."""
+class Answer:
+    """The answer to the `Ask` of the same number."""
 
     number: int
-    threads: list[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FailedQueries:
-    """Answer to `AskFailedQueries`: run id, name and error of each that was not started again."""
-
-    number: int
-    queries: list[Any]
+    values: list[Any]
 
 
 # ------------------------------------------------------------------ to the task
@@ -178,25 +162,27 @@ class LeaseAnswer:
     error: str | None = None
 
 
+class Question(Enum):
+    """What a TaskExecutor asks a task process."""
+
+    THREADS = "threads"
+    """Name and stack of each of its threads."""
+    FAILED_QUERIES = "failed queries"
+    """Run id, name and error of each streaming query that has failed and was not started again."""
+
+
 @dataclass(frozen=True, slots=True)
-class DumpThreads:
-    """The TaskExecutor asks where the threads of the process are."""
+class Ask:
+    """A question; `Answer` has the same number."""
 
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class AskFailedQueries:
-    """The TaskExecutor asks which streaming queries have failed."""
-
-    number: int
+    question: Question
 
 
 FromTask = (
-    Ready | Started | Running | Progress | QueryStarts | Note | LeaseRequest | QueryFailed | QueryLost
-    | Finished | Failed | Canceled | Threads | FailedQueries
-)  # fmt: skip
-ToTask = Run | Cancel | LeaseAnswer | DumpThreads | AskFailedQueries
+    Ready | Running | Progress | QueryStarts | Note | LeaseRequest | QueryFailed | Finished | Failed | Canceled | Answer
+)
+ToTask = Run | Cancel | LeaseAnswer | Ask
 
 _FROM_TASK: dict[str, type] = {kind.__name__: kind for kind in FromTask.__args__}
 _TO_TASK: dict[str, type] = {kind.__name__: kind for kind in ToTask.__args__}

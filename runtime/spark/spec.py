@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from runtime.jobgraph.job_graph import JobKind, ShipStrategy
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 
 SCHEDULER_POOL = "spark.scheduler.pool"
@@ -14,22 +14,6 @@ SCHEDULER_POOL = "spark.scheduler.pool"
 
 STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
 """Setting of a session: whether the start of a streaming query stops one of its id, in whichever session that runs."""
-
-
-class TaskKind(Enum):
-    """What the task's file is: an unchanged PySpark program, or a module of vertex functions."""
-
-    SCRIPT = "script"
-    PIPELINE = "pipeline"
-
-
-class ShipStrategy(Enum):
-    """How the rows of an input are divided among the partitions of its reader (Flink's stream partitioners)."""
-
-    FORWARD = "forward"
-    HASH = "hash"
-    REBALANCE = "rebalance"
-    BROADCAST = "broadcast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +173,7 @@ class TaskSpec:
     job_name: str
     attempt_id: str
     task_name: str
-    kind: TaskKind
+    kind: JobKind
     file: str
     work_dir: str
     vertices: tuple[VertexSpec, ...]

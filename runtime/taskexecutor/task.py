@@ -41,6 +41,7 @@ from runtime.spark.errors import (
     ZygoteError,
 )
 from runtime.spark.messages import (
+    ErrorDescription,
     Failed,
     Finished,
     FromTask,
@@ -48,7 +49,6 @@ from runtime.spark.messages import (
     Note,
     Progress,
     QueryFailed,
-    QueryLost,
     QueryStarts,
     Running,
 )
@@ -437,11 +437,11 @@ class Task:
             case LeaseRequest():
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)
-            case QueryFailed(name, error):
+            case QueryFailed(name, None):
+                self._give_up(FailureKind.RUNTIME, _QUERY_LOST, lost_query(name))
+            case QueryFailed(name, ErrorDescription() as error):
                 text = f"streaming query {name} has failed, and the job's code goes on: {error.message}"
                 self._give_up(FailureKind.USER_CODE, error.type, text, error.traceback)
-            case QueryLost(name):
-                self._give_up(FailureKind.RUNTIME, _QUERY_LOST, lost_query(name))
             case Progress():
                 self._progress = _vertex_progress(message.vertices)
                 self._tell_progress()

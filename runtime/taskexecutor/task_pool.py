@@ -16,7 +16,7 @@ from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.diagnostics import TaskPoolReport
 from runtime.spark.driver.api import SparkDriver
 from runtime.spark.errors import SparkError
-from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, PreparedSpec, TaskKind, TaskSpec
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, PreparedSpec, TaskSpec
 from runtime.spark.task.zygote_client import TaskProcess, Zygote
 from runtime.taskexecutor.task_pool_policy import Miss, Preparation, TaskPoolPolicy
 
@@ -182,7 +182,7 @@ class TaskPool:
         name, output = f"ready-{uuid.uuid4().hex}", None
         if kind is JobKind.SCRIPT:
             output = private_file(self._directory / name)
-        endpoint = await self._driver.open(TaskKind(kind.value), name, output=output)
+        endpoint = await self._driver.open(kind, name, output=output)
         if isinstance(endpoint, ClassicEndpoint):
             spec = PreparedSpec(classic=endpoint)
         else:

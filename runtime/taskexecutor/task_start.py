@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blob.cache import BlobCache
 from blob.key import BlobKey
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
@@ -21,9 +21,7 @@ from runtime.spark.spec import (
     ClassicEndpoint,
     ConnectEndpoint,
     ResourceLimits,
-    ShipStrategy,
     StreamingSpec,
-    TaskKind,
     TaskSpec,
     VertexInput,
     VertexSpec,
@@ -162,7 +160,7 @@ class TaskStarter:
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
             return process, taken.endpoint
         endpoint = await driver.open(
-            TaskKind(descriptor.kind.value),
+            descriptor.kind,
             descriptor.attempt_id,
             output=private_file(self._directory / "stdout"),
             isolated=environment is not None,
@@ -221,7 +219,7 @@ def _task_spec(
         job_name=descriptor.job_name,
         attempt_id=descriptor.attempt_id,
         task_name=descriptor.task_name,
-        kind=TaskKind.SCRIPT if descriptor.kind is JobKind.SCRIPT else TaskKind.PIPELINE,
+        kind=descriptor.kind,
         file=str(files[ArtifactRole.MAIN][0]),
         work_dir=str(directory),
         vertices=_vertices(descriptor),
@@ -245,9 +243,7 @@ def _vertices(descriptor: TaskDeploymentDescriptor) -> tuple[VertexSpec, ...]:
             name=vertex.name,
             function=vertex.function or "",
             inputs=tuple(
-                VertexInput(
-                    item.source, item.path, ShipStrategy(item.ship_strategy.value), item.keys, vertex.parallelism
-                )
+                VertexInput(item.source, item.path, item.ship_strategy, item.keys, vertex.parallelism)
                 for item in vertex.inputs
             ),
             result_path=vertex.result_path,

@@ -22,13 +22,14 @@ import pytest
 import pytest_asyncio
 
 from runtime.checkpoint.lease import lock_holder
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.driver.warm import QUERIES_AT_A_TIME, keep_warming
 from runtime.spark.errors import DriverLostError, ZygoteLostError
 from runtime.spark.messages import Canceled, ErrorDescription, Failed, Finished, FromTask, Progress, Running
 from runtime.spark.process import start_time
-from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.task.result_partition import MANIFEST
 from runtime.spark.task.zygote_client import TaskProcess, Zygote
 from tests.no_java import path_without_java
@@ -81,18 +82,18 @@ class Vehicle:
         endpoint = await self.driver.open_classic(attempt)
         vertex = VertexSpec("script", "script")
         file = self.file("script.py", text)
-        return await self._fork(attempt, endpoint, TaskKind.SCRIPT, file, (vertex,), classic=endpoint, **more)
+        return await self._fork(attempt, endpoint, JobKind.SCRIPT, file, (vertex,), classic=endpoint, **more)
 
     async def pipeline(self, file: Path, *vertices: VertexSpec, **more: Any) -> TaskProcess:
         endpoint = await self.driver.open_session(isolated="py_files" in more)
         attempt = uuid.uuid4().hex
-        return await self._fork(attempt, endpoint, TaskKind.PIPELINE, file, vertices, connect=endpoint, **more)
+        return await self._fork(attempt, endpoint, JobKind.PIPELINE, file, vertices, connect=endpoint, **more)
 
     async def _fork(
         self,
         attempt: str,
         endpoint: ClassicEndpoint | ConnectEndpoint,
-        kind: TaskKind,
+        kind: JobKind,
         file: Path,
         vertices: tuple[VertexSpec, ...],
         **more: Any,
@@ -861,7 +862,7 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
             job_name="job",
             attempt_id="dies-with-zygote",
             task_name="task",
-            kind=TaskKind.SCRIPT,
+            kind=JobKind.SCRIPT,
             file=str(file),
             work_dir=str(vehicle.directory / "tasks" / "dies"),
             vertices=spec.vertices,

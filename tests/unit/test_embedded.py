@@ -16,6 +16,7 @@ import pytest
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
+from runtime.jobgraph.job_graph import JobKind
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobmaster.restart_strategy import create_restart_strategy
 from runtime.protocol.query_snapshot import QueryLocation
@@ -23,7 +24,7 @@ from runtime.spark.embedding import ProgramQueries, _Run
 from runtime.spark.errors import ZygoteError
 from runtime.spark.messages import Canceled, Finished, FromTask, LeaseRequest, QueryStarts, Running
 from runtime.spark.process import start_time
-from runtime.spark.spec import StreamingSpec, TaskKind, TaskSpec, VertexSpec
+from runtime.spark.spec import StreamingSpec, TaskSpec, VertexSpec
 from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.embedded import ProgramHost
 from runtime.taskexecutor.program_info import ProgramInfo
@@ -55,7 +56,7 @@ class _Program:
 
     async def connect(self, directory: Path) -> TaskProcess:
         vertex = VertexSpec("v", "program")
-        spec = TaskSpec("j", "job", "a", "program", TaskKind.SCRIPT, "program.py", str(directory / "w"), (vertex,))
+        spec = TaskSpec("j", "job", "a", "program", JobKind.SCRIPT, "program.py", str(directory / "w"), (vertex,))
         return await self.host.fork(spec)
 
 

@@ -11,11 +11,12 @@ import pytest
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import SparkOptions
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.api import DriverInfo
 from runtime.spark.driver.remote import RemoteDriver, adopt_driver, check_remote, shown_url
 from runtime.spark.errors import DriverLostError, DriverStartError, UnsupportedByEndpointError
 from runtime.spark.process import start_time
-from runtime.spark.spec import ConnectEndpoint, TaskKind
+from runtime.spark.spec import ConnectEndpoint
 from runtime.spark.task.streaming import refuse_streaming_queries
 from runtime.taskexecutor.spark_options import remote_options
 from tests.waiting import PATIENCE_S
@@ -80,8 +81,8 @@ async def test_what_needs_the_jvm_is_refused(tmp_path: Path) -> None:
     driver = await adopt_driver(tmp_path / "driver.json")
     assert isinstance(driver, RemoteDriver)
     with pytest.raises(UnsupportedByEndpointError, match="make it a pipeline"):
-        await driver.open(TaskKind.SCRIPT, "attempt")
-    session = await driver.open(TaskKind.PIPELINE, "attempt")
+        await driver.open(JobKind.SCRIPT, "attempt")
+    session = await driver.open(JobKind.PIPELINE, "attempt")
     assert isinstance(session, ConnectEndpoint)
     assert session.remote == URL
     assert await driver.streaming_queries(session) == []

@@ -9,16 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.jobgraph import codec
+from runtime.jobgraph.job_graph import JobKind, ShipStrategy
 from runtime.spark.errors import WireError
-from runtime.spark.spec import (
-    ClassicEndpoint,
-    ConnectEndpoint,
-    ShipStrategy,
-    TaskKind,
-    TaskSpec,
-    VertexInput,
-    VertexSpec,
-)
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.wire import MAX_FRAME, BlockingChannel, FrameReader, encode
 
 MESSAGES = st.dictionaries(st.text(), st.none() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.binary())
@@ -54,7 +47,7 @@ def test_spec_travels() -> None:
         job_name="job",
         attempt_id="a",
         task_name="task",
-        kind=TaskKind.PIPELINE,
+        kind=JobKind.PIPELINE,
         file="/x/job.py",
         work_dir="/x",
         vertices=(VertexSpec("v", "name", "f", (VertexInput("u", None, ShipStrategy.HASH, ("k",), 4),), "/r"),),
@@ -71,7 +64,5 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_python_path_of_py_files() -> None:
-    spec = TaskSpec(
-        "j", "n", "a", "t", TaskKind.SCRIPT, "f", "w", (), py_files=("/a/x.py", "/a/y.py", "/b/z.zip", "/c")
-    )
+    spec = TaskSpec("j", "n", "a", "t", JobKind.SCRIPT, "f", "w", (), py_files=("/a/x.py", "/a/y.py", "/b/z.zip", "/c"))
     assert spec.python_path == ["/a", "/b/z.zip", "/c"]

@@ -100,10 +100,10 @@ async def test_what_a_task_process_says_of_its_threads_is_not_trusted(
         dump = asyncio.create_task(task.thread_dump())
         await asyncio.get_running_loop().run_in_executor(None, theirs.recv, 100)  # it has been asked
         for message in (
-            {"type": "Threads"},
-            {"type": "Threads", "number": [], "threads": 5},
-            {"type": "Threads", "number": 7, "threads": []},
-            {"type": "Threads", "number": 1, "threads": [5, ["a"], ["b", 3], {"c": 1}]},
+            {"type": "Answer"},
+            {"type": "Answer", "number": [], "values": 5},
+            {"type": "Answer", "number": 7, "values": []},
+            {"type": "Answer", "number": 1, "values": [5, ["a"], ["b", 3], {"c": 1}]},
             {"type": "Running"},
         ):
             theirs.sendall(encode(message))

@@ -12,12 +12,13 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.api import ActiveQueries, DriverInfo, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.connection import Connection
 from runtime.spark.driver.gateway import DriverGateway
 from runtime.spark.driver.local import connect
 from runtime.spark.errors import UnsupportedByEndpointError
-from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskKind
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +75,10 @@ class AdoptedDriver:
         await self._jvm.close()
 
     async def open(
-        self, kind: TaskKind, name: str, *, output: Path | None = None, isolated: bool = False
+        self, kind: JobKind, name: str, *, output: Path | None = None, isolated: bool = False
     ) -> SparkEndpoint:
         """Share the program's sessions under the attempt's name."""
-        if kind is not TaskKind.SCRIPT:
+        if kind is not JobKind.SCRIPT:
             raise UnsupportedByEndpointError("the Spark of an embedded cluster takes no jobs but its program")
         return await self._jvm.call(self._gateway.share_program, name)
 

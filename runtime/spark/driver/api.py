@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conf.files import write_private
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.launch import SHIPPED, is_local
 from runtime.spark.errors import DriverLostError
-from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskKind
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class SparkDriver(Protocol):
     # --- tasks
 
     async def open(
-        self, kind: TaskKind, name: str, *, output: Path | None = None, isolated: bool = False
+        self, kind: JobKind, name: str, *, output: Path | None = None, isolated: bool = False
     ) -> SparkEndpoint:
         """Open a way into Spark for a task: classic for a script, a Connect session for a pipeline.
 

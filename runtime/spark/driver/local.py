@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.api import ActiveQueries, DriverInfo, SparkEndpoint, StoppedQueries, StreamingQueryInfo
 from runtime.spark.driver.cds import sharing
 from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
@@ -35,7 +36,7 @@ from runtime.spark.driver.launch import (
 )
 from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError, SparkError, StillRunningError
 from runtime.spark.process import children_of, start_time
-from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint, TaskKind
+from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
 
 _ADOPTION_TIMEOUT = 10.0
 _RELEASE_TRIES = 20
@@ -182,9 +183,9 @@ class LocalDriver:
     # --- tasks
 
     async def open(
-        self, kind: TaskKind, name: str, *, output: Path | None = None, isolated: bool = False
+        self, kind: JobKind, name: str, *, output: Path | None = None, isolated: bool = False
     ) -> SparkEndpoint:
-        if kind is TaskKind.SCRIPT:
+        if kind is JobKind.SCRIPT:
             return await self.open_classic(name, output)
         return await self.open_session(isolated=isolated)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.api import (
     ActiveQueries,
     DriverInfo,
@@ -32,7 +33,7 @@ from runtime.spark.driver.launch import inherited_environment
 from runtime.spark.driver.local import LocalDriver
 from runtime.spark.errors import DriverStartError, UnsupportedByEndpointError
 from runtime.spark.process import die_with, start_time
-from runtime.spark.spec import CONNECT_USER, ConnectEndpoint, TaskKind
+from runtime.spark.spec import CONNECT_USER, ConnectEndpoint
 
 if TYPE_CHECKING:
     from runtime.spark.driver.connect_endpoint import ConnectService
@@ -186,10 +187,10 @@ class RemoteDriver:
         await self._monitor.close()
 
     async def open(
-        self, kind: TaskKind, name: str, *, output: Path | None = None, isolated: bool = False
+        self, kind: JobKind, name: str, *, output: Path | None = None, isolated: bool = False
     ) -> SparkEndpoint:
         """Name a new session; whether its files are its own is the endpoint's to say, and Spark's default."""
-        if kind is not TaskKind.PIPELINE:
+        if kind is not JobKind.PIPELINE:
             raise UnsupportedByEndpointError(
                 f"a script attaches to Spark's driver, which the Spark Connect endpoint {self.info.master} does not "
                 "let it do: make it a pipeline (docs/pipelines.md), or run it on a cluster without spark.remote"

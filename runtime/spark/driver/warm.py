@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.driver.api import SparkDriver
 from runtime.spark.driver.launch import is_local
 from runtime.spark.errors import SparkError, ZygoteError
 from runtime.spark.messages import ErrorDescription, Failed, Finished
-from runtime.spark.spec import ClassicEndpoint, TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.spec import ClassicEndpoint, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.task.zygote_client import TaskProcess, Zygote
 
 logger = logging.getLogger(__name__)
@@ -108,19 +109,19 @@ async def _run_pipeline(
     driver: SparkDriver, zygote: Zygote, directory: Path, sink: str, parameters: dict[str, Any]
 ) -> ErrorDescription | None:
     vertices = (VertexSpec("source", "source", "source"), VertexSpec("sink", "sink", sink, (VertexInput("source"),)))
-    return await _run(driver, zygote, TaskKind.PIPELINE, "warm-up", directory, vertices, parameters=parameters)
+    return await _run(driver, zygote, JobKind.PIPELINE, "warm-up", directory, vertices, parameters=parameters)
 
 
 async def _run_script(
     driver: SparkDriver, zygote: Zygote, name: str, directory: Path, *argv: str
 ) -> ErrorDescription | None:
-    return await _run(driver, zygote, TaskKind.SCRIPT, name, directory, (VertexSpec(name, name),), argv=argv)
+    return await _run(driver, zygote, JobKind.SCRIPT, name, directory, (VertexSpec(name, name),), argv=argv)
 
 
 async def _run(
     driver: SparkDriver,
     zygote: Zygote,
-    kind: TaskKind,
+    kind: JobKind,
     name: str,
     directory: Path,
     vertices: tuple[VertexSpec, ...],

@@ -15,15 +15,14 @@ from types import FrameType, MappingProxyType
 
 from runtime.spark.errors import STOP_REFUSED, PartitionNotFoundError, TaskCancelled
 from runtime.spark.messages import (
-    AskFailedQueries,
+    Answer,
+    Ask,
     Cancel,
-    DumpThreads,
     ErrorDescription,
-    FailedQueries,
     FromTask,
     LeaseAnswer,
     LeaseRequest,
-    Threads,
+    Question,
     ToTask,
     pack,
     unpack_to_task,
@@ -274,10 +273,10 @@ class TaskControl:
                 threading.Thread(target=self._on_cancel, name="cancel", daemon=True).start()
             case LeaseAnswer() if (waiting := self._leases.get(message.number)) is not None:
                 waiting.put(message)
-            case DumpThreads():
-                self.tell(Threads(message.number, thread_stacks()))
-            case AskFailedQueries():  # on a thread of its own, for Spark has to be asked
-                threading.Thread(target=self._tell_failed, args=(message,), name="failed-queries", daemon=True).start()
+            case Ask(number, Question.THREADS):
+                self.tell(Answer(number, thread_stacks()))
+            case Ask(number):  # on a thread of its own, for Spark has to be asked
+                threading.Thread(target=self._tell_failed, args=(number,), name="failed-queries", daemon=True).start()
 
-    def _tell_failed(self, question: AskFailedQueries) -> None:
-        self.tell(FailedQueries(question.number, self.failed_queries()))
+    def _tell_failed(self, number: int) -> None:
+        self.tell(Answer(number, self.failed_queries()))

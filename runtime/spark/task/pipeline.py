@@ -26,11 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
 from runtime.ids import JobVertexID
-from runtime.jobgraph.job_graph import ExchangeMode, JobGraph
+from runtime.jobgraph.job_graph import ExchangeMode, JobGraph, ShipStrategy
 from runtime.jobgraph.topology import topological_order
 from runtime.spark.errors import VertexFunctionError, VertexResultError
 from runtime.spark.messages import Finished, Running
-from runtime.spark.spec import ConnectEndpoint, ShipStrategy, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.spec import ConnectEndpoint, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.task.control import Cancellation, TaskControl
 from runtime.spark.task.imports import ShippedPath, carry_path
 from runtime.spark.task.program import limit_memory
@@ -360,7 +360,7 @@ def run_local(
     returned: dict[str, DataFrame | None] = {}
     for vertex in topological_order(graph):
         inputs = [
-            select_channels(results[edge.source], ShipStrategy(edge.ship_strategy.value), edge.keys, vertex.parallelism)
+            select_channels(results[edge.source], edge.ship_strategy, edge.keys, vertex.parallelism)
             for edge in graph.inputs_of(vertex.id)
         ]
         log = logging.getLogger(graph.name).getChild(vertex.name)

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime.jobgraph.job_graph import JobKind
 from runtime.spark.errors import EXIT_FAILED, ScriptExitError, TaskCancelled
 from runtime.spark.messages import Canceled, Failed, Finished, Progress
-from runtime.spark.spec import TaskKind, TaskSpec
+from runtime.spark.spec import TaskSpec
 from runtime.spark.task.control import Cancellation, TaskControl, describe
 from runtime.spark.task.program import enter, explain, impose
 from runtime.spark.task.progress import ProgressReporter, TaskProgress
@@ -60,7 +61,7 @@ def _run(
     spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, opened: Any
 ) -> Finished:
     # imported here, so that the zygote may be tested, and read, without pyspark
-    if spec.kind is TaskKind.SCRIPT:
+    if spec.kind is JobKind.SCRIPT:
         from runtime.spark.task.classic import run_script
 
         return run_script(spec, control, cancellation, reporter, opened)

@@ -34,7 +34,7 @@ from runtime.causes import cause_of
 from runtime.checkpoint.names import directory_name
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation
 from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, UnsupportedByEndpointError
-from runtime.spark.messages import Finished, Note, QueryFailed, QueryLost, QueryStarts
+from runtime.spark.messages import Finished, Note, QueryFailed, QueryStarts
 from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
 from runtime.spark.task.control import FailedQuery, TaskControl, describe
 
@@ -359,7 +359,7 @@ class StreamingQueries:
     def __init__(
         self,
         spec: StreamingSpec,
-        tell: Callable[[QueryStarts | Note | QueryFailed | QueryLost], object],
+        tell: Callable[[QueryStarts | Note | QueryFailed], object],
         acquire_lease: Callable[[str], None],
         on_failed: Callable[[str, BaseException], None] | None = None,
     ) -> None:
@@ -513,8 +513,7 @@ class StreamingQueries:
         return name, location
 
     def _tell_failed(self, name: str, error: BaseException) -> None:
-        lost = isinstance(error, QueryLostError)
-        self._tell(QueryLost(name) if lost else QueryFailed(name, describe(error)))
+        self._tell(QueryFailed(name, None if isinstance(error, QueryLostError) else describe(error)))
 
     def _seen_failed(self, run_id: str, error: BaseException) -> None:
         """See whether a query has failed because its state could not be loaded."""

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from actors.rpc.codec import prepare
 from runtime.jobgraph.codec import decode
 from runtime.spark.errors import WireError
-from runtime.spark.messages import Ready, Run, Started, pack, prepare_messages, unpack_to_task
+from runtime.spark.messages import Ready, Run, pack, prepare_messages, unpack_to_task
 from runtime.spark.process import die_with
 from runtime.spark.spec import PreparedSpec, TaskSpec
 from runtime.spark.task.run import run_task
@@ -200,7 +200,7 @@ def run_prepared(spec: PreparedSpec, channel: BlockingChannel) -> int:
     order = unpack_to_task(message)
     if not isinstance(order, Run):
         raise WireError(f"a process that is ready got {type(order).__name__}")
-    channel.send(pack(Started()))
+    channel.send(pack(Ready()))
     return run_task(order.spec, channel, opened)
 
 

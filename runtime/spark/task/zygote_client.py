@@ -20,14 +20,13 @@ from runtime.jobgraph import codec
 from runtime.spark.driver.launch import inherited_environment
 from runtime.spark.errors import WireError, ZygoteError, ZygoteLostError
 from runtime.spark.messages import (
-    AskFailedQueries,
+    Answer,
+    Ask,
     Cancel,
-    DumpThreads,
-    FailedQueries,
     FromTask,
     LeaseAnswer,
+    Question,
     Run,
-    Threads,
     ToTask,
     pack,
     unpack_from_task,
@@ -77,13 +76,10 @@ class TaskProcess:
                 except WireError as error:  # the job's code could have sent this
                     logger.warning("task process %d has sent what is not understood: %s", self.pid, error)
                     continue
-                match message:
-                    case Threads():
-                        self._answered(message.number, message.threads)
-                    case FailedQueries():
-                        self._answered(message.number, message.queries)
-                    case _:
-                        self._received.append(message)
+                if isinstance(message, Answer):
+                    self._answered(message)
+                else:
+                    self._received.append(message)
         return self._received.popleft()
 
     async def thread_dump(self) -> list[tuple[str, str]]:
@@ -92,7 +88,7 @@ class TaskProcess:
         Waits for as long as the process does not answer. Raises `ZygoteError` when it ends instead, OSError when it has
         ended.
         """
-        threads = await self._ask(DumpThreads)
+        threads = await self._ask(Question.THREADS)
         return [(str(item[0]), str(item[1])) for item in threads if isinstance(item, list) and len(item) == 2]
 
     async def failed_queries(self) -> list[tuple[str, str, str]]:
@@ -100,12 +96,12 @@ class TaskProcess:
 
         Waits, and raises, as `thread_dump`.
         """
-        found = await self._ask(AskFailedQueries)
+        found = await self._ask(Question.FAILED_QUERIES)
         return [
             (str(item[0]), str(item[1]), str(item[2])) for item in found if isinstance(item, list) and len(item) == 3
         ]
 
-    async def _ask(self, question: type[DumpThreads] | type[AskFailedQueries]) -> list[Any]:
+    async def _ask(self, question: Question) -> list[Any]:
         answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._asked += 1
         number = self._asked
@@ -113,15 +109,15 @@ class TaskProcess:
         try:
             if self._exit.done():
                 raise ZygoteError(f"the task process {self.pid} has ended")
-            await self._tell(question(number))
+            await self._tell(Ask(number, question))
             return await answer
         finally:
             del self._questions[number]
 
-    def _answered(self, number: int, found: list[Any]) -> None:
-        answer = self._questions.get(number)
+    def _answered(self, found: Answer) -> None:
+        answer = self._questions.get(found.number)
         if answer is not None and not answer.done():
-            answer.set_result(found)
+            answer.set_result(found.values)
 
     async def _tell(self, message: ToTask) -> None:
         """Send a message; raises OSError where the process has ended."""
