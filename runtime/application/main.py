@@ -11,8 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from runtime.application.client import ApplicationClient
-from runtime.application.current import use
+from runtime.application.client import ApplicationClient, use
 from runtime.errors import JobFailedError, NotebookError
 from runtime.ids import JobID
 from runtime.spark.errors import ScriptExitError
