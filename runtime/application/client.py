@@ -1,4 +1,4 @@
-"""How main() reaches its cluster: through the process that runs it, which alone has the cluster's secret.
+"""The way of main() to its cluster: through the process that runs it, which alone has the cluster's secret.
 
 Both ends of their way: typed values in frames over a socket pair. Nothing of what main() sends is unpickled.
 """
@@ -37,7 +37,7 @@ _CALLS = frozenset({"status_of", "job", "cancel", "function_result", "logs", "li
 
 
 class ApplicationClient:
-    """What `runtime.client.ClusterClient` is elsewhere, as far as main() has it: its jobs.
+    """The `runtime.client.ClusterClient` of main(), with the jobs of its application alone.
 
     Args:
         channel: to the process that runs main().

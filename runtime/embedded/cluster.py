@@ -182,7 +182,7 @@ class EmbeddedCluster:
     # ----------------------------------------------------------------- executors
 
     def access(self) -> ClusterAccess:
-        """What a function that Spark's executors run needs to reach actors and blobs."""
+        """Return what a function needs to reach actors and blobs from Spark's executors."""
         if self._secret is None:
             secret = load_secret(self._configuration.get(SecurityOptions.SECRET_FILE))
             self._secret = self._spark.sparkContext.broadcast(secret)

@@ -115,17 +115,17 @@ class OfferedDriver:
 
 
 class RestartPolicy(Protocol):
-    """What is asked when a query has failed; a `RestartStrategy` of the runtime has this form."""
+    """Decides whether a failed query is started again; a `RestartStrategy` of the runtime has this form."""
 
     def notify_failure(self, now: float) -> None:
-        """It has failed."""
+        """Note a failure."""
 
     def can_restart(self, now: float) -> bool:
-        """Whether it may be started again."""
+        """Return whether the query may be started again."""
 
     @property
     def delay(self) -> float:
-        """After how many seconds."""
+        """Seconds before the next start."""
 
 
 class _Run:

@@ -42,7 +42,7 @@ class UnsupportedByEndpointError(DriverError):
 
 
 class StillRunningError(DriverError):
-    """What a task left running in the driver JVM does not end."""
+    """Work that a task left running in the driver JVM does not end."""
 
 
 class ZygoteError(SparkError):

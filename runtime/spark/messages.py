@@ -1,4 +1,4 @@
-"""What a task process and its TaskExecutor tell each other over the task's control socket. Importable without pyspark.
+"""Messages between a task process and its TaskExecutor, over the task's control socket. Importable without pyspark.
 
 A message is a dataclass here, and on the wire a map of its fields with its ``type``: `pack` and `unpack`. The job's
 code runs in the task process and could send anything: what a TaskExecutor unpacks is of the right form, and no more.
@@ -74,7 +74,7 @@ class QueryStarts:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is to be added to the failure of the task, if it fails."""
+    """Text to be added to the failure of the task, if it fails."""
 
     text: str
 
@@ -144,7 +144,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a process that is ready, or a program, is to run."""
+    """The task of a process that is ready, or of a program."""
 
     spec: TaskSpec
 
@@ -163,7 +163,7 @@ class LeaseAnswer:
 
 
 class Question(Enum):
-    """What a TaskExecutor asks a task process."""
+    """A question of a TaskExecutor's to a task process."""
 
     THREADS = "threads"
     """Name and stack of each of its threads."""

@@ -1,4 +1,4 @@
-"""What a task process is told: plain data that may travel. Importable without pyspark."""
+"""Orders to a task process: plain data that may travel. Importable without pyspark."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class VertexSpec:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """What a task process may take; None for no limit.
+    """Limits of a task process; None for no limit.
 
     Args:
         memory_bytes: beyond what it starts with.
@@ -126,7 +126,7 @@ class ResourceLimits:
 
 @dataclass(frozen=True, slots=True)
 class StreamingSpec:
-    """What the streaming queries of a task begin with.
+    """The beginning of a task's streaming queries.
 
     Args:
         directory: where the job keeps what is its own of them: checkpointLocations that its code does not name, and
@@ -194,14 +194,14 @@ class TaskSpec:
 
     @property
     def python_path(self) -> list[str]:
-        """What `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
+        """Entries that `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
         entries = [str(Path(path).parent) if path.endswith(".py") else path for path in self.py_files]
         return list(dict.fromkeys(entries))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSpec:
-    """What a process is told that is made ready before its task is known: one of the two ways into Spark."""
+    """Order to a process that is made ready before its task is known: one of the two ways into Spark."""
 
     classic: ClassicEndpoint | None = None
     connect: ConnectEndpoint | None = None

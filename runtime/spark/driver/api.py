@@ -69,7 +69,7 @@ class DriverInfo:
 
     @property
     def shipping_dir(self) -> str:
-        """Where archives for executors on other machines are kept, for as long as the driver lives; empty for none."""
+        """Directory of archives for executors on other machines, kept while the driver lives; empty for none."""
         return "" if is_local(self.master) else str(Path(self.work_dir) / SHIPPED)
 
     def write(self) -> None:
@@ -123,7 +123,7 @@ class QueryFailure:
 
 @dataclass(frozen=True, slots=True)
 class StoppedQueries:
-    """What became of queries that were stopped.
+    """Result of a stop of streaming queries.
 
     Args:
         failures: those that failed before they could be stopped.

@@ -37,7 +37,7 @@ _MIN_CLASSES = 5000
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What class-data sharing adds to a driver's command line.
+    """The part of a driver's command line that is for class-data sharing.
 
     Args:
         options: options of the JVM.

@@ -122,7 +122,7 @@ class DriverGateway:
             return int(self._jvm.java.lang.ProcessHandle.current().pid())
 
     def jvm_figures(self) -> dict[str, int]:
-        """What the JVM says of itself, by the names of Flink's metrics below ``Status.JVM`` (Flink's `MetricUtils`).
+        """Return the JVM's figures of itself, by Flink's metric names below ``Status.JVM`` (Flink's `MetricUtils`).
 
         Memory is in bytes (a maximum of -1: none), times of garbage collection are in milliseconds since the start.
         """
@@ -236,7 +236,7 @@ class DriverGateway:
             return name, LeftoverSparkWork(self._handles, self._context, (tag,), tag, (tag,), interrupted)
 
     def still_runs(self, remains: LeftoverSparkWork) -> str:
-        """What of a task that was ended has not ended yet, in words; nothing where all has."""
+        """Name the work of an ended task that has not ended yet; return nothing where all has."""
         with _calls():
             return remains.look()
 
@@ -382,7 +382,7 @@ class DriverGateway:
 
 
 def operation_tag(endpoint: ConnectEndpoint) -> str:
-    """What the Spark job tags of a Connect session's operations begin with; the operation's id follows."""
+    """Return the beginning of the Spark job tags of a Connect session's operations; the operation's id follows."""
     return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_Operation_"
 
 

@@ -1,4 +1,4 @@
-"""What the runtime does with objects of the driver JVM: handles that are looked up once, queries, locks, leftover work.
+"""Work on objects of the driver JVM: handles that are looked up once, leftover work, file locks, streaming queries.
 
 All of it is blocking and goes over Py4J; see `DriverGateway`.
 """
@@ -120,7 +120,7 @@ _NEWEST = 100
 
 
 class LeftoverSparkWork:
-    """What is left in the JVM of a task that has ended: its Spark jobs, their running tasks, its own threads.
+    """Work of an ended task that is left in the JVM: its Spark jobs, their running tasks, its own threads.
 
     `look` until it returns nothing. Blocking, and not thread-safe.
 

@@ -44,7 +44,7 @@ _REMEDY = "start it, or name another with -D spark.master=URL"
 
 
 def is_local(master: str) -> bool:
-    """Whether the executors are in the driver itself."""
+    """Return whether the executors are in the driver itself."""
     return master.startswith("local")
 
 
@@ -89,7 +89,7 @@ def check_master(master: str, timeout: float = 5.0) -> str:
 
 
 def configuration_directories(master: str) -> list[str]:
-    """What belongs on the driver's class path beside Spark's jars: where YARN finds Hadoop's configuration."""
+    """Return what the driver's class path needs beside Spark's jars: for YARN, Hadoop's configuration."""
     return [os.environ[name] for name in _HADOOP if os.environ.get(name)] if master == "yarn" else []
 
 
@@ -211,7 +211,7 @@ _FAIR_POOLS = """\
 
 @dataclass(frozen=True, slots=True)
 class DriverOptions:
-    """How a driver JVM is started.
+    """Settings for the start of a driver JVM.
 
     Args:
         work_dir: the driver's own directory, made where it is missing (0700); holds `driver.json` too.

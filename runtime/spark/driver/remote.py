@@ -49,7 +49,7 @@ _SESSIONS = "sessions"
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """How an endpoint is watched.
+    """Settings for the watch of an endpoint.
 
     Args:
         work_dir: for `driver.json`, made where it is missing (0700).

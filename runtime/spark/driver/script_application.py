@@ -1,4 +1,4 @@
-"""What a script takes for its Spark application: copies of the objects that all tasks of a driver share.
+"""The Spark application that a script sees: copies of the objects that all tasks of a driver share.
 
 Spark keeps one SparkContext and one SharedState in a JVM, and in them much that one program may see or change of
 another. Each script gets a shallow copy of both. Everything in a copy is the very object of the original (scheduler,

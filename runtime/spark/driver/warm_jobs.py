@@ -29,7 +29,7 @@ def warm_pipeline(ctx: VertexContext, rows: DataFrame) -> None:
 
 
 def small_queries(ctx: VertexContext, rows: DataFrame) -> None:
-    """What small jobs ask for, again and again; each time another query, as theirs are."""
+    """Run queries as small jobs have them, each time another one."""
     for number in range(ctx.parameters["queries"]):
         ctx.spark.range(1000 + number).selectExpr("sum(id) AS total").first()
         if number % 5 == 0:

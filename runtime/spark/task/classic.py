@@ -41,18 +41,49 @@ from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
 from runtime.spark.task.streaming import watch_streaming_queries
 
 
-class StatusReader:
-    """Reads the jobs that bear a task's tag; each finished one is read once."""
+class StatusPoller:
+    """Reads stage and task counts off the JVM's status tracker at an interval, on a thread of its own, for a vertex.
 
-    def __init__(self, jvm: Any, java_context: Any, tag: str) -> None:
+    It reads the Spark jobs that bear a task's tag; each finished one once.
+    """
+
+    def __init__(
+        self, jvm: Any, java_context: Any, tag: str, reporter: ProgressReporter, vertex: str, interval: float
+    ) -> None:
         self._arrays: Any = jvm.java.util.Arrays
         self._tracker: Any = java_context.statusTracker()
         self._by_tag: Any = java_context.sc().statusTracker()  # Java's wrapper does not know tags
         self._tag = tag
+        self._reporter = reporter
+        self._vertex = vertex
+        self._interval = interval
         self._done: set[int] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spark-status", daemon=True)
+        self._thread.start()
 
-    def read(self) -> Iterator[tuple[int, Counts, bool]]:
-        """Yield id, counts, and whether it is over, of the jobs that run or have ended since the last call."""
+    def stop(self) -> None:
+        """Look a last time, and end."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            last = self._ended.wait(self._interval)
+            try:
+                found = list(self._read())
+            except (Py4JError, OSError):  # the JVM is gone, which the script's own call says better
+                return
+            for job_id, counts, over in found:
+                self._reporter.change(TaskProgress.update, self._vertex, f"job-{job_id}", counts)
+                if over:
+                    self._reporter.change(TaskProgress.complete, f"job-{job_id}")
+            if last:
+                return
+            self._reporter.tick()
+
+    def _read(self) -> Iterator[tuple[int, Counts, bool]]:
+        """Yield id, counts, and whether it is over, of the jobs that run or have ended since the last look."""
         for job_id in sorted(set(self._numbers(self._by_tag.getJobIdsForTag(self._tag))) - self._done):
             job = self._tracker.getJobInfo(job_id)
             if job is None:
@@ -76,42 +107,6 @@ class StatusReader:
         """A Java int array, in one call instead of one for each element."""
         text = str(self._arrays.toString(array)).strip("[]")
         return [int(part) for part in text.split(",")] if text else []
-
-
-class StatusPoller:
-    """Looks at a `StatusReader` at an interval, on a thread of its own, and reports for a vertex."""
-
-    def __init__(self, reader: StatusReader, reporter: ProgressReporter, vertex: str, interval: float) -> None:
-        self._reader = reader
-        self._reporter = reporter
-        self._vertex = vertex
-        self._interval = interval
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="spark-status", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look a last time, and end."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            last = self._ended.wait(self._interval)
-            try:
-                found = list(self._reader.read())
-            except (Py4JError, OSError):  # the JVM is gone, which the script's own call says better
-                return
-            for job_id, counts, over in found:
-                self._reporter.change(TaskProgress.update, self._vertex, f"job-{job_id}", counts)
-                if over:
-                    self._reporter.change(TaskProgress.complete, f"job-{job_id}")
-            if last:
-                return
-            self._reporter.tick()
 
 
 def authenticate_callbacks(gateway: Any, secret: str) -> None:
@@ -197,9 +192,10 @@ class ClassicAttachment:
                     file=sys.stderr,
                 )
 
-    def status_reader(self) -> StatusReader:
-        """What reads the counts of the task's Spark jobs."""
-        return StatusReader(self._gateway.jvm, self._java_context, self._tag)
+    def poll_status(self, reporter: ProgressReporter, vertex: str) -> StatusPoller:
+        """Start to read the counts of the task's Spark jobs."""
+        interval = self._spec.progress_interval
+        return StatusPoller(self._gateway.jvm, self._java_context, self._tag, reporter, vertex, interval)
 
     def close(self) -> None:
         """Release what the script left: streaming queries, temporary files. The driver does the rest."""
@@ -298,13 +294,13 @@ class ClassicAttachment:
                 )
 
     def _worker_environment(self) -> dict[str, str]:
-        """What makes the job's Python workers its own, so that two versions of a py-file do not meet in one."""
+        """Return the variable that gives the job Python workers of its own, so that no other version of a py-file is there."""
         if not self._spec.py_files:
             return {}
         return {WORKER_VARIABLE: self._name}
 
     def _worker_path(self, context: Any, paths: Sequence[str]) -> list[str]:
-        """Where Python workers on other machines find what is sent to them; nothing where they see this one's files."""
+        """Send files to workers on other machines; return their places there, or nothing where workers are here."""
         if not self._spec.shipping_dir or not paths:
             return []
         if not self._alone:
@@ -545,7 +541,7 @@ class _SessionClass:
 
 
 class _Some:
-    """As much of Scala's `Some` as PySpark asks for."""
+    """The part of Scala's `Some` that PySpark uses."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -605,8 +601,7 @@ def run_script(
     control.tell(Running())
     vertex = spec.vertices[0].id
     reporter.change(TaskProgress.start, vertex, force=True)
-    poller = StatusPoller(attachment.status_reader(), reporter, vertex, spec.progress_interval)
-    poller.start()
+    poller = attachment.poll_status(reporter, vertex)
     try:
         run_main(spec.file, spec.argv, spec.python_path)
         cancellation.checkpoint()

@@ -63,7 +63,7 @@ def carry_path(directories: Sequence[str]) -> None:
 
 
 class ShippedPath:
-    """What is sent.
+    """Modules, archives and directories that are sent to executors on other machines.
 
     Args:
         paths: modules, archives and directories, in the order in which they come on the path.
@@ -76,7 +76,7 @@ class ShippedPath:
 
     @property
     def entries(self) -> list[str]:
-        """What comes on the path of a Python worker, below its directory of files (`SparkFiles.getRootDirectory`)."""
+        """Entries for the path of a Python worker, below its directory of files (`SparkFiles.getRootDirectory`)."""
         return list(dict.fromkeys(self._entry(number, Path(path)) for number, path in enumerate(self._paths)))
 
     def _entry(self, number: int, path: Path) -> str:

@@ -60,7 +60,7 @@ class VertexContext:
 
 
 _KEY = b"org.apache.spark.sql.parquet.row.metadata"
-"""Where Spark's `ParquetWriteSupport` puts it; what its `ParquetFileFormat` takes for the file's schema."""
+"""Key under which Spark's `ParquetWriteSupport` puts a file's schema, and `ParquetFileFormat` finds it."""
 
 
 def stored_schema(file: Path) -> str | None:
@@ -300,7 +300,7 @@ class _Chain:
 
 
 def check_result(vertex_name: str, result: Any, *, is_read: bool) -> DataFrame | None:
-    """What a vertex's function returned, if it is what its edges need; raises `VertexResultError`."""
+    """Return what a vertex's function returned, if its edges can use it; raises `VertexResultError`."""
     if result is None and is_read:
         raise VertexResultError(f"vertex {vertex_name!r} returned None, but other vertices read its result")
     if result is not None and not isinstance(result, DataFrame):

@@ -63,7 +63,7 @@ def enter(group: tuple[str, ...]) -> None:
 
 
 def explain(error: BaseException, limits: ResourceLimits) -> str:
-    """Which limit an error comes from, in words; nothing for another error."""
+    """Name the limit that an error comes from; return nothing for another error."""
     if limits.memory_bytes is None or not isinstance(error, MemoryError):
         return ""
     return f"the task has reached taskmanager.task.memory.limit ({limits.memory_bytes >> 20} MB)"
@@ -74,7 +74,7 @@ def _out_of_time(limits: ResourceLimits, _number: int, _frame: FrameType | None)
 
 
 def run_main(file: str, argv: Iterable[str], python_path: Iterable[str]) -> None:
-    """What the interpreter does with a program: run it, join its threads, call its exit functions.
+    """Do what the interpreter does with a program: run it, join its threads, call its exit functions.
 
     Args:
         file: the program.

@@ -1,4 +1,4 @@
-"""Spark's stage and task counts by vertex: pure state, and the thread that reads a classic task's counts."""
+"""Spark's stage and task counts by vertex, and when a change of them is told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIN_INTERVAL = 0.2
 
 
 class VertexState(Enum):
-    """Where a vertex of a task stands."""
+    """State of a vertex of a task."""
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"

@@ -39,7 +39,7 @@ class ResultPartition:
 
     @property
     def in_progress(self) -> Path:
-        """Where it is written to, until it is complete."""
+        """Directory to which it is written until it is complete."""
         return self.path.with_name(self.path.name + IN_PROGRESS)
 
     def begin(self) -> Path:

@@ -24,7 +24,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,7 @@ CONNECT_INTERVAL_S = 5.0
 """On Spark Connect each question is an operation of the session, and costs the driver some milliseconds."""
 
 REPORTED = 50
-"""Of how many queries the last report is told at the end of the code."""
+"""Most queries whose last report is told at the end of the code."""
 
 
 @dataclass(slots=True)
@@ -55,13 +55,13 @@ class _Run:
     query_id: str
     ends_itself: bool
     unattended_since: float | None = None
-    """When it failed or was lost, or was last seen to be somebody's business; None while it runs."""
+    """Time of its failure or loss, or at which a thread that attends to it was last seen; None while it runs."""
     is_lost: bool = False
     told: list[object] = field(default_factory=list)
 
 
 class QuerySupervision:
-    """Which failures and losses nobody attends to (pure).
+    """Failures and losses of queries, and who attends to them (pure).
 
     Args:
         grace_s: seconds that the code has to start a query again, or to ask what became of it.
@@ -342,7 +342,7 @@ LOCATION = "checkpointlocation"
 _DEFAULT_LOCATIONS = "spark.sql.streaming.checkpointLocation"
 _SETTINGS = "_understudy_settings"
 _RUNS_ALREADY = re.compile(r"Cannot start query with id (\S+) as another|CONCURRENT_QUERY")
-"""What Spark says of the start of a query whose id one has that runs, in whichever session of the driver."""
+"""Spark's message where a query of the same id runs in any session of the driver."""
 
 
 class StreamingQueries:
@@ -416,11 +416,7 @@ class StreamingQueries:
         @functools.wraps(original)
         def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
             given = signature.bind(self, *arguments, **keywords).arguments
-            options = given.get("options", {})
-            self.options(**options)  # and once more by PySpark itself: what they say is the same
-            for name in ("format", "outputMode", "queryName"):
-                if given.get(name) is not None:
-                    getattr(self, name)(given[name])
+            take_given(self, given)  # and once more by PySpark itself: what it says is the same
             path = given.get("path")
             name, location = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
             with queries._ending_no_other(self, name, location):
@@ -563,9 +559,17 @@ def refuse_streaming_queries(writer: Any) -> None:
 
 
 def settings_of(writer: Any) -> dict[str, str]:
-    """What a writer or reader was told by the calls that are recorded, by lower-case names."""
+    """Return the settings of a writer or reader that were recorded, by lower-case names."""
     settings: dict[str, str] = writer.__dict__.setdefault(_SETTINGS, {})
     return settings
+
+
+def take_given(writer: Any, given: Mapping[str, Any]) -> None:
+    """Set on a writer the settings that its ``start`` or ``toTable`` was given."""
+    writer.options(**given.get("options", {}))
+    for name in ("format", "outputMode", "queryName"):
+        if given.get(name) is not None:
+            getattr(writer, name)(given[name])
 
 
 def _session_of(writer: Any) -> Any:

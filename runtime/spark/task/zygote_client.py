@@ -44,7 +44,7 @@ class TaskProcess:
     """
 
     spec: TaskSpec
-    """What it runs; unset while it is only ready to."""
+    """The task that it runs; unset while it is only ready to."""
 
     def __init__(self, control: socket.socket) -> None:
         self.pid = 0
@@ -83,7 +83,7 @@ class TaskProcess:
         return self._received.popleft()
 
     async def thread_dump(self) -> list[tuple[str, str]]:
-        """Where the threads of the process are at present, by name; `messages` must be iterated over meanwhile.
+        """Return the stack of each thread of the process, by name; `messages` must be iterated over meanwhile.
 
         Waits for as long as the process does not answer. Raises `ZygoteError` when it ends instead, OSError when it has
         ended.
