@@ -294,7 +294,7 @@ class ClassicAttachment:
                 )
 
     def _worker_environment(self) -> dict[str, str]:
-        """Return the variable that gives the job Python workers of its own, so that no other version of a py-file is there."""
+        """Return the variable that gives the job Python workers of its own, where no other version of a py-file is."""
         if not self._spec.py_files:
             return {}
         return {WORKER_VARIABLE: self._name}
