@@ -237,7 +237,7 @@ def check_file_limit(needed: int = MINIMUM_FILES) -> str:
 
 def find_java(configuration: Configuration) -> str:
     """Return the Java that a start would use, without running it; raises `SparkError`."""
-    from runtime.spark import java as installed
+    from runtime.spark.driver import java as installed
 
     if configuration.get(SparkOptions.REMOTE) is not None:
         return "not needed for spark.remote"
@@ -250,10 +250,10 @@ def check_spark_master(configuration: Configuration) -> str:
     """Check the Spark master, or the endpoint of ``spark.remote``; raises `SparkError`."""
     remote = configuration.get(SparkOptions.REMOTE)
     if remote is not None:
-        from runtime.spark.remote import check_remote
+        from runtime.spark.driver.remote import check_remote
 
         return check_remote(remote.reveal())
-    from runtime.spark.masters import check_master, network_conf
+    from runtime.spark.driver.launch import check_master, network_conf
 
     master = configuration.get(SparkOptions.MASTER)
     found = check_master(master)

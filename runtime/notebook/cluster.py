@@ -18,7 +18,7 @@ from conf.configuration import Configuration
 from conf.options import HighAvailabilityOptions, SecurityOptions
 from conf.secret import SecretStr
 from runtime.api import Pipeline
-from runtime.application.current import application_client
+from runtime.application.client import application_client
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect as connect_local
 from runtime.cluster.discovery import connect_by_address, connect_by_redis

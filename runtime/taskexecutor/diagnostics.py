@@ -21,7 +21,9 @@ from runtime.metrics.registry import NANOSECONDS, MetricRegistry, add_process_me
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport, ThreadDump, ThreadInfo
 from runtime.protocol.errors import NoSuchTaskError, TaskNotRespondingError
 from runtime.protocol.slots import SlotReport
-from runtime.spark import SparkDriver, SparkError, TaskProcess, ZygoteError
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.errors import SparkError, ZygoteError
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
 from runtime.threads import thread_stacks, thread_states
 

@@ -17,8 +17,10 @@ from runtime.environment.context import blob_store_url
 from runtime.ids import JobID
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
-from runtime.spark import DriverOptions, SparkDriver, TaskProcess, UnsupportedByEndpointError
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.spec import TaskSpec
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
 from runtime.taskexecutor.spark_options import driver_options
@@ -72,7 +74,7 @@ def own_driver_reason(choice: SparkDriverChoice, text: str, jars: Sequence[str])
     """Why a script runs on a Spark driver of its own, as a predicate; empty where it shares the TaskExecutor's.
 
     The text is a hint only. What it does not show, a library's code for instance, the shared driver refuses or undoes;
-    see `runtime.spark.script_application`.
+    see `runtime.spark.driver.script_application`.
 
     Args:
         choice: ``task.spark-driver``.
@@ -132,11 +134,6 @@ class TaskServices:
 
     def own_driver(self, directory: Path, jars: Sequence[Path]) -> DriverOptions:
         """Return how a driver for one task alone is started, in a directory and with jars."""
-        if self.driver.info.remote:
-            raise UnsupportedByEndpointError(
-                f"a script that brings jars needs a Spark driver of its own, and spark.remote is "
-                f"{self.driver.info.master}: run it on a cluster without spark.remote"
-            )
         return driver_options(self.configuration, directory, directory / "spark.log", jars)
 
 

@@ -31,7 +31,7 @@ from runtime.protocol.descriptor import AttemptInformation
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
 from runtime.retry import pauses
-from runtime.spark import SparkError
+from runtime.spark.errors import SparkError
 from runtime.taskexecutor.connections import JobConnections
 
 logger = logging.getLogger(__name__)

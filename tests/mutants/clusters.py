@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "callbacks-of-strangers",
         "What the JVM may call in a task asks for the task's secret.",
-        "runtime/spark/classic.py",
+        "runtime/spark/task/classic.py",
         "    gateway.callback_server_parameters.auth_token = secret\n    module: Any",
         "    return\n    module: Any",
         (_NO_PORT,),
@@ -57,7 +57,7 @@ MUTANTS = (
     Mutant(
         "connect-without-token",
         "Spark Connect asks for its token.",
-        "runtime/spark/launch.py",
+        "runtime/spark/driver/launch.py",
         '            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,\n',
         "",
         (_NO_PORT,),

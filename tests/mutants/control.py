@@ -12,7 +12,7 @@ _POOL = "runtime/jobmaster/slot_pool.py"
 _JOURNAL = "runtime/jobmaster/journal.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
 _HEARTBEAT = "runtime/heartbeat.py"
-_LAUNCH = "runtime/spark/launch.py"
+_LAUNCH = "runtime/spark/driver/launch.py"
 
 MUTANTS = (
     # ------------------------------------------------------------------ the JobMaster
@@ -496,7 +496,7 @@ MUTANTS = (
     Mutant(
         "archive-from-where-others-may-write",
         "An archive of classes is not taken from where others may write.",
-        "runtime/spark/cds.py",
+        "runtime/spark/driver/cds.py",
         "if status.st_uid not in (os.geteuid(), 0) or may_write:",
         "if status.st_uid not in (os.geteuid(), 0):",
         ("unit/test_spark_launch.py::test_an_archive_is_not_taken_from_where_others_may_write",),
@@ -504,7 +504,7 @@ MUTANTS = (
     Mutant(
         "archive-from-below-where-others-may-write",
         "An archive of classes is not taken where others may rename the directories above it.",
-        "runtime/spark/cds.py",
+        "runtime/spark/driver/cds.py",
         "    for place in (directory, *directory.parents):\n",
         "    for place in (directory,):\n",
         ("unit/test_spark_launch.py::test_an_archive_is_not_taken_from_below_a_directory_of_others",),
@@ -512,7 +512,7 @@ MUTANTS = (
     Mutant(
         "archive-not-synced",
         "An archive of classes is on the disk before it has its name.",
-        "runtime/spark/cds.py",
+        "runtime/spark/driver/cds.py",
         "        os.fsync(file.fileno())\n",
         "        pass\n",
         ("unit/test_spark_launch.py::test_an_archive_is_on_the_disk_before_it_has_its_name",),
@@ -520,7 +520,7 @@ MUTANTS = (
     Mutant(
         "hashes-seeded-at-random",
         "The hashes of tasks and of Spark's workers are seeded as by spark-submit.",
-        "runtime/spark/launch.py",
+        "runtime/spark/driver/launch.py",
         'return os.environ.get(HASH_SEED) or "0"',
         'return os.environ.get(HASH_SEED) or "random"',
         ("unit/test_spark_launch.py::test_hashes_are_seeded_as_by_spark_submit_unless_the_environment_says_otherwise",),
@@ -572,7 +572,7 @@ MUTANTS = (
     Mutant(
         "query-interrupted-amid-a-batch",
         "A query is stopped when it has committed a batch, and not in the middle of it.",
-        "runtime/spark/query_stop.py",
+        "runtime/spark/driver/jvm.py",
         "    while query.isActive() and query.status().isTriggerActive() and _last_batch(query) == batch:\n",
         "    while False:\n",
         ("unit/test_query_stop.py::test_a_busy_one_is_stopped_when_it_has_committed_a_batch",),
@@ -580,7 +580,7 @@ MUTANTS = (
     Mutant(
         "query-never-interrupted",
         "The stop of a query ends by its deadline, by force if need be.",
-        "runtime/spark/query_stop.py",
+        "runtime/spark/driver/jvm.py",
         "            is_forced = True\n            break\n",
         "            break\n",
         ("unit/test_query_stop.py::test_one_that_commits_none_is_stopped_by_force_and_that_is_told",),

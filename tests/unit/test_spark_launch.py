@@ -6,15 +6,19 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runtime.spark import DriverInfo, DriverLostError, DriverOptions, Java, SparkDriver
-from runtime.spark.cds import ArchiveBuild, prune, publish, sharing
-from runtime.spark.launch import archive_key, command, environment, spark_conf
+from runtime.spark.driver.api import DriverInfo
+from runtime.spark.driver.cds import ArchiveBuild, prune, publish, sharing
+from runtime.spark.driver.java import Java
+from runtime.spark.driver.launch import DriverOptions, archive_key, command, environment, spark_conf
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.errors import DriverLostError
 from runtime.spark.process import ProcessHandle, start_time
 from runtime.spark.spec import STOP_ACTIVE_RUN
 from tests.waiting import PATIENCE_S
@@ -29,6 +33,13 @@ def jars(tmp_path: Path) -> list[Path]:
     for name in ("a.jar", "b.jar"):
         (directory / name).write_text(name)
     return sorted(directory.iterdir())
+
+
+@pytest.fixture
+def private() -> Iterator[Path]:
+    """A directory below none that others may write to, wherever the tests' own temporary ones are."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture
@@ -103,8 +114,10 @@ def test_hashes_are_seeded_as_by_spark_submit_unless_the_environment_says_otherw
     assert spark_conf(mine)["spark.executorEnv.PYTHONHASHSEED"] == "3"
 
 
-def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Path, jars: list[Path]) -> None:
-    cache = tmp_path / "cache"
+def test_first_start_records_classes_and_the_next_uses_the_archive(
+    tmp_path: Path, private: Path, jars: list[Path]
+) -> None:
+    cache = private / "cache"
     first = sharing(cache, JAVA, jars, tmp_path)
     assert first.options == (f"-XX:DumpLoadedClassList={tmp_path / 'classes.list'}",)
     archive = cache / f"{archive_key(JAVA, jars)}.jsa"
@@ -118,9 +131,9 @@ def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Pat
 
 
 def test_an_archive_is_not_taken_from_where_others_may_write(
-    tmp_path: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, private: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = tmp_path / "cache"
+    cache = private / "cache"
     cache.mkdir()
     (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
     for mode in (0o777, 0o1777, 0o770, 0o702):
@@ -132,10 +145,10 @@ def test_an_archive_is_not_taken_from_where_others_may_write(
 
 
 def test_an_archive_is_not_taken_from_below_a_directory_of_others(
-    tmp_path: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, private: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever may write there can rename what is in it, and put a directory of that name there."""
-    cache = tmp_path / "shared" / "cache"
+    cache = private / "shared" / "cache"
     cache.mkdir(parents=True)
     (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
     link = tmp_path / "link"
@@ -185,8 +198,8 @@ def test_the_last_used_archives_are_kept(tmp_path: Path) -> None:
 
 def info(tmp_path: Path, pid: int, started: int, class_list: str = "") -> DriverInfo:
     return DriverInfo(
-        pid, started, 1, "gateway-secret", 2, "token", "/opt/jdk", "21.0.8", "4.3.0", "local[1]",
-        str(tmp_path), str(tmp_path / "spark.log"), class_list,
+        pid, started, "4.3.0", "local[1]", str(tmp_path), str(tmp_path / "spark.log"), 1, "gateway-secret", 2, "token",
+        "/opt/jdk", "21.0.8", class_list,
     )  # fmt: skip
 
 
@@ -211,16 +224,16 @@ async def test_driver_file_is_private_and_comes_back(tmp_path: Path) -> None:
 async def test_a_driver_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "driver.json").write_text(text)
     with pytest.raises(DriverLostError, match="cannot be read"):
-        await SparkDriver.adopt(tmp_path / "driver.json")
+        await LocalDriver.adopt(tmp_path / "driver.json")
     with pytest.raises(DriverLostError, match="does not exist"):
-        await SparkDriver.adopt(tmp_path / "nowhere.json")
+        await LocalDriver.adopt(tmp_path / "nowhere.json")
 
 
 async def test_another_process_under_the_same_number_is_not_adopted(tmp_path: Path) -> None:
     started = start_time(os.getpid())
     assert started is not None
     with pytest.raises(DriverLostError, match="is gone"):
-        await SparkDriver.adopt(info(tmp_path, os.getpid(), started - 1))
+        await LocalDriver.adopt(info(tmp_path, os.getpid(), started - 1))
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.ids import JobVertexID
+from runtime.jobgraph import codec
 from runtime.jobgraph.job_graph import JobKind, ShipStrategy
 from runtime.protocol.descriptor import TaskDeploymentDescriptor, VertexDescriptor, VertexInput
-from runtime.spark import ClassicEndpoint, ConnectEndpoint, TaskSpec
 from runtime.spark.errors import WireError
-from runtime.spark.spec import decode_spec, encode_spec
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskSpec
 from runtime.spark.wire import MAX_FRAME, BlockingChannel, FrameReader, encode
 
 MESSAGES = st.dictionaries(st.text(), st.none() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.binary())
@@ -49,8 +49,8 @@ def test_spec_travels() -> None:
     parameters = {"n": 1, "deep": {"list": [1, None, "x"]}}
     task = TaskDeploymentDescriptor.internal("job", JobKind.PIPELINE, vertex, parameters=parameters)
     spec = TaskSpec(task, "/x/job.py", "/x", connect=ConnectEndpoint(1, "secret-token", "session"))
-    assert decode_spec(encode_spec(spec)) == spec
-    assert decode_spec(encode_spec(spec)).connect is not None
+    assert codec.decode(codec.encode(spec), TaskSpec) == spec
+    assert codec.decode(codec.encode(spec), TaskSpec).connect is not None
 
 
 def test_secrets_are_not_shown() -> None:

@@ -21,7 +21,7 @@ from runtime.protocol.checkpoints import (
 )
 from runtime.protocol.descriptor import AttemptInformation
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
-from runtime.spark import SparkError
+from runtime.spark.errors import SparkError
 from runtime.taskexecutor.task_checkpoints import (
     DrainFailedError,
     NotStoppedError,

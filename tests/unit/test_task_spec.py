@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark.spec import ResourceLimits, TaskSpec, decode_spec, encode_spec
+from runtime.spark.spec import ResourceLimits, TaskSpec
 from runtime.taskexecutor.task import describe_exit
 
 LIMITED = ResourceLimits(memory_bytes=1 << 30, cpu_s=60)
@@ -32,4 +33,4 @@ def test_how_a_process_ended(status: int | None, limits: ResourceLimits, text: s
 
 def test_limits_travel() -> None:
     spec = TaskSpec(TaskDeploymentDescriptor.internal("task", JobKind.SCRIPT), "f.py", "/work", limits=LIMITED)
-    assert decode_spec(encode_spec(spec)) == spec
+    assert decode(encode(spec), TaskSpec) == spec
