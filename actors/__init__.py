@@ -9,10 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from actors.actor import Actor
+    from actors.actor import Actor, ActorContext
     from actors.actor_system import ActorSystem
     from actors.address import ActorAddress
-    from actors.context import ActorContext
     from actors.errors import (
         ActorError,
         ActorInitializationError,
@@ -84,10 +83,9 @@ if TYPE_CHECKING:
     from actors.system_config import SystemConfig
 
 _HOMES = {
-    "actors.actor": ("Actor",),
+    "actors.actor": ("Actor", "ActorContext"),
     "actors.actor_system": ("ActorSystem",),
     "actors.address": ("ActorAddress",),
-    "actors.context": ("ActorContext",),
     "actors.errors": (
         "ActorError",
         "ActorInitializationError",

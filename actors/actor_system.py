@@ -24,11 +24,11 @@ from actors.core.node import Node
 from actors.errors import ActorError, AddressError
 from actors.process.host import HostSpec
 from actors.process.logs import LogConfig
-from actors.process.loop_thread import LoopThread
+from actors.process.loops import LoopThread
 from actors.process.system import ProcessActorSystem
 from actors.remote.endpoint import NodeEndpoint
 from actors.remote.gateway import NodeId
-from actors.remote.pulse import Pulse
+from actors.remote.heartbeats import Pulse
 from actors.remote.remote import Remoting
 from actors.remote.root import RootPlacing
 from actors.rpc.security import load_or_create_secret
@@ -156,7 +156,7 @@ class ActorSystem(ActorSystemBase):
         def make(name: str, uid: int) -> HostSpec:
             return HostSpec(
                 name=name,
-                factory="actors.process.node_host:create",
+                factory="actors.service_system:create",
                 arguments={"uid": uid, "root": root, "config": config},
                 rpc=host_rpc,
                 secret_file=self.secret_file.absolute(),

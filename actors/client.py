@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from actors.address import ActorAddress
 from actors.receptionist import PATH, Listing, ReceptionistGateway
+from actors.rpc.blocking import ThreadCaller
 from actors.rpc.config import RpcConfig
 from actors.rpc.gateway import FencingToken, RpcGateway
 from actors.rpc.offload import ThreadOffloader
-from actors.rpc.threads import ThreadCaller
 
 G = TypeVar("G", bound=RpcGateway)
 

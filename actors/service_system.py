@@ -6,9 +6,10 @@ watch what lives there by the service's address, ``akka.tcp://<system>@<host>:<p
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.actor import Actor
 from actors.address import ActorAddress
@@ -17,14 +18,86 @@ from actors.errors import ActorSystemError
 from actors.event_stream import Table
 from actors.messages import Subscribe, Subscribed, Unsubscribe
 from actors.props import CreateOrder, Placement, Props
+from actors.ref import ActorRef
 from actors.remote.endpoint import NodeEndpoint
-from actors.remote.gateway import NodeId, Route
-from actors.remote.pulse import PulseEndpoint
+from actors.remote.gateway import NodeGateway, NodeId, Route
+from actors.remote.heartbeats import Pulse, PulseEndpoint
 from actors.remote.remote import Remoting
-from actors.rpc.endpoint import SYSTEM
+from actors.rpc.endpoint import SYSTEM, RpcEndpoint
 from actors.rpc.service import RpcService
 from actors.system_api import ActorSystemBase
 from actors.system_config import SystemConfig
+
+if TYPE_CHECKING:
+    from actors.system_config import SystemConfig
+
+
+logger = logging.getLogger(__name__)
+
+
+class HostedSystem(ActorSystemBase):
+    """The actor system as the actors of a host process see it."""
+
+    def __init__(self, node: Node, remoting: Remoting) -> None:
+        self._node = node
+        self._remoting = remoting
+
+    @property
+    def node(self) -> Node:
+        """The node of this process."""
+        return self._node
+
+    def _actor_of(self, props: Props, name: str | None) -> ActorRef:
+        raise ActorSystemError(
+            "top-level actors are made in the process of the ActorSystem; make a child with context.actor_of, "
+            "or have an actor of that process make one"
+        )
+
+    def terminate(self, timeout_s: float = 10.0) -> None:
+        """Have the whole actor system terminated; returns at once, for this process ends by it."""
+        self._node.post(self._terminate)
+
+    def _terminate(self) -> None:
+        me = self._remoting.me
+        self._remoting.service.gateway(me.root_address, NodeGateway).terminate(me.uid)
+
+
+class _HostEndpoint(NodeEndpoint):
+    """The node endpoint of a host, which has a pulse."""
+
+    def __init__(self, remoting: Remoting, node: Node, pulse: Pulse) -> None:
+        super().__init__(remoting, node)
+        self._pulse = pulse
+
+    async def on_stop(self) -> None:
+        """Stop the actors, then the pulse."""
+        await super().on_stop()
+        self._pulse.close()
+
+
+async def create(service: RpcService, name: str, *, uid: int, root: NodeId, config: SystemConfig) -> RpcEndpoint:
+    """Make the node of a host process (the factory that `HostSpec` names).
+
+    Args:
+        service: the RPC service of the process, which listens already.
+        name: the host's name.
+        uid: uid of its node.
+        root: the root node of the system.
+        config: settings of the system.
+    """
+    pulse = Pulse(service.secret, root.system, service.config.bind_host, uid, service.config.tls)
+    me = NodeId(
+        root.system, service.config.bind_host, service.port, uid, root.host, root.port, root.system_uid, pulse.port
+    )
+    remoting = Remoting(service, me, config.heartbeat, config.pending_capacity)
+    address = ActorAddress(root.system, root.host, root.port, "/")
+    node = Node(service.loop, root.system, address, uid, settings=config, remote=remoting, root=False, temp=f"{uid:x}")
+    remoting.bind(node)
+    service.node = node
+    node.system = HostedSystem(node, remoting)
+    remoting.peers.link(root.address, root).open()
+    return _HostEndpoint(remoting, node, pulse)
+
 
 Directory = Callable[[str], ActorAddress | None]
 """Says in which process an actor of another one lives that is known here by its path, and None of all others."""

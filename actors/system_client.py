@@ -10,17 +10,16 @@ from typing import Any
 from actors.address import ActorAddress
 from actors.core.node import Node
 from actors.errors import ActorSystemError, RecipientUnreachable
-from actors.process.loop_thread import LoopThread
+from actors.process.loops import LoopThread
 from actors.props import Props
 from actors.ref import ActorRef
 from actors.remote.gateway import NodeGateway, NodeId
 from actors.remote.remote import Remoting
-from actors.remote.watcher import HeartbeatConfig
 from actors.rpc.gateway import Ask
 from actors.rpc.security import load_secret
 from actors.rpc.service import RpcConfig, RpcService
 from actors.system_api import ActorSystemBase
-from actors.system_config import SystemConfig
+from actors.system_config import HeartbeatConfig, SystemConfig
 
 
 class ActorSystemClient(ActorSystemBase):

@@ -18,8 +18,8 @@ from typing import Any
 from thespian.actors import Actor, ActorExitRequest, ThespianWatch, WatchMessage
 
 from actors.process.diagnostics import Diagnostics
-from actors.process.direct_loop import DirectLoop, YieldingSelector
 from actors.process.logs import LogConfig, configure_logging
+from actors.process.loops import DirectLoop, YieldingSelector
 from actors.process.thespian_base import set_process_name
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.service import RpcConfig, RpcService

@@ -8,12 +8,43 @@ import logging.handlers
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 
-from actors.process.log_context import FIELDS, current_context, set_process_context
+FIELDS = ("component", "epoch", "job", "attempt")
+"""The fields, in the order in which a line shows them."""
+
+_of_process: dict[str, str] = {}
+_of_task: ContextVar[Mapping[str, str]] = ContextVar("log context")
+
+
+def set_process_context(**fields: object) -> None:
+    """Let each line of this process say these *fields*; one that is None is said no more."""
+    for name, value in fields.items():
+        if value is None:
+            _of_process.pop(name, None)
+        else:
+            _of_process[name] = str(value)
+
+
+@contextmanager
+def log_context(**fields: str) -> Iterator[None]:
+    """Let what is logged within say these *fields* too."""
+    token = _of_task.set({**_of_task.get({}), **fields})
+    try:
+        yield
+    finally:
+        _of_task.reset(token)
+
+
+def current_context() -> dict[str, str]:
+    """The fields of now."""
+    return {**_of_process, **_of_task.get({})}
+
 
 CONTINUED = "\n    "
 """In front of the further lines of a text: what others have named themselves cannot look like an event."""

@@ -24,10 +24,9 @@ from actors.messages import Failure
 from actors.props import CreateOrder
 from actors.ref import ActorRef
 from actors.remote.gateway import NodeGateway, NodeId, Route
-from actors.remote.outgoing import StoppedParcel, SubscriptionsParcel
+from actors.remote.link import StoppedParcel, SubscriptionsParcel
 from actors.remote.peers import Peers
-from actors.remote.placing import Placing
-from actors.remote.remote import Remoting
+from actors.remote.remote import Placing, Remoting
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync, rpc_tell
 

@@ -18,9 +18,10 @@ from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.ref import ActorRef
 from actors.remote.gateway import NodeId
+from actors.remote.heartbeats import Heartbeats
 from actors.remote.link import Link
-from actors.remote.watcher import HeartbeatConfig, Heartbeats
 from actors.rpc.service import RpcService
+from actors.system_config import HeartbeatConfig
 
 logger = logging.getLogger(__name__)
 

@@ -11,23 +11,39 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.address import ActorAddress
 from actors.core.system_messages import SystemMessage
 from actors.errors import ActorError, ActorSystemError, RecipientTerminated, RecipientUnreachable
+from actors.event_stream import Table
 from actors.props import CreateOrder
 from actors.ref import ActorRef, Origin
 from actors.remote.gateway import PATH, NodeGateway, NodeId, Route
-from actors.remote.link import Link
-from actors.remote.outgoing import Outgoing, OutgoingAsk, OutgoingMessage, OutgoingSystem
+from actors.remote.link import Link, Outgoing, OutgoingAsk, OutgoingMessage, OutgoingSystem
 from actors.remote.peers import Peers
-from actors.remote.placing import Placing
-from actors.remote.watcher import HeartbeatConfig
 from actors.rpc.service import RpcService
+from actors.system_config import HeartbeatConfig
 
 if TYPE_CHECKING:
     from actors.core.node import Node
+
+
+class Placing(Protocol):
+    """What only a root node has: it knows where everything is."""
+
+    async def resolve(self, path: str, uid: int) -> Route:
+        """Where *path* is hosted; waits while it is being created."""
+
+    async def create(self, creator: NodeId, order: CreateOrder) -> Route:
+        """Place and create an actor."""
+
+    def stopped(self, path: str, uid: int) -> None:
+        """An actor that was placed has stopped for good."""
+
+    def subscribed(self, origin: int, table: Table) -> None:
+        """The subscriptions to the event stream that were made in a node of this system."""
+
 
 ROUTE_CACHE = 100_000
 TEXT_CACHE = 4096

@@ -10,9 +10,10 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from actors.core.cell import Call
+from actors.core.cell import Call, Cell
+from actors.core.node import Node
 from actors.errors import (
     ActorError,
     ActorSystemError,
@@ -27,21 +28,30 @@ from actors.messages import RpcInvocation
 from actors.ref import current_cell
 from actors.rpc import codec, wire
 from actors.rpc.codec import MethodSpec
+from actors.rpc.connection import ServerConnection
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.fencing import ACTING, Leadership, received
+from actors.rpc.gateway import RPC_MARK, gateways_of
 from actors.rpc.offload import Offload
-from actors.rpc.tables import MethodTable, method_table
-
-if TYPE_CHECKING:
-    from actors.core.cell import Cell
-    from actors.core.node import Node
-    from actors.rpc.connection import ServerConnection
 
 logger = logging.getLogger(__name__)
 
 SHOWN = 1000
 PLAIN_TOKEN = 2
 Outcome = asyncio.Future[Any]
+MethodTable = dict[str, tuple[MethodSpec, Callable[..., Any], bool]]
+
+
+def method_table(endpoint: RpcEndpoint) -> MethodTable:
+    """Return what each method of *endpoint*'s gateways dispatches to; raises `ActorSystemError` when one is missing."""
+    table: MethodTable = {}
+    for gateway_type in gateways_of(type(endpoint)):
+        for name, spec in codec.method_specs(gateway_type).items():
+            handler = getattr(endpoint, name)
+            if not getattr(handler, RPC_MARK, False):
+                raise ActorSystemError(f"{type(endpoint).__name__} does not implement {gateway_type.__name__}.{name}")
+            table[name] = (spec, handler, asyncio.iscoroutinefunction(handler))
+    return table
 
 
 class Served:

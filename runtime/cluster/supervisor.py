@@ -17,8 +17,7 @@ from typing import Any
 
 from actors import Actor, ActorProcessDied, ActorRef, Backoff, Directive, OneForOneStrategy, Props, message
 from actors.address import ActorAddress
-from actors.core.guardians import Guardian
-from actors.core.node import Node
+from actors.core.node import Guardian, Node
 from runtime.environment.context import wait_for_process, wait_readable
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.remote.failure_detector import PhiAccrualFailureDetector
+from actors.remote.heartbeats import PhiAccrualFailureDetector
 
 
 def fed(*times: float, **options: float) -> PhiAccrualFailureDetector:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.process.direct_loop import LINGER_S
 from actors.process.host import TURN_BUDGET_S, EmbeddedLoop
+from actors.process.loops import LINGER_S
 from tests.waiting import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
@@ -208,7 +208,7 @@ class WorkClock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> WorkClock:
     clock = WorkClock()
     monkeypatch.setattr("actors.process.host.time", clock)
-    monkeypatch.setattr("actors.process.direct_loop.time", clock)
+    monkeypatch.setattr("actors.process.loops.time", clock)
     return clock
 
 
@@ -345,7 +345,7 @@ def test_one_turn_serves_a_serial_asker_for_as_long_as_it_goes_on(
 ) -> None:
     settle(embedded)
     monkeypatch.setattr("actors.process.host.TURN_BUDGET_S", DEADLINE_S)
-    monkeypatch.setattr("actors.process.direct_loop.LINGER_S", 0.2)
+    monkeypatch.setattr("actors.process.loops.LINGER_S", 0.2)
     ours, theirs = pair
     embedded.loop.add_direct_reader(ours.fileno(), lambda: ours.send(ours.recv(100)))
     answered: list[bytes] = []
@@ -366,7 +366,7 @@ def test_work_that_a_direct_callback_makes_runs_at_once(
     embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(embedded)
-    monkeypatch.setattr("actors.process.direct_loop.LINGER_S", DEADLINE_S)
+    monkeypatch.setattr("actors.process.loops.LINGER_S", DEADLINE_S)
     ours, theirs = pair
     steps: list[str] = []
 
@@ -385,7 +385,7 @@ def test_work_that_a_direct_callback_makes_runs_at_once(
         embedded.loop.call_later(0.005, steps.append, "later")
         future.set_result(None)
         tasks.append(embedded.loop.create_task(work()))
-        tasks[0].add_done_callback(lambda _: monkeypatch.setattr("actors.process.direct_loop.LINGER_S", 0.001))
+        tasks[0].add_done_callback(lambda _: monkeypatch.setattr("actors.process.loops.LINGER_S", 0.001))
 
     embedded.loop.add_direct_reader(ours.fileno(), on_readable)
     theirs.send(b"x")

@@ -13,8 +13,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from actors.process.log_context import log_context
-from actors.process.logs import TextFormatter
+from actors.process.logs import TextFormatter, log_context
 from runtime.ha.election import DefaultLeaderElectionService, LeaderContender, LeaderElectionDriver
 from runtime.protocol.leader import LeaderTerm, job_master
 from tests.faults.deeds import Turns
