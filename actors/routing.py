@@ -69,7 +69,6 @@ class RoundRobin(RoutingLogic):
     """To each routee in turn (Akka's ``RoundRobinRoutingLogic``)."""
 
     def create(self, sizes: Sizes) -> Selector[Any]:
-        """See `RoutingLogic.create`."""
         return _RoundRobin()
 
 
@@ -84,7 +83,6 @@ class Random(RoutingLogic):
     seed: int | None = None
 
     def create(self, sizes: Sizes) -> Selector[Any]:
-        """See `RoutingLogic.create`."""
         return _Random(self.seed)
 
 
@@ -96,7 +94,6 @@ class SmallestMailbox(RoutingLogic):
     """
 
     def create(self, sizes: Sizes) -> Selector[Any]:
-        """See `RoutingLogic.create`."""
         return _SmallestMailbox(sizes)
 
 
@@ -105,7 +102,6 @@ class BroadcastAll(RoutingLogic):
     """To all routees (Akka's ``BroadcastRoutingLogic``)."""
 
     def create(self, sizes: Sizes) -> Selector[Any]:
-        """See `RoutingLogic.create`."""
         return _All()
 
 
@@ -129,7 +125,6 @@ class ScatterGatherFirstCompleted(RoutingLogic):
             raise ValueError(f"within_s is a time in seconds, more than 0, not {self.within_s!r}")
 
     def create(self, sizes: Sizes) -> Selector[Any]:
-        """See `RoutingLogic.create`."""
         return _All()
 
 

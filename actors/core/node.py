@@ -206,8 +206,8 @@ class Node:
         uid: random number of this incarnation of the process.
         settings: how its actors behave.
         remote: how it reaches other nodes; None for a system of one process.
-        root: whether this is the system's root node, where ``/user`` and ``/system`` live.
-        temp: what the paths of its asks have behind ``/temp/``, so that other nodes find the way back; "" for the root.
+        temp: what the paths of its asks have behind ``/temp/``, so that other nodes find the way back; "" for the root
+            node, where ``/user`` and ``/system`` live.
         rng: where uids and jitter come from.
         turn_budget_s: how long actors have their turns before the loop sees to I/O and timers again; None: 64 turns.
     """
@@ -224,7 +224,6 @@ class Node:
         *,
         settings: CoreSettings | None = None,
         remote: Remote | None = None,
-        root: bool = True,
         temp: str = "",
         rng: random.Random | None = None,
         turn_budget_s: float | None = 0.002,
@@ -259,7 +258,7 @@ class Node:
         self._system: ActorSystemBase | None = None
         self._watchers: dict[ActorRef, set[Target]] = {}
         register_node(self)
-        if root:
+        if not temp:
             self.root = Root(self)
 
     @property

@@ -1,20 +1,27 @@
-"""The phi accrual failure detector (Hayashibara et al. 2004, as in Akka's ``PhiAccrualFailureDetector``). Pure.
+"""Failure detection: heartbeats to the nodes that matter to this one, judged by the phi accrual detector.
 
-Not "alive" or "dead", but a degree of suspicion, phi: how improbable the present silence is, by how regularly
-heartbeats have come so far. phi = 1 means a mistake in one judgement of ten, phi = 8 one in 10^8.
+`Heartbeats` asks (Akka's ``RemoteWatcher``). What is monitored: nodes of other systems on which something is watched or
+supervised, and, by a root node, the hosts of its own system. A process that ends is seen sooner, by its connection or
+its pidfd; heartbeats are for those that stop, hang, or are cut off.
+
+`Pulse` answers, in a thread of its own. An actor may compute for minutes, and the event loop of its process stands
+still meanwhile. The process is alive all the same, and is not to be declared dead (Akka answers heartbeats on another
+dispatcher than the actors'). What stops the thread too is what a failure detector is meant to see: a stopped,
+swapped-out or lost process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.errors import ActorError
+from actors.process.loops import LoopThread
 from actors.remote.gateway import NodeId, PulseGateway
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync
@@ -22,9 +29,18 @@ from actors.rpc.service import RpcConfig, RpcService
 from actors.rpc.tls import TlsConfig
 from actors.system_config import HeartbeatConfig
 
+logger = logging.getLogger(__name__)
+
+PATH = "/system/pulse"
+CLOSE_DEADLINE_S = 5.0
+
 
 class PhiAccrualFailureDetector:
-    """Judges one node by its heartbeats. All times are monotonic seconds.
+    """Judges one node by its heartbeats (Hayashibara et al. 2004, Akka's ``PhiAccrualFailureDetector``). Pure.
+
+    Not "alive" or "dead", but a degree of suspicion, phi: how improbable the present silence is, by how regularly
+    heartbeats have come so far. phi = 1 means a mistake in one judgement of ten, phi = 8 one in 10^8. All times are
+    monotonic seconds.
 
     Args:
         threshold: phi from which on it is held for dead. Lower means sooner, and more mistakes.
@@ -67,11 +83,6 @@ class PhiAccrualFailureDetector:
         self._std_deviation = 0.0
         self._learn()
 
-    @property
-    def is_monitoring(self) -> bool:
-        """Whether there has been a heartbeat: before the first one nothing is suspicious."""
-        return self._last is not None
-
     def heartbeat(self, now: float) -> None:
         """A heartbeat has come.
 
@@ -101,85 +112,6 @@ class PhiAccrualFailureDetector:
         self._mean = math.fsum(self._intervals) / len(self._intervals)
         variance = math.fsum((interval - self._mean) ** 2 for interval in self._intervals) / len(self._intervals)
         self._std_deviation = max(math.sqrt(variance), self._min_std_deviation_s)
-
-
-PATH = "/system/pulse"
-
-
-class PulseEndpoint(RpcEndpoint, PulseGateway):
-    """Answers heartbeats.
-
-    Args:
-        service: the service at the port that the heartbeats come to.
-        uid: uid of the node whose pulse this is.
-    """
-
-    parent_path = None
-
-    def __init__(self, service: RpcService, uid: int) -> None:
-        super().__init__(service, "pulse")
-        self._uid = uid
-
-    @rpc_sync
-    def beat(self) -> int:
-        return self._uid
-
-
-class Pulse:
-    """Answers heartbeats until `close`.
-
-    Args:
-        secret: the cluster secret.
-        system: name of the actor system.
-        host: address to listen on.
-        uid: uid of the node whose pulse this is.
-        tls: certificates for TLS, as for the node's own port.
-
-    Raises:
-        ActorSystemError: no port can be opened.
-    """
-
-    def __init__(self, secret: bytes, system: str, host: str, uid: int, tls: TlsConfig | None = None) -> None:
-        self.port = 0
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
-        config = RpcConfig(system=system, bind_host=host, tls=tls)
-        self._thread = threading.Thread(target=self._run, args=(secret, config, uid), name="actors-pulse", daemon=True)
-        self._thread.start()
-        self._ready.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self, secret: bytes, config: RpcConfig, uid: int) -> None:
-        loop = self._loop
-        asyncio.set_event_loop(loop)
-        service = RpcService(loop, secret, config)
-
-        async def start() -> None:
-            await service.listen()
-            await service.start_server(PulseEndpoint(service, uid))
-            self.port = service.port
-
-        try:
-            loop.run_until_complete(start())
-        except BaseException as error:  # it is raised again in the thread that waits for the start
-            self._error = error
-            return
-        finally:
-            self._ready.set()
-        loop.run_forever()
-        loop.run_until_complete(service.close())
-        loop.close()
-
-    def close(self) -> None:
-        """Stop answering and end the thread; idempotent."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(5.0)
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -283,3 +215,58 @@ class Heartbeats:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class PulseEndpoint(RpcEndpoint, PulseGateway):
+    """Answers heartbeats.
+
+    Args:
+        service: the service at the port that the heartbeats come to.
+        uid: uid of the node whose pulse this is.
+    """
+
+    parent_path = None
+
+    def __init__(self, service: RpcService, uid: int) -> None:
+        super().__init__(service, "pulse")
+        self._uid = uid
+
+    @rpc_sync
+    def beat(self) -> int:
+        return self._uid
+
+
+class Pulse:
+    """Answers heartbeats until `close`.
+
+    Args:
+        secret: the cluster secret.
+        system: name of the actor system.
+        host: address to listen on.
+        uid: uid of the node whose pulse this is.
+        tls: certificates for TLS, as for the node's own port.
+
+    Raises:
+        ActorSystemError: no port can be opened.
+    """
+
+    def __init__(self, secret: bytes, system: str, host: str, uid: int, tls: TlsConfig | None = None) -> None:
+        self._thread = LoopThread("actors-pulse")
+        self._service = RpcService(self._thread.loop, secret, RpcConfig(system=system, bind_host=host, tls=tls))
+        try:
+            self._thread.run(self._start(uid))
+        except BaseException:
+            self._thread.close()
+            raise
+        self.port = self._service.port
+
+    async def _start(self, uid: int) -> None:
+        await self._service.listen()
+        await self._service.start_server(PulseEndpoint(self._service, uid))
+
+    def close(self) -> None:
+        """Stop answering and end the thread; idempotent."""
+        if not self._thread.loop.is_closed():
+            with contextlib.suppress(TimeoutError):
+                self._thread.run(self._service.close(), CLOSE_DEADLINE_S)
+            self._thread.close()

@@ -7,9 +7,10 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from actors.address import ActorAddress
+from actors.core.node import Node
 from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Watch
 from actors.errors import (
     ActorError,
@@ -22,19 +23,77 @@ from actors.errors import (
     UnknownActor,
     WireError,
 )
-from actors.event_stream import Table
 from actors.ref import ActorRef
 from actors.remote.gateway import PATH, NodeGateway, NodeId
 from actors.rpc.gateway import Ask
 from actors.rpc.service import RpcService
-from actors.serialization import Serializer
-
-if TYPE_CHECKING:
-    from actors.core.node import Node
-    from actors.ref import ActorRef
-
 
 logger = logging.getLogger(__name__)
+
+QUEUE_LIMIT = 10_000
+NEVER_S = 3e8
+"""Time allowed for the ask that is answered only when the other side refuses this one: ten years."""
+RETRY_S = 0.2
+ATTEMPTS = 3
+REFUSED_FOR_S = 5.0
+PROBE_TIMEOUT_S = 2.0
+
+
+class Parcel(Protocol):
+    """Something to be sent to a node."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether it is the runtime's, and not to be refused because actors have sent too much."""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes that it holds while it waits."""
+
+    def send(self, gateway: NodeGateway) -> None:
+        """Send it; the connection is there."""
+
+    def undeliverable(self, error: ActorError) -> None:
+        """Tell whom it concerns that it cannot be sent."""
+
+
+class Notice:
+    """A parcel of the runtime's own.
+
+    Args:
+        tell: sends it.
+        what: names it in the log, where it cannot be sent.
+        level: at which that is logged. As a rule the process that it was for has ended.
+    """
+
+    urgent = True
+    size = 0
+
+    def __init__(self, tell: Callable[[NodeGateway], None], what: str, level: int = logging.DEBUG) -> None:
+        self.send = tell
+        self._what = what
+        self._level = level
+
+    def undeliverable(self, error: ActorError) -> None:
+        logger.log(self._level, "%s was not sent: %s", self._what, error)
+
+
+class _Arrival:
+    """Not sent itself: somebody waits for the connection."""
+
+    urgent = True
+    size = 0
+
+    def __init__(self, future: asyncio.Future[NodeGateway]) -> None:
+        self._future = future
+
+    def send(self, gateway: NodeGateway) -> None:
+        if not self._future.done():
+            self._future.set_result(gateway)
+
+    def undeliverable(self, error: ActorError) -> None:
+        if not self._future.done():
+            self._future.set_exception(type(error)(str(error)))
 
 
 class Outgoing:
@@ -189,103 +248,6 @@ class OutgoingAsk(Outgoing):
 
     def undeliverable(self, error: ActorError) -> None:
         self.node.undeliverable(self.ref, self.message, self.asker, error)
-
-
-class SubscriptionsParcel:
-    """A table of subscriptions to the event stream, on its way between a host and its system's root node."""
-
-    urgent = True
-    size = 0
-
-    def __init__(self, origin: int, serializer: Serializer, table: Table) -> None:
-        self._origin = origin
-        self._payload = serializer.dumps([[ref, list(entries)] for ref, entries in table.items()])
-
-    def send(self, gateway: NodeGateway) -> None:
-        gateway.subscriptions(self._origin, self._payload)
-
-    def undeliverable(self, error: ActorError) -> None:
-        logger.debug("a table of subscriptions was not sent: %s", error)  # that process has ended
-
-
-class NodeDownParcel:
-    """The news that a process of the system has ended, on its way from the root node to a host."""
-
-    urgent = True
-    size = 0
-
-    def __init__(self, uid: int, reason: str) -> None:
-        self._uid = uid
-        self._reason = reason
-
-    def send(self, gateway: NodeGateway) -> None:
-        gateway.node_down(self._uid, self._reason)
-
-    def undeliverable(self, error: ActorError) -> None:
-        logger.debug("a host was not told that another one has ended: %s", error)  # it has ended itself
-
-
-class StoppedParcel:
-    """Tells the root node that a guest has left."""
-
-    urgent = True
-    size = 0
-
-    def __init__(self, origin: int, path: str, uid: int) -> None:
-        self._origin = origin
-        self._path = path
-        self._uid = uid
-
-    def send(self, gateway: NodeGateway) -> None:
-        gateway.stopped(self._origin, self._path, self._uid)
-
-    def undeliverable(self, error: ActorError) -> None:
-        logger.warning("the root node was not told that %s has stopped: %s", self._path, error)
-
-
-QUEUE_LIMIT = 10_000
-NEVER_S = 3e8
-"""Time allowed for the ask that is answered only when the other side refuses this one: ten years."""
-RETRY_S = 0.2
-ATTEMPTS = 3
-REFUSED_FOR_S = 5.0
-PROBE_TIMEOUT_S = 2.0
-
-
-class Parcel(Protocol):
-    """Something to be sent."""
-
-    @property
-    def urgent(self) -> bool:
-        """Whether it is the runtime's, and not to be refused because actors have sent too much."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes it holds while it waits."""
-
-    def send(self, gateway: NodeGateway) -> None:
-        """Send it; the connection is there."""
-
-    def undeliverable(self, error: ActorError) -> None:
-        """It cannot be sent: tell whom it concerns."""
-
-
-class _Arrival:
-    """Not sent itself: somebody waits for the connection."""
-
-    urgent = True
-    size = 0
-
-    def __init__(self, future: asyncio.Future[NodeGateway]) -> None:
-        self._future = future
-
-    def send(self, gateway: NodeGateway) -> None:
-        if not self._future.done():
-            self._future.set_result(gateway)
-
-    def undeliverable(self, error: ActorError) -> None:
-        if not self._future.done():
-            self._future.set_exception(type(error)(str(error)))
 
 
 class Link:

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import logging
 import os
-import queue
 import secrets
 import signal
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,10 +16,11 @@ from actors.address import ActorAddress
 from actors.errors import ActorError, ActorSystemError, RecipientUnreachable
 from actors.event_stream import Table
 from actors.process.host import HostSpec
+from actors.process.loops import LoopThread
 from actors.process.system import HostedActor, ProcessActorSystem
 from actors.props import CreateOrder, Placement
 from actors.remote.gateway import NodeGateway, NodeId, Route
-from actors.remote.link import Link, NodeDownParcel, SubscriptionsParcel
+from actors.remote.link import Link, Notice
 from actors.remote.remote import CREATION_TIMEOUT_S, Remoting
 
 logger = logging.getLogger(__name__)
@@ -56,48 +55,6 @@ class Host:
         return self.hosted.address
 
 
-class _Worker:
-    """One thread for calls that block. Not an executor: those take no work any more while the interpreter exits."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="actors-hosts", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call *function* in the thread, after all that was ordered before."""
-        future: asyncio.Future[T] = self._loop.create_future()
-
-        def settle(result: Any, error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        def call() -> None:
-            try:
-                result = function(*arguments)
-            except Exception as error:  # the caller's to know, whatever it is
-                self._loop.call_soon_threadsafe(settle, None, error)
-            else:
-                self._loop.call_soon_threadsafe(settle, result, None)
-
-        self._calls.put(call)
-        return await future
-
-    def close(self) -> None:
-        """End the thread after what was ordered."""
-        self._calls.put(None)
-        self._thread.join()
-
-
 class Hosts:
     """Starts host processes, one after the other, in a thread of its own, and tells when one has ended.
 
@@ -116,8 +73,9 @@ class Hosts:
         self._loop = loop
         self._processes = processes
         self._on_exit = on_exit
-        # Thespian's own calls block, and are to come from one thread at a time.
-        self._worker = _Worker(loop)
+        # Thespian's own calls block, and are to come from one thread at a time. An executor's would take no work any
+        # more while the interpreter exits.
+        self._thread = LoopThread("actors-hosts")
         self._hosts: dict[int, Host] = {}
 
     def __iter__(self) -> Iterator[Host]:
@@ -133,7 +91,7 @@ class Hosts:
         Raises:
             ActorSystemError: it does not start.
         """
-        hosted = await self._worker.run(self._processes.start, spec)
+        hosted = await self._in_thread(self._processes.start, spec)
         host.hosted = hosted
         try:
             host.pidfd = os.pidfd_open(hosted.pid)
@@ -141,6 +99,14 @@ class Hosts:
             raise ActorSystemError(f"{host.name} (process {hosted.pid}) ended right after its start") from None
         self._hosts[host.uid] = host
         self._loop.add_reader(host.pidfd, self._exited, host)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call *function* in the thread, after all that was ordered before."""
+
+        async def call() -> T:
+            return function(*arguments)
+
+        return await asyncio.shield(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._thread.loop)))
 
     def _exited(self, host: Host) -> None:
         if host.pidfd is None:
@@ -174,13 +140,13 @@ class Hosts:
         host.ending = True
         arguments = (host.hosted,) if deadline_s is None else (host.hosted, deadline_s)
         try:
-            await self._worker.run(self._processes.stop, *arguments)
+            await self._in_thread(self._processes.stop, *arguments)
         except (ActorError, OSError) as error:
             logger.warning("the actor host %s was not stopped in order: %s", host.name, error)
 
     def close(self) -> None:
         """End the thread and forget the processes; what still runs ends with Thespian's admin."""
-        self._worker.close()
+        self._thread.close()
         for host in self:
             if host.pidfd is not None:
                 self._loop.remove_reader(host.pidfd)
@@ -455,8 +421,7 @@ class RootPlacing:
 
     def _tell_subscriptions(self, link: Link) -> None:
         if link.node is not None:
-            me, serializer = self._remoting.me.uid, self._remoting.node.serializer
-            link.send(SubscriptionsParcel(me, serializer, self._elsewhere(link.node.uid)))
+            self._remoting.send_subscriptions(link, self._elsewhere(link.node.uid))
 
     # ------------------------------------------------------------------ ends
 
@@ -482,9 +447,10 @@ class RootPlacing:
         if host.uid in self._subscriptions:
             self.subscribed(host.uid, {})
         self._peers.node_down(host.uid, reason)
+        news = Notice(lambda other: other.node_down(host.uid, reason), f"the end of {host.name}")
         for other in self._hosts:
             if not other.ending:
-                self._peers.link(other.address).send(NodeDownParcel(host.uid, reason))
+                self._peers.link(other.address).send(news)
 
     def forget(self, uid: int) -> None:
         """A process has ended: what it hosted is nowhere."""

@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, AskTimeout, FrameTooLarge, RecipientUnreachable, WireError
@@ -75,6 +75,10 @@ TRY = (False,)
 _Checked = tuple[Tags, Sequence[bytes], int]
 """How far the records of a connection have been checked: the tags of those that come next, what came in those before
 and is not handled yet, and how many bytes the next one has at least."""
+
+Established = tuple[socket.socket, TlsStream | None, tuple[Tags, Tags] | None]
+"""A connected, blocking socket; what encrypts, None for plain; the tags of what is sent and of what is received, None
+where records are not needed."""
 
 _callers: weakref.WeakSet[ThreadCaller] = weakref.WeakSet()
 
@@ -572,17 +576,18 @@ class BlockingConnection:
             return
         if connected is None:
             return
+        sock, tls, tags = connected
         with self._lock:
             if self.broken is not None:
-                connected.sock.close()
+                sock.close()
                 return
-            if connected.tls is not None:
-                self._outbox.tls = connected.tls
-                self._intake.decrypt_with(connected.tls, self._outbox.tls_lock)
-            if connected.tags is not None:
-                self._outbox.tags, receives = connected.tags
+            if tls is not None:
+                self._outbox.tls = tls
+                self._intake.decrypt_with(tls, self._outbox.tls_lock)
+            if tags is not None:
+                self._outbox.tags, receives = tags
                 self._intake.check_with(receives)
-            self.sock = connected.sock
+            self.sock = sock
             self._used_at = time.monotonic()
             if not self._push():
                 self.helper.wake()
@@ -1137,22 +1142,8 @@ class Helper:
         return nearest
 
 
-class Established(NamedTuple):
-    """An authenticated connection.
-
-    Args:
-        sock: blocking.
-        tls: encrypts what is sent and decrypts what is received; None for plain.
-        tags: of what is sent, and of what is received; None where records are not needed.
-    """
-
-    sock: socket.socket
-    tls: TlsStream | None
-    tags: tuple[Tags, Tags] | None
-
-
 def establish(caller: ThreadCaller, host: str, port: int, until: float) -> Established | None:
-    """An authenticated connection, with TLS if the caller has certificates; None when *until* came first.
+    """Make an authenticated connection, with TLS if the caller has certificates; None when *until* came first.
 
     Raises:
         RecipientUnreachable: nothing listens there, or it does not answer.
@@ -1180,7 +1171,7 @@ def establish(caller: ThreadCaller, host: str, port: int, until: float) -> Estab
             raise RecipientUnreachable(f"no handshake within {loop_connection.HANDSHAKE_TIMEOUT_S:g} s") from error
         reason = "no answer" if late else (error.strerror or str(error))
         raise RecipientUnreachable(f"nothing can be reached at {host}:{port} ({reason})") from error
-    return Established(sock, tls, handshake.tags() if tls is None and sock.family != socket.AF_UNIX else None)
+    return sock, tls, handshake.tags() if tls is None and sock.family != socket.AF_UNIX else None
 
 
 def connect(local: Path | None, host: str, port: int, until: float) -> socket.socket:

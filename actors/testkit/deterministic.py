@@ -18,7 +18,7 @@ from actors.core.node import Node
 from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Terminate, Watch
 from actors.errors import ActorError, ActorSystemError, AskTimeout, RecipientUnreachable
 from actors.event_stream import Table
-from actors.props import CreateOrder, Placement, Props
+from actors.props import CreateOrder, Placement
 from actors.ref import ActorRef, Origin
 from actors.rpc.gateway import Ask
 from actors.system_api import ActorSystemBase
@@ -190,7 +190,6 @@ class MemoryNetwork:
             rng.getrandbits(62) + 1,
             settings=settings,
             remote=None,
-            root=number == 0,
             temp=str(number) if number else "",
             rng=rng,
             turn_budget_s=None,
@@ -459,16 +458,12 @@ class DeterministicSystem(ActorSystemBase):
             )
             for number in range(nodes)
         ]
+        self.node = self.nodes[0]
         for node in self.nodes:
             node.ask_type = DrivenAsk
             node.system = self if node is self.node else _NodeView(node, self)
         self._terminated = False
         self.run_until_idle()
-
-    @property
-    def node(self) -> Node:
-        """The root node."""
-        return self.nodes[0]
 
     @property
     def now(self) -> float:
@@ -518,17 +513,8 @@ class _NodeView(ActorSystemBase):
     """The system as the actors of a node other than the root see it."""
 
     def __init__(self, node: Node, whole: DeterministicSystem) -> None:
-        self._node = node
+        self.node = node
         self._whole = whole
-
-    @property
-    def node(self) -> Node:
-        return self._node
-
-    def _actor_of(self, props: Props, name: str | None) -> ActorRef:
-        raise ActorSystemError(
-            "top-level actors are made in the system's root node; make a child with context.actor_of"
-        )
 
     def terminate(self, timeout_s: float = 10.0) -> None:
         self._whole.terminate(timeout_s)
