@@ -1,6 +1,6 @@
 """Calling from plain threads: no loop and no other thread is in the way of an ask.
 
-A `ThreadCaller` has one `BlockingConnection` to each process, made anew when it broke or after a fork. A thread that
+An `ActorClient` has one `BlockingConnection` to each process, made anew when it broke or after a fork. A thread that
 calls encodes and sends its frame under a lock. A thread that waits for a reply and finds nobody reading becomes the
 *reader*: it reads, resolves everybody's asks until its own is done, and hands the role on (the leader/follower
 pattern). What has no thread that waits (callbacks, awaits, tells held back for a moment) is the work of a `Helper`
@@ -19,37 +19,33 @@ import logging
 import os
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from actors.address import ActorAddress
-from actors.errors import ActorError, AskTimeout, FrameTooLarge, RecipientUnreachable, WireError
+from actors.errors import ActorError, AskTimeout, RecipientUnreachable, WireError
 from actors.rpc import codec, wire
 from actors.rpc import connection as loop_connection
-from actors.rpc.codec import MethodSpec, proxy_type
+from actors.rpc.codec import MethodSpec
 from actors.rpc.config import RpcConfig
 from actors.rpc.connection import LARGE_READ_SIZE, READ_SIZE, again, connection_error, no_delay
-from actors.rpc.gateway import Ask, FencingToken, RpcGateway
-from actors.rpc.offload import ThreadOffloader, get_by_thread, put_by_thread
+from actors.rpc.gateway import Ask
+from actors.rpc.offload import ThreadOffloader, get_by_thread
 from actors.rpc.security import PROOF_SIZE, ClientHandshake, check_peer_is_us, far_end
 from actors.rpc.tls import TlsStream
 from actors.rpc.wire import Tags, seal, unseal
 
 logger = logging.getLogger(__name__)
 
-G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
-
-CLOSE_FLUSH_S = 1.0
-REPORT_S = 60.0
 
 BATCH_SIZE = 64 * 1024
 """Bytes of tells that leave at once, however soon they follow each other."""
@@ -79,146 +75,6 @@ and is not handled yet, and how many bytes the next one has at least."""
 Established = tuple[socket.socket, TlsStream | None, tuple[Tags, Tags] | None]
 """A connected, blocking socket; what encrypts, None for plain; the tags of what is sent and of what is received, None
 where records are not needed."""
-
-_callers: weakref.WeakSet[ThreadCaller] = weakref.WeakSet()
-
-
-class ThreadCaller:
-    """Sends the calls of a program's threads; what `RpcService` is to the code on an event loop.
-
-    Args:
-        secret: the cluster secret.
-        config: see `RpcConfig`.
-        offloader: for arguments and results that do not fit into a frame; closed with the caller.
-    """
-
-    def __init__(self, secret: bytes, config: RpcConfig, offloader: ThreadOffloader | None = None) -> None:
-        self.secret = secret
-        self.config = config
-        self.offloader = offloader
-        self.dropped = 0
-        self._tls = None if config.tls is None else config.tls.contexts()[1]
-        self._connections: dict[tuple[str, int], BlockingConnection] = {}
-        self._lock = threading.Lock()
-        self._closed = False
-        self._reported_at = float("-inf")
-        _callers.add(self)
-
-    def tls_stream(self) -> TlsStream | None:
-        """TLS for one TCP connection; None without certificates."""
-        return None if self._tls is None else TlsStream(self._tls, server_side=False)
-
-    def gateway(
-        self,
-        address: ActorAddress | str,
-        gateway_type: type[G],
-        token: FencingToken | None = None,
-        timeout_s: float | None = None,
-    ) -> G:
-        """As `RpcService.gateway`."""
-        target = ActorAddress.parse(address) if isinstance(address, str) else address
-        return cast("G", proxy_type(gateway_type)(self, target, token, timeout_s or self.config.ask_timeout_s))
-
-    def ask(
-        self, target: ActorAddress, spec: MethodSpec, arguments: list[Any], token: FencingToken | None, timeout_s: float
-    ) -> Ask[Any]:
-        """Send an ask (used by the generated gateways); arguments that do not fit into a frame are uploaded first."""
-        ask: ThreadAsk[Any] = ThreadAsk(target, spec, timeout_s)
-        fenced = None if token is None else (token.epoch, token.session)
-        try:
-            try:
-                self._send(ask, target, (target.path, spec.name, arguments, fenced))
-            except FrameTooLarge:
-                if self.offloader is None:
-                    raise
-                key = put_by_thread(self.offloader, arguments)
-                ask.when_done(partial(self.offloader.release, key))
-                self._send(ask, target, (target.path, spec.name, key, fenced))
-        except ActorError as error:
-            ask.resolve(None, error)
-        return ask
-
-    def _send(self, ask: ThreadAsk[Any], target: ActorAddress, fields: tuple[Any, ...]) -> None:
-        while True:
-            connection = self._connection(target)
-            if connection.unsent > HIGH_WATER:
-                self._make_room(connection, target, ask.deadline)
-            with contextlib.suppress(Stale):
-                connection.ask(ask, fields)
-                return
-
-    def tell(self, target: ActorAddress, name: str, arguments: list[Any], token: FencingToken | None) -> None:
-        """Send a tell (used by the generated gateways): at most once, no reply, never an error to the caller.
-
-        Who sends faster than the recipient takes is made to wait; after ``ask_timeout_s`` the message is dropped.
-        """
-        fields = (target.path, name, arguments, None if token is None else (token.epoch, token.session))
-        try:
-            while True:
-                connection = self._connection(target)
-                if connection.unsent > HIGH_WATER:
-                    self._make_room(connection, target, time.monotonic() + self.config.ask_timeout_s)
-                try:
-                    connection.tell(fields)
-                    break
-                except Stale:
-                    continue
-        except ActorError as error:
-            self.dropped += 1
-            now = time.monotonic()
-            if now - self._reported_at >= REPORT_S or not isinstance(error, RecipientUnreachable):
-                self._reported_at = now
-                logger.warning("a message to %s was not sent (%d so far): %s", target, self.dropped, error)
-
-    def _make_room(self, connection: BlockingConnection, target: ActorAddress, until: float) -> None:
-        try:
-            asyncio.get_running_loop()
-            roomy = connection.unsent <= self.config.outbox_size  # an event loop must not be held up
-        except RuntimeError:
-            roomy = connection.make_room(until)
-        if not roomy:
-            raise RecipientUnreachable(
-                f"{target.host}:{target.port} takes nothing: {connection.unsent} bytes wait for it already; "
-                "it hangs, or is sent more than it can do"
-            )
-
-    def _connection(self, target: ActorAddress) -> BlockingConnection:
-        key = (target.host, target.port)
-        connection = self._connections.get(key)
-        if connection is None or connection.broken is not None:
-            with self._lock:
-                if self._closed:
-                    raise RecipientUnreachable("the client was closed")
-                connection = self._connections.get(key)
-                if connection is None or connection.broken is not None:
-                    connection = self._connections[key] = BlockingConnection(self, *key)
-        return connection
-
-    def close(self) -> None:
-        """Send what is held back, close all connections; pending asks end in `RecipientUnreachable`. Idempotent."""
-        with self._lock:
-            self._closed = True
-            connections = list(self._connections.values())
-            self._connections.clear()
-        for connection in connections:
-            connection.close(RecipientUnreachable("the client was closed"), CLOSE_FLUSH_S)
-        if self.offloader is not None:
-            self.offloader.close_blocking()
-
-    def after_fork(self) -> None:
-        """In the child: leave the connections to the parent."""
-        self._lock = threading.Lock()
-        connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            connection.abandon()
-
-
-def _after_fork() -> None:
-    for caller in list(_callers):
-        caller.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class ThreadAsk(Ask[T]):
@@ -424,28 +280,38 @@ class BlockingConnection:
     """The one connection of a client to another process, shared by all threads: messages of a thread keep their order.
 
     Args:
-        caller: settings, and the place to leave when it is over.
         host: host of the other process.
         port: its port.
+        secret: the cluster secret.
+        config: see `RpcConfig`.
+        tls: for TLS over TCP; None without certificates.
+        offloader: fetches results that were sent apart; None where they may not be.
     """
 
-    def __init__(self, caller: ThreadCaller, host: str, port: int) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret: bytes,
+        config: RpcConfig,
+        tls: ssl.SSLContext | None,
+        offloader: ThreadOffloader | None,
+    ) -> None:
         self.broken: ActorError | None = None
-        self._caller = caller
-        self._host, self._port = host, port
+        self._establish = partial(establish, host, port, secret, config, tls)
         self._lock = threading.RLock()  # sending, and what is registered by it
-        self._encoder = wire.FrameEncoder(caller.config.frame_size)
+        self._encoder = wire.FrameEncoder(config.frame_size)
         self._last_id = 0
         self._sweep_at = SWEEP
         self._outbox = Outbox()
         self.sock: socket.socket | None = None
         self._role = threading.Lock()  # held by the reader
         self._followers: deque[SimpleQueue[None]] = deque()
-        self._intake = Intake(caller.config.frame_size, self._handle)
+        self._intake = Intake(config.frame_size, self._handle)
         self.pending: dict[int, ThreadAsk[Any]] = {}
         self._callbacks: deque[ThreadAsk[Any]] = deque()
-        self._offloader = caller.offloader
-        if caller.offloader is not None:  # say that results may be offloaded
+        self._offloader = offloader
+        if offloader is not None:  # say that results may be offloaded
             self._outbox.put(self._encoder.encode([wire.OFFLOADED, 0, "", 0]))
         self._dead: socket.socket | None = None
         self._used_at = 0.0
@@ -570,7 +436,7 @@ class BlockingConnection:
     def establish(self, until: float) -> None:
         """Connect, by the reader; when *until* comes first, the next reader begins anew."""
         try:
-            connected = establish(self._caller, self._host, self._port, until)
+            connected = self._establish(until)
         except ActorError as error:
             self.end(error)
             return
@@ -1142,21 +1008,24 @@ class Helper:
         return nearest
 
 
-def establish(caller: ThreadCaller, host: str, port: int, until: float) -> Established | None:
-    """Make an authenticated connection, with TLS if the caller has certificates; None when *until* came first.
+def establish(
+    host: str, port: int, secret: bytes, config: RpcConfig, context: ssl.SSLContext | None, until: float
+) -> Established | None:
+    """Make an authenticated connection, with TLS over TCP where there is a context; None when *until* came first.
 
     Raises:
         RecipientUnreachable: nothing listens there, or it does not answer.
         AuthenticationError, WireError: the handshake failed.
     """
-    config = caller.config
     sock: socket.socket | None = None
     by = time.monotonic() + config.connect_timeout_s
     try:
         sock = connect(config.local_socket(host, port), host, port, min(by, until))
         by = time.monotonic() + loop_connection.HANDSHAKE_TIMEOUT_S
-        tls = None if sock.family == socket.AF_UNIX else caller.tls_stream()
-        handshake = authenticate(sock, caller.secret, tls, min(by, until))
+        tls = None
+        if context is not None and sock.family != socket.AF_UNIX:
+            tls = TlsStream(context, server_side=False)
+        handshake = authenticate(sock, secret, tls, min(by, until))
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
     except BaseException as error:

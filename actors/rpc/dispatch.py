@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 SHOWN = 1000
 PLAIN_TOKEN = 2
+TURNS = 1000
+"""Turns of the loop that a supervisor has at most to deal with a failed start."""
 Outcome = asyncio.Future[Any]
 Method = tuple[MethodSpec, Callable[..., Any], bool]
 """A method, what handles it, and whether that is a coroutine function."""
@@ -184,6 +186,9 @@ class Dispatcher:
         except asyncio.CancelledError:
             served.cell.abort()
             await served.stopped
+            raise
+        except BaseException:
+            await _until_free(served.cell)
             raise
 
     def started(self, endpoint: RpcEndpoint) -> None:
@@ -428,6 +433,15 @@ class Dispatcher:
 def _shown(value: Any) -> str:
     """What a peer sent, for the log: it may be megabytes, or a list too deep for its text."""
     return value[:SHOWN] if type(value) is str else f"({type(value).__name__})"
+
+
+async def _until_free(cell: Cell) -> None:
+    """Let the supervisor of an actor that could not start have its turn, which frees the name."""
+    supervisor = cell.parent._target
+    for _ in range(TURNS):
+        if not isinstance(supervisor, Cell) or supervisor.children.find(cell.ref) is None:
+            return
+        await asyncio.sleep(0)
 
 
 def _ended(served: Served, connection: ServerConnection, task: asyncio.Task[None]) -> None:
