@@ -1,4 +1,4 @@
-"""The class that users derive actors from (Akka's `Actor`)."""
+"""The class that users derive actors from (Akka's `Actor`), and what an actor can do (its `ActorContext`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Routing logics (Akka's ``akka.routing``): which routees get a message. Pure; the actor is in `actors.routing`.
+"""Routers (Akka's ``akka.routing``): which routees get a message, and the actor that passes it on.
 
 `RoundRobin` and its like are configurations that may travel to another process; `RoutingLogic.create` makes the
-`Selector` that keeps their state. `Pool` and `Group` say where the routees come from.
+`Selector` that keeps their state (pure). `Pool` and `Group` say where the routees come from.
+
+A router is a `RouterActor`. Unlike Akka's it is an actor like any other: messages pass through its mailbox on
+their way to the routees. It lives where its props say, and the routees of a pool live beside it.
 """
 
 from __future__ import annotations

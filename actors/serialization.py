@@ -57,6 +57,27 @@ from actors.rpc.wire import LARGE, walk_through
 Check = Callable[[Any], bool]
 """Whether a value passes."""
 
+_OWN_MODULES = ("messages", "core.system_messages", "mailbox", "supervision", "routing", "selection", "props")
+C = TypeVar("C", bound=type)
+T = TypeVar("T")
+message_types: dict[type, MessageType] = {}
+messages_by_name: dict[str, MessageType] = {}
+enum_names: dict[type, str] = {}
+enums_by_name: dict[str, type[enum.Enum]] = {}
+MAX_DEPTH = 32
+"""How many extension types may be nested in each other."""
+MESSAGE, REF, TUPLE, SET, ERROR, ENUM, DATETIME, TIMEDELTA, PATH, FROZENSET, DATE, BIG_INT = range(1, 13)
+"""Codes of the extension types."""
+ERROR_LIMIT = 4 * ERROR_TEXT_LIMIT
+"""Bytes of an encoded exception; one that would be larger travels without its arguments and attributes."""
+_Encoded = tuple[int, "bytes | list[Any]"]
+_PLAIN_DECODERS: dict[int, Callable[[bytes], Any]] = {
+    DATETIME: lambda data: dt.datetime.fromisoformat(data.decode()),
+    DATE: lambda data: dt.date.fromisoformat(data.decode()),
+    PATH: lambda data: Path(os.fsdecode(data)),
+    BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
+}
+
 
 class _Holder:
     """Bears one annotation, so that `typing.get_type_hints` evaluates it alone: one unknown name spoils no others."""
@@ -136,12 +157,6 @@ def _check_class(cls: Any) -> Check | None:
     return lambda value: isinstance(value, cls)
 
 
-_OWN_MODULES = ("messages", "core.system_messages", "mailbox", "supervision", "routing", "selection", "props")
-
-C = TypeVar("C", bound=type)
-T = TypeVar("T")
-
-
 class MessageType:
     """What the wire needs to know of a registered dataclass; hints are compiled when the first one is received."""
 
@@ -179,12 +194,6 @@ class MessageType:
         if self._by_name:
             return self.cls(**dict(zip(self.fields, values, strict=True)))
         return self.cls(*values)
-
-
-message_types: dict[type, MessageType] = {}
-messages_by_name: dict[str, MessageType] = {}
-enum_names: dict[type, str] = {}
-enums_by_name: dict[str, type[enum.Enum]] = {}
 
 
 def name_of(cls: type) -> str:
@@ -267,16 +276,6 @@ def import_object(path: str) -> Any:
     except Exception as error:  # also whatever the module raises while it is imported
         raise SerializationError(f"{path!r} cannot be imported here: {type(error).__name__}: {error}") from error
     return found
-
-
-MAX_DEPTH = 32
-"""How many extension types may be nested in each other."""
-
-MESSAGE, REF, TUPLE, SET, ERROR, ENUM, DATETIME, TIMEDELTA, PATH, FROZENSET, DATE, BIG_INT = range(1, 13)
-"""Codes of the extension types."""
-
-ERROR_LIMIT = 4 * ERROR_TEXT_LIMIT
-"""Bytes of an encoded exception; one that would be larger travels without its arguments and attributes."""
 
 
 class Serializer:
@@ -377,9 +376,6 @@ class _Level:
         if self._inner is None:
             raise SerializationError(f"messages, tuples and sets can be nested {MAX_DEPTH} deep at most")
         return msgpack.ExtType(code, self._inner.pack(values))
-
-
-_Encoded = tuple[int, "bytes | list[Any]"]
 
 
 def _path(value: PurePath) -> _Encoded:
@@ -573,12 +569,6 @@ def _timedelta(values: list[Any]) -> dt.timedelta:
     return dt.timedelta(*values)
 
 
-_PLAIN_DECODERS: dict[int, Callable[[bytes], Any]] = {
-    DATETIME: lambda data: dt.datetime.fromisoformat(data.decode()),
-    DATE: lambda data: dt.date.fromisoformat(data.decode()),
-    PATH: lambda data: Path(os.fsdecode(data)),
-    BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
-}
 _NESTED_DECODERS: dict[int, Callable[[list[Any]], Any]] = {
     MESSAGE: _message,
     TUPLE: tuple,

@@ -76,6 +76,10 @@ _DIGITS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_~"
 Restart = tuple[BaseException, float]
 """Why an actor is restarted, and when its next instance is to come, on the loop's clock."""
 
+logger = logging.getLogger(__name__)
+_WAIT_FOR_THE_MESSAGE = (Terminate, Recreate)
+"""What waits until the message that is being handled by a coroutine has been handled; the rest is done meanwhile."""
+
 
 class Waiting(enum.Enum):
     """What an actor does when the last of its dying children has stopped."""
@@ -215,12 +219,6 @@ class Children:
         if reason is not Waiting.TERMINATION:
             self.waiting = Waiting.NOTHING
         return reason, restart
-
-
-logger = logging.getLogger(__name__)
-
-_WAIT_FOR_THE_MESSAGE = (Terminate, Recreate)
-"""What waits until the message that is being handled by a coroutine has been handled; the rest is done meanwhile."""
 
 
 class Call:

@@ -66,6 +66,18 @@ logger = logging.getLogger(__name__)
 
 ABORT_GRACE_S = 1.0
 
+P = ParamSpec("P")
+T = TypeVar("T")
+POST_LIMIT = 10_000
+"""How many calls of other threads may wait; a thread that has more waits itself."""
+TURNS = 64
+_get_ident = threading.get_ident
+_DEFAULT_MAILBOX = UnboundedMailbox()
+_ENDPOINT_MAILBOX = BoundedMailbox(100_000)
+"""A call, or a message, that finds so many is refused with `MailboxFull`."""
+_UNMOURNED = (PoisonPill, Terminated, ReceiveTimeout)
+"""What is no loss when its recipient is gone (Akka's `DeadLetterSuppression`)."""
+
 
 class Guardian(Actor):
     """Parent of the top-level actors.
@@ -156,22 +168,6 @@ class Root:
             text = f"these actors of {self._node.name} do not stop and are left behind: {', '.join(living[:10])}"
             logger.error("%s", text)
             self._node.terminated.set_exception(AskTimeout(text))
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-POST_LIMIT = 10_000
-"""How many calls of other threads may wait; a thread that has more waits itself."""
-
-TURNS = 64
-
-_get_ident = threading.get_ident
-_DEFAULT_MAILBOX = UnboundedMailbox()
-_ENDPOINT_MAILBOX = BoundedMailbox(100_000)
-"""A call, or a message, that finds so many is refused with `MailboxFull`."""
-_UNMOURNED = (PoisonPill, Terminated, ReceiveTimeout)
-"""What is no loss when its recipient is gone (Akka's `DeadLetterSuppression`)."""
 
 
 class Remote(Protocol):

@@ -1,4 +1,8 @@
-"""The way from this node to one other: queues while it connects, keeps the order, says when the other one has died."""
+"""The way from this node to one other: queues while it connects, keeps the order, says when the other one has died.
+
+What travels on it are parcels: messages, system messages, asks, notices. Each knows how it travels, and what is to be
+done where it cannot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The root node's part: where each actor is placed, in which process, and what happens when a process ends."""
+"""The root node's part: host processes, where each actor is placed, and what happens when a process ends.
+
+Processes are started and ended through Thespian (`actors.process.system`), and seen to end by the kernel's word.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,10 @@ from actors.remote.remote import CREATION_TIMEOUT_S, Remoting
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+EXPECTED_S = 1.0
+EXPECTED_LIMIT = 10_000
+GONE_LIMIT = 10_000
 
 
 @dataclass(slots=True, eq=False)
@@ -228,11 +235,6 @@ class RouteTable:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-EXPECTED_S = 1.0
-EXPECTED_LIMIT = 10_000
-GONE_LIMIT = 10_000
 
 
 class RootPlacing:

@@ -1,4 +1,8 @@
-"""The RPC service of a process: listens, serves endpoints, makes gateways (Flink's `RpcService` and `RpcServer`)."""
+"""The RPC service of a process (Flink's `RpcService` and `RpcServer`): serves endpoints, makes gateways.
+
+It listens by a `Listener` for each port: TCP on the bind host and, with a socket directory, a Unix socket of mode 0600.
+It reaches each other process by a `Peer`, over the Unix socket where both share a directory of them, else over TCP.
+"""
 
 from __future__ import annotations
 

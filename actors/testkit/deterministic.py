@@ -1,4 +1,10 @@
-"""An actor system in the test's own thread, under virtual time: the same code as the real one, and no waiting."""
+"""An actor system in the test's own thread, under virtual time: the same code as the real one, and no waiting.
+
+`DeterministicSystem` is the system. Its nodes are joined by a `MemoryNetwork`: what they send to each other is encoded,
+queued, delayed, and lost on order. All of it runs on a `VirtualLoop` (Akka's `ExplicitlyTriggeredScheduler`): asyncio
+asks the selector to wait until the next timer, and instead of waiting it puts the clock forward, or stops the loop when
+that is further than it is to go. Threads (`run_in_executor`) are really waited for.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +42,11 @@ _START = 1000.0
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+logger = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+FIRST_PORT = 2552
+Drop = Callable[[ActorRef, Any], bool]
 
 
 class _VirtualSelector(selectors.DefaultSelector):
@@ -136,12 +147,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _stop(self) -> None:
         self._exhausted = True
         self.stop()
-
-
-HOST = "127.0.0.1"
-FIRST_PORT = 2552
-
-Drop = Callable[[ActorRef, Any], bool]
 
 
 class MemoryNode(Node):
@@ -396,9 +401,6 @@ class MemoryLink:
     def _is_dead(self, ref: ActorRef) -> bool:
         there = self._network.find(ref)
         return there is None or there.is_dead
-
-
-logger = logging.getLogger(__name__)
 
 
 class DrivenAsk(Ask[T]):
