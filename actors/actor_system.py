@@ -109,7 +109,7 @@ class ActorSystem(ActorSystemBase):
         try:
             self._pulse = Pulse(secret, name, host, uid, rpc.tls)
             me = NodeId(name, host, service.port, uid, host, service.port, uid, self._pulse.port)
-            remoting = Remoting(service, me, self._config)
+            self._remoting = remoting = Remoting(service, me, self._config)
             self.node = node = remoting.node
             node.system = self
             endpoint = NodeEndpoint(remoting)

@@ -96,7 +96,7 @@ class ActorClient:
     ) -> Ask[Any]:
         """Send an ask (used by the generated gateways); arguments that do not fit into a frame are uploaded first."""
         ask: ThreadAsk[Any] = ThreadAsk(target, spec, timeout_s)
-        fenced = None if token is None else token.fields()
+        fenced = None if token is None else (token.epoch, token.session)
         try:
             try:
                 self._send(ask, target, (target.path, spec.name, arguments, fenced))
@@ -124,7 +124,7 @@ class ActorClient:
 
         Who sends faster than the recipient takes is made to wait; after ``ask_timeout_s`` the message is dropped.
         """
-        fields = (target.path, name, arguments, None if token is None else token.fields())
+        fields = (target.path, name, arguments, None if token is None else (token.epoch, token.session))
         try:
             while True:
                 connection = self._connection(target)
