@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import dataclasses
 import fcntl
 import ipaddress
 import logging
@@ -20,15 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actors.address import ActorAddress
-from actors.core.node import Node
 from actors.errors import ActorError, AddressError
 from actors.process.host import HostSpec
 from actors.process.logs import LogConfig
-from actors.process.loop_thread import LoopThread
+from actors.process.loops import LoopThread
 from actors.process.system import ProcessActorSystem
 from actors.remote.endpoint import NodeEndpoint
 from actors.remote.gateway import NodeId
-from actors.remote.pulse import Pulse
+from actors.remote.heartbeats import Pulse
 from actors.remote.remote import Remoting
 from actors.remote.root import RootPlacing
 from actors.rpc.security import load_or_create_secret
@@ -109,13 +109,10 @@ class ActorSystem(ActorSystemBase):
         try:
             self._pulse = Pulse(secret, name, host, uid, rpc.tls)
             me = NodeId(name, host, service.port, uid, host, service.port, uid, self._pulse.port)
-            self._remoting = remoting = Remoting(service, me, self._config.heartbeat, self._config.pending_capacity)
-            address = ActorAddress(name, host, service.port, "/")
-            self._node = node = Node(service.loop, name, address, uid, settings=self._config, remote=remoting)
-            remoting.bind(node)
-            service.node = node
+            self._remoting = remoting = Remoting(service, me, self._config)
+            self.node = node = remoting.node
             node.system = self
-            endpoint = NodeEndpoint(remoting, node)
+            endpoint = NodeEndpoint(remoting)
             self._placing = RootPlacing(
                 remoting, self._processes, self._host_spec(me, rpc), endpoint.host_here, self._config.shared_hosts
             )
@@ -143,20 +140,12 @@ class ActorSystem(ActorSystemBase):
 
     def _host_spec(self, root: NodeId, rpc: RpcConfig) -> Callable[[str, int], HostSpec]:
         config = self._config
-        host_rpc = RpcConfig(
-            system=rpc.system,
-            bind_host=rpc.bind_host,
-            socket_dir=rpc.socket_dir,
-            shares_host=rpc.shares_host,
-            frame_size=rpc.frame_size,
-            ask_timeout_s=rpc.ask_timeout_s,
-            tls=rpc.tls,
-        )
+        host_rpc = dataclasses.replace(rpc, port=0)
 
         def make(name: str, uid: int) -> HostSpec:
             return HostSpec(
                 name=name,
-                factory="actors.process.node_host:create",
+                factory="actors.service_system:start_hosted_node",
                 arguments={"uid": uid, "root": root, "config": config},
                 rpc=host_rpc,
                 secret_file=self.secret_file.absolute(),
@@ -167,11 +156,6 @@ class ActorSystem(ActorSystemBase):
         return make
 
     # ------------------------------------------------------------------ use
-
-    @property
-    def node(self) -> Node:
-        """The root node, which lives in this process."""
-        return self._node
 
     @property
     def processes(self) -> dict[str, int]:
@@ -233,11 +217,11 @@ class ActorSystem(ActorSystemBase):
             threading.Thread(target=self.terminate, name="actors-terminate").start()
 
     async def _stop(self, timeout_s: float) -> None:
-        root = self._node.root
+        root = self.node.root
         if root is not None:
             root.terminate(timeout_s)
             try:
-                await asyncio.wrap_future(self._node.terminated)
+                await asyncio.wrap_future(self.node.terminated)
             except ActorError as error:
                 logger.warning("%s", error)
         await self._placing.close(timeout_s)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.errors import MailboxFull
+from actors.messages import ControlMessage
 from actors.serialization import import_object, import_path, message
 
 if TYPE_CHECKING:
@@ -109,7 +110,6 @@ class UnboundedMailbox(MailboxType):
     """The default: first in, first out, and as many as memory holds (Akka's ``UnboundedMailbox``)."""
 
     def create(self, owner: str = "an actor") -> Mailbox:
-        """See `MailboxType.create`."""
         return _Unbounded()
 
 
@@ -133,7 +133,6 @@ class BoundedMailbox(MailboxType):
             raise ValueError(f"the capacity of a mailbox is a positive number of messages, not {self.capacity!r}")
 
     def create(self, owner: str = "an actor") -> Mailbox:
-        """See `MailboxType.create`."""
         kind = _BackPressed if self.overflow is Overflow.BACKPRESSURE else _Bounded
         return kind(self.capacity, self.overflow, owner)
 
@@ -169,7 +168,6 @@ class ControlAwareMailbox(MailboxType):
     """`ControlMessage`s first, each kind first in, first out (Akka's ``UnboundedControlAwareMailbox``)."""
 
     def create(self, owner: str = "an actor") -> Mailbox:
-        """See `MailboxType.create`."""
         return _ControlAware()
 
 
@@ -307,22 +305,19 @@ class _Priority(Mailbox):
 
 
 class _ControlAware(Mailbox):
-    __slots__ = ("_control", "_control_class", "_others")
+    __slots__ = ("_control", "_others")
 
     def __init__(self) -> None:
-        from actors.messages import ControlMessage  # here, because messages of users' mailboxes need not load it
-
-        self._control_class = ControlMessage
         self._control: deque[Envelope] = deque()
         self._others: deque[Envelope] = deque()
 
     def put(self, envelope: Envelope) -> Sequence[Envelope]:
-        (self._control if isinstance(envelope.message, self._control_class) else self._others).append(envelope)
+        (self._control if isinstance(envelope.message, ControlMessage) else self._others).append(envelope)
         return _NOTHING
 
     def put_first(self, envelopes: Sequence[Envelope]) -> None:
         for envelope in reversed(envelopes):
-            queue = self._control if isinstance(envelope.message, self._control_class) else self._others
+            queue = self._control if isinstance(envelope.message, ControlMessage) else self._others
             queue.appendleft(envelope)
 
     def get(self) -> Envelope | None:

@@ -9,12 +9,12 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from actors.actor import Actor
 from actors.errors import ActorSystemError
 from actors.ref import ActorRef
 from actors.serialization import message
 
 if TYPE_CHECKING:
-    from actors.actor import Actor
     from actors.mailbox import MailboxType
     from actors.routing import RouterConfig
 
@@ -289,8 +289,6 @@ def _expect_arguments(actor_class: type[Actor], args: tuple[Any, ...], kwargs: d
 
 
 def _expect_actor(candidate: Any) -> type[Actor]:
-    from actors.actor import Actor  # here, because actors make Props
-
     if not (isinstance(candidate, type) and issubclass(candidate, Actor)):
         raise TypeError(f"{candidate!r} is no actor class: derive it from actors.Actor, or give 'module:Qualname'")
     return candidate

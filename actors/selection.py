@@ -15,6 +15,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.errors import ActorNotFound, AddressError, AskTimeout, RecipientTerminated
+from actors.messages import Identify
 from actors.ref import CURRENT, ActorRef, Origin
 from actors.serialization import message
 
@@ -196,8 +197,6 @@ class ActorSelection:
 
         The ask ends in `ActorNotFound` when none does within *timeout_s* seconds (default: the system's ask timeout).
         """
-        from actors.messages import Identify  # here, because messages are for refs, which make selections
-
         ask = self.anchor.ask(self._wrapped(Identify(None)), timeout_s)
         identity = ask._future
         future: AnyFuture

@@ -1,7 +1,9 @@
-"""The actor system of an RPC service: its endpoints, and the actors that are made beside and below them.
+"""The actor systems of processes that a launcher has started: a component's own, and an `ActorSystem`'s part there.
 
-A process of a cluster has one, as each process of Flink's has an actor system of its own. Others select, tell, ask and
-watch what lives there by the service's address, ``akka.tcp://<system>@<host>:<port>/user/<name>``.
+A process of a cluster has a system of its own (`start_actor_system`), as each process of Flink's has. It has the
+endpoints of the RPC service, and the actors that are made beside and below them. Others select, tell, ask and watch
+what lives there by the service's address, ``akka.tcp://<system>@<host>:<port>/user/<name>``. A host process of an
+`actors.actor_system.ActorSystem` is one node of that system (`start_hosted_node`).
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from actors.event_stream import Table
 from actors.messages import Subscribe, Subscribed, Unsubscribe
 from actors.props import CreateOrder, Placement, Props
 from actors.remote.endpoint import NodeEndpoint
-from actors.remote.gateway import NodeId, Route
-from actors.remote.pulse import PulseEndpoint
+from actors.remote.gateway import NodeGateway, NodeId, Route
+from actors.remote.heartbeats import Pulse, PulseEndpoint
 from actors.remote.remote import Remoting
-from actors.rpc.endpoint import SYSTEM
+from actors.rpc.endpoint import SYSTEM, RpcEndpoint
 from actors.rpc.service import RpcService
 from actors.system_api import ActorSystemBase
 from actors.system_config import SystemConfig
@@ -34,12 +36,7 @@ class ServiceActorSystem(ActorSystemBase):
     """Made by `start_actor_system`. It ends with the service: `RpcService.close`."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
-
-    @property
-    def node(self) -> Node:
-        """The node of the service."""
-        return self._node
+        self.node = node
 
     def terminate(self, timeout_s: float = 10.0) -> None:
         """Not to be had.
@@ -130,15 +127,48 @@ async def start_actor_system(service: RpcService, directory: Directory | None = 
     config = SystemConfig(ask_timeout_s=rpc.ask_timeout_s, frame_size=rpc.frame_size, tls=rpc.tls)
     host, port = rpc.bind_host, service.port
     me = NodeId(rpc.system, host, port, uid, host, port, uid, port)
-    remoting = Remoting(service, me, config.heartbeat, config.pending_capacity)
-    address = ActorAddress(rpc.system, host, port, "/")
-    node = Node(service.loop, rpc.system, address, uid, settings=config, remote=remoting)
-    remoting.bind(node)
-    service.node = node
-    node.system = system = ServiceActorSystem(node)
-    endpoint = NodeEndpoint(remoting, node, takes_orders=False)
+    remoting = Remoting(service, me, config)
+    remoting.node.system = system = ServiceActorSystem(remoting.node)
+    endpoint = NodeEndpoint(remoting, takes_orders=False)
     remoting.placing = ServicePlacing(remoting, endpoint.host_here, directory)
     await service.start_server(PulseEndpoint(service, uid))
     await service.start_server(endpoint)
-    node.cells[SYSTEM].make_child(Props(EventStreamActor).local(), EVENT_STREAM.rpartition("/")[2])
+    remoting.node.cells[SYSTEM].make_child(Props(EventStreamActor).local(), EVENT_STREAM.rpartition("/")[2])
     return system
+
+
+class HostedSystem(ActorSystemBase):
+    """The actor system as the actors of a host process see it."""
+
+    def __init__(self, remoting: Remoting) -> None:
+        self.node = remoting.node
+        self._remoting = remoting
+
+    def terminate(self, timeout_s: float = 10.0) -> None:
+        """Have the whole actor system terminated; returns at once, for this process ends by it."""
+        self.node.post(self._terminate)
+
+    def _terminate(self) -> None:
+        me = self._remoting.me
+        self._remoting.service.gateway(me.root_address, NodeGateway).terminate(me.uid)
+
+
+async def start_hosted_node(
+    service: RpcService, name: str, *, uid: int, root: NodeId, config: SystemConfig
+) -> RpcEndpoint:
+    """Make the node of a host process of an `ActorSystem` (the factory that its `HostSpec` names).
+
+    Args:
+        service: the RPC service of the process, which listens already.
+        name: the host's name.
+        uid: uid of its node.
+        root: the root node of the system.
+        config: settings of the system.
+    """
+    host = service.config.bind_host
+    pulse = Pulse(service.secret, root.system, host, uid, service.config.tls)
+    me = NodeId(root.system, host, service.port, uid, root.host, root.port, root.system_uid, pulse.port)
+    remoting = Remoting(service, me, config, temp=f"{uid:x}")
+    remoting.node.system = HostedSystem(remoting)
+    remoting.peers.link(root.address, root).open()
+    return NodeEndpoint(remoting, pulse=pulse)

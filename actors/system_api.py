@@ -29,10 +29,8 @@ T = TypeVar("T")
 class ActorSystemBase(abc.ABC):
     """An actor system, to be used from any thread; a context manager that terminates it at the end."""
 
-    @property
-    @abc.abstractmethod
-    def node(self) -> Node:
-        """The node of this process."""
+    node: Node
+    """The node of this process."""
 
     @abc.abstractmethod
     def terminate(self, timeout_s: float = 10.0) -> None:
@@ -79,14 +77,15 @@ class ActorSystemBase(abc.ABC):
 
         Raises:
             InvalidActorName: the name is malformed or taken.
-            ActorSystemError: the system is being terminated.
+            ActorSystemError: the system is being terminated, or this is not the process of its root node.
         """
-        return self.on_loop(self._actor_of, props, name)
-
-    def _actor_of(self, props: Props, name: str | None) -> ActorRef:
         root = self.node.root
-        assert root is not None, "only the root node has a /user guardian"
-        return root.user.make_child(props, name)
+        if root is None:
+            raise ActorSystemError(
+                "top-level actors are made in the process of the ActorSystem; make a child with context.actor_of, "
+                "or have an actor of that process make one"
+            )
+        return self.on_loop(root.user.make_child, props, name)
 
     def actor_selection(self, path: str) -> ActorSelection:
         """The actors that match *path*: absolute, or a full address; with ``*`` and ``?``."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from actors.address import ActorAddress
-from actors.core.node import Node
 from actors.errors import ActorSystemError, RecipientUnreachable
-from actors.process.loop_thread import LoopThread
+from actors.process.loops import LoopThread
 from actors.props import Props
 from actors.ref import ActorRef
 from actors.remote.gateway import NodeGateway, NodeId
 from actors.remote.remote import Remoting
-from actors.remote.watcher import HeartbeatConfig
 from actors.rpc.gateway import Ask
 from actors.rpc.security import load_secret
 from actors.rpc.service import RpcConfig, RpcService
@@ -65,20 +63,9 @@ class ActorSystemClient(ActorSystemBase):
         )
         self._service = service = RpcService(asyncio.get_running_loop(), secret, rpc)
         me = NodeId(system.system, "", 0, uid, system.host, system.port, uid)
-        heartbeat: HeartbeatConfig = config.heartbeat
-        self._remoting = remoting = Remoting(service, me, heartbeat, config.pending_capacity)
-        self._node = Node(
-            service.loop,
-            system.system,
-            system,
-            uid,
-            settings=config,
-            remote=remoting,
-            root=False,
-            temp=f"client-{uid:x}",
-        )
-        remoting.bind(self._node)
-        self._node.system = self
+        self._remoting = remoting = Remoting(service, me, config, f"client-{uid:x}")
+        self.node = remoting.node
+        self.node.system = self
         try:
             await remoting.peers.link(me.root_address).ready()
         except RecipientUnreachable as error:
@@ -90,12 +77,8 @@ class ActorSystemClient(ActorSystemBase):
             await self._close()
             raise
 
-    @property
-    def node(self) -> Node:
-        """The node of this process, which has no actors."""
-        return self._node
-
-    def _actor_of(self, props: Props, name: str | None) -> ActorRef:
+    def actor_of(self, props: Props, name: str | None = None) -> NoReturn:
+        """Raise `ActorSystemError`: a client has no actors of its own."""
         raise ActorSystemError("a client has no actors of its own; make them in the process of the ActorSystem")
 
     def graceful_stop(self, ref: ActorRef, timeout_s: float | None = None) -> Ask[bool]:
@@ -107,7 +90,7 @@ class ActorSystemClient(ActorSystemBase):
     async def _stop_gracefully(self, ref: ActorRef, timeout_s: float) -> bool:
         route = await self._remoting.resolve(ref)
         gateway = self._service.gateway(route.node.address, NodeGateway, timeout_s=timeout_s + 1.0)
-        return await gateway.graceful_stop(self._node.uid, ref.path, ref.uid, timeout_s)
+        return await gateway.graceful_stop(self.node.uid, ref.path, ref.uid, timeout_s)
 
     def terminate(self, timeout_s: float = 10.0) -> None:
         """End the connection; the system goes on. Idempotent."""
@@ -120,7 +103,7 @@ class ActorSystemClient(ActorSystemBase):
             self._thread.close()
 
     async def _close(self) -> None:
-        self._node.close()
+        self.node.close()
         await self._service.close()
 
     def __enter__(self) -> Any:

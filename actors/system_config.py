@@ -5,9 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.core.settings import CoreSettings
-from actors.remote.watcher import HeartbeatConfig
 from actors.rpc.tls import TlsConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSettings:
+    """How the actors of a node behave. All nodes of a system have the same.
+
+    Args:
+        ask_timeout_s: default time allowed for an ask, in seconds.
+        throughput: how many messages an actor handles before others have their turn
+            (Akka's ``throughput``, which is 5; a turn of the event loop costs more than Akka's).
+        stash_capacity: how many messages an actor may put aside.
+        pending_capacity: how many messages wait for an actor whose process is not known yet; more are dead letters.
+    """
+
+    ask_timeout_s: float = 10.0
+    throughput: int = 50
+    stash_capacity: int = 10_000
+    pending_capacity: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatConfig:
+    """How failures are detected.
+
+    Args:
+        interval_s: seconds between heartbeats.
+        threshold: phi above which a node is held for dead; 10 is wrong once in 10^10 judgements (Akka's default).
+        acceptable_pause_s: silence that is not held against a node at all, in seconds.
+    """
+
+    interval_s: float = 1.0
+    threshold: float = 10.0
+    acceptable_pause_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

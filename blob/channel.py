@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from actors.rpc.records import TAG_SIZE, Tags
+from actors.rpc.wire import TAG_SIZE, Tags
 from blob.errors import BlobConnectionError, BlobConnectionTampered, BlobTimeout
 from blob.files import Pipe, WriteBehind, write_all
 from blob.hashing import CHUNK, FileHasher, Hasher, HashingBuffers

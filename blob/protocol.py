@@ -12,7 +12,7 @@ After the handshake of `actors.rpc.security` (service ``"blob"``) a connection c
                                        <- OK(length = number of blobs deleted), or the refusal
 
 Over plain TCP each message (a request, a digest, a response, and the detail of a refusal) is followed by its tag
-(`actors.rpc.records.Tags`), of 16 bytes. A content has none: a tagged digest follows the content of a PUT, and the key
+(`actors.rpc.wire.Tags`), of 16 bytes. A content has none: a tagged digest follows the content of a PUT, and the key
 that a GET asks for holds the digest of its content. Under TLS there are no tags.
 
 Requests and responses have a fixed size, so a peer never makes the other side allocate; names never travel as text, so

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError, FencingError
-from actors.process.log_context import set_process_context
+from actors.process.logs import set_process_context
 from actors.receptionist import Listing, ReceptionistGateway
 from actors.ref import Origin
 from actors.rpc.endpoint import FencedRpcEndpoint

@@ -6,8 +6,27 @@ import asyncio
 import socket
 import ssl
 
-from actors.rpc.records import RecordReader, Tags, seal
-from actors.rpc.security import ClientHandshake, ServerHandshake, near_end
+from actors.errors import AuthenticationError
+from actors.rpc.security import PROOF_SIZE, ClientHandshake, ServerHandshake, far_end, near_end
+from actors.rpc.wire import RecordReader, Tags, seal
+
+
+def authenticate_client_socket(sock: socket.socket, secret: bytes, service: str) -> ClientHandshake:
+    """Run the client's side of the handshake on a blocking socket; return it, done.
+
+    Raises:
+        AuthenticationError, WireError: as `ClientHandshake.receive`; a connection closed midway is the former.
+    """
+    handshake = ClientHandshake(secret, service, far_end(sock))
+    sock.sendall(handshake.hello())
+    proof = bytearray()
+    while len(proof) < PROOF_SIZE:
+        chunk = sock.recv(PROOF_SIZE - len(proof))
+        if not chunk:
+            raise AuthenticationError("the server closed the connection during the handshake")
+        proof += chunk
+    sock.sendall(handshake.receive(bytes(proof)))
+    return handshake
 
 
 class Records:

@@ -19,18 +19,26 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from actors.actor import Actor
 from actors.address import ActorAddress
-from actors.core.cell import Cell
+from actors.core.cell import Cell, Children
 from actors.core.dead_letters import DeadLetters
-from actors.core.guardians import Root, start_guardians
 from actors.core.promise import Promise, Promises, SubscriberWatch, TerminationPromise
-from actors.core.router import routed
-from actors.core.settings import CoreSettings
-from actors.core.system_messages import AskFailed, Create, DeathWatchNotification, Perform, SystemMessage, Watch
+from actors.core.system_messages import (
+    AskFailed,
+    Create,
+    DeathWatchNotification,
+    Failed,
+    Perform,
+    SystemMessage,
+    Terminate,
+    Watch,
+)
 from actors.errors import (
     ActorError,
     ActorInitializationError,
     ActorSystemError,
+    AskTimeout,
     InvalidActorName,
     MailboxFull,
     RecipientTerminated,
@@ -40,31 +48,126 @@ from actors.mailbox import BoundedMailbox, UnboundedMailbox
 from actors.messages import ActorIdentity, Identify, PoisonPill, ReceiveTimeout, Terminated
 from actors.props import CreateOrder, Placement, Props
 from actors.ref import ActorRef, Origin, Target, current_cell, forget_node, register_node
+from actors.routing import routed
 from actors.rpc.gateway import Ask
 from actors.selection import ActorSelection, SelectionMessage, step
 from actors.serialization import Serializer
+from actors.supervision import OneForOneStrategy, SupervisorStrategy
+from actors.system_config import CoreSettings
 
 if TYPE_CHECKING:
     from actors.actor import Actor
+    from actors.core.cell import Cell
     from actors.mailbox import Mailbox
     from actors.system_api import ActorSystemBase
 
+
 logger = logging.getLogger(__name__)
+
+ABORT_GRACE_S = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
 POST_LIMIT = 10_000
 """How many calls of other threads may wait; a thread that has more waits itself."""
-
 TURNS = 64
-
 _get_ident = threading.get_ident
 _DEFAULT_MAILBOX = UnboundedMailbox()
 _ENDPOINT_MAILBOX = BoundedMailbox(100_000)
 """A call, or a message, that finds so many is refused with `MailboxFull`."""
 _UNMOURNED = (PoisonPill, Terminated, ReceiveTimeout)
 """What is no loss when its recipient is gone (Akka's `DeadLetterSuppression`)."""
+
+
+class Guardian(Actor):
+    """Parent of the top-level actors.
+
+    Args:
+        strategy: what becomes of those that fail.
+    """
+
+    def __init__(self, strategy: SupervisorStrategy) -> None:
+        self.supervisor_strategy = strategy
+
+
+class Root:
+    """Parent of the guardians: it has no parent and no mailbox, and the system ends with its children.
+
+    Args:
+        node: the root node.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._deadline: asyncio.TimerHandle | None = None
+        self._timeout_s = 0.0
+        self._stopping = False
+        self.children = Children()
+        self.ref = ActorRef(node, node.origin, "/", node.new_uid(), self)
+        self.parent = self.ref
+        self.system = self._guardian("system")
+        self.user = self._guardian("user")
+
+    def _guardian(self, name: str) -> Cell:
+        props = Props(Guardian, OneForOneStrategy())
+        cell = self._node.start_cell(props, f"/{name}", self._node.new_uid(), self.ref)
+        self.children.add(name, cell.ref, props)
+        return cell
+
+    def deliver(self, message: Any, sender: ActorRef | None) -> None:
+        """Nobody has anything to say to the root."""
+        self._node.undeliverable(self.ref, message, sender)
+
+    def deliver_system(self, message: SystemMessage) -> None:
+        """A guardian has failed, or has stopped."""
+        if isinstance(message, Failed):
+            logger.critical(
+                "%s failed (%s: %s): the actor system %s is terminated",
+                message.child.path,
+                type(message.error).__name__,
+                message.error,
+                self._node.name,
+                exc_info=message.error,
+            )
+            self.terminate(None)
+        elif isinstance(message, DeathWatchNotification):
+            self.children.remove(message.actor)
+            if self.children.refs():
+                self.terminate(None)  # a guardian that was stopped on its own takes the system with it
+                self._node.send_system(self.system.ref, Terminate())
+            elif not self._node.terminated.done():
+                if self._deadline is not None:
+                    self._deadline.cancel()
+                self._node.terminated.set_result(None)
+
+    def terminate(self, timeout_s: float | None) -> None:
+        """Stop ``/user`` and all below it, then ``/system``; `Node.terminated` says when that has been done.
+
+        Args:
+            timeout_s: after so many seconds coroutines that still run are cancelled; what does not end then within
+                another second is left behind. None for no limit.
+        """
+        if timeout_s is not None and self._deadline is None and not self._node.terminated.done():
+            self._timeout_s = timeout_s
+            self._deadline = self._node.loop.call_later(timeout_s, self._abort)
+        if not self._stopping:
+            self._stopping = True
+            self._node.letters.silent = True  # they are to be expected now
+            self._node.send_system(self.user.ref, Terminate())
+
+    def _abort(self) -> None:
+        logger.warning(
+            "actors of %s did not stop within %g s: their coroutines are cancelled", self._node.name, self._timeout_s
+        )
+        self._node.abort()
+        self._deadline = self._node.loop.call_later(ABORT_GRACE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._node.terminated.done():
+            living = [path for path in self._node.cells if path.startswith("/user/")]
+            text = f"these actors of {self._node.name} do not stop and are left behind: {', '.join(living[:10])}"
+            logger.error("%s", text)
+            self._node.terminated.set_exception(AskTimeout(text))
 
 
 class Remote(Protocol):
@@ -99,8 +202,8 @@ class Node:
         uid: random number of this incarnation of the process.
         settings: how its actors behave.
         remote: how it reaches other nodes; None for a system of one process.
-        root: whether this is the system's root node, where ``/user`` and ``/system`` live.
-        temp: what the paths of its asks have behind ``/temp/``, so that other nodes find the way back; "" for the root.
+        temp: what the paths of its asks have behind ``/temp/``, so that other nodes find the way back; "" for the root
+            node, where ``/user`` and ``/system`` live.
         rng: where uids and jitter come from.
         turn_budget_s: how long actors have their turns before the loop sees to I/O and timers again; None: 64 turns.
     """
@@ -117,7 +220,6 @@ class Node:
         *,
         settings: CoreSettings | None = None,
         remote: Remote | None = None,
-        root: bool = True,
         temp: str = "",
         rng: random.Random | None = None,
         turn_budget_s: float | None = 0.002,
@@ -152,8 +254,8 @@ class Node:
         self._system: ActorSystemBase | None = None
         self._watchers: dict[ActorRef, set[Target]] = {}
         register_node(self)
-        if root:
-            self.root = start_guardians(self)
+        if not temp:
+            self.root = Root(self)
 
     @property
     def system(self) -> ActorSystemBase:

@@ -1,4 +1,9 @@
-"""Logging of a process of the cluster: one rotated file each, one line an event."""
+"""Logging of a process of the cluster: one rotated file each, one line an event, which says where it comes from.
+
+The fields of a line (slf4j's MDC, as Flink's `MdcUtils` use it): a process has a context of its own, such as which
+component it is, under which epoch it leads, for which job it works. Work for one job or one attempt beside that of
+others adds its own for as long as it runs; tasks that it starts inherit it.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,49 @@ import logging.handlers
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 
-from actors.process.log_context import FIELDS, current_context, set_process_context
+FIELDS = ("component", "epoch", "job", "attempt")
+"""The fields, in the order in which a line shows them."""
+
+_of_process: dict[str, str] = {}
+_of_task: ContextVar[Mapping[str, str]] = ContextVar("log context")
 
 CONTINUED = "\n    "
 """In front of the further lines of a text: what others have named themselves cannot look like an event."""
-
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s'\"]*:[^/?#\s'\"]*(?=@)")
 _BEARER = re.compile(r"(?i)(?<=\bbearer )[A-Za-z0-9._~+/=-]{16,}")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f]+")
+
+
+def set_process_context(**fields: object) -> None:
+    """Let each line of this process say these *fields*; one that is None is said no more."""
+    for name, value in fields.items():
+        if value is None:
+            _of_process.pop(name, None)
+        else:
+            _of_process[name] = str(value)
+
+
+@contextmanager
+def log_context(**fields: str) -> Iterator[None]:
+    """Let what is logged within say these *fields* too."""
+    token = _of_task.set({**_of_task.get({}), **fields})
+    try:
+        yield
+    finally:
+        _of_task.reset(token)
+
+
+def current_context() -> dict[str, str]:
+    """The fields of now."""
+    return {**_of_process, **_of_task.get({})}
 
 
 def without_secrets(text: str) -> str:

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -167,20 +168,15 @@ class ProcessActorSystem:
 
     def stop(self, actor: HostedActor, deadline_s: float = STOP_DEADLINE_S + 2) -> None:
         """Ask an actor to stop, wait for its process to end, kill it when it does not within *deadline_s* seconds."""
-        try:
-            descriptor = os.pidfd_open(actor.pid)
-        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
-            return
-        deadline = time.monotonic() + deadline_s
-        try:
+        with _process(actor.pid) as descriptor:
+            if descriptor is None:
+                return
+            deadline = time.monotonic() + deadline_s
             self._order_exit(actor.thespian_address, deadline_s, descriptor)
             if not _wait(descriptor, max(deadline - time.monotonic(), 0.0)):
-                logger.warning("%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s)
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                _kill(actor, descriptor, f"did not stop within {deadline_s:g} s")
                 _wait(descriptor, 5.0)
             self._started.pop(actor.pid, None)
-        finally:
-            os.close(descriptor)
 
     def _order_exit(self, thespian_address: Any, timeout_s: float, pidfd: int | None = None) -> None:
         """Send the exit request, until it is taken, the process has ended, or the time is over."""
@@ -194,32 +190,24 @@ class ProcessActorSystem:
     def _end_members(self, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
         running: dict[int, HostedActor] = {}
-        try:
+        with contextlib.ExitStack() as opened:
             for pid in self._started.keys() & _children(self.admin_pid):  # a dead one's number may be another's
-                with contextlib.suppress(ProcessLookupError):
-                    running[os.pidfd_open(pid)] = self._started[pid]
+                descriptor = opened.enter_context(_process(pid))
+                if descriptor is not None:
+                    running[descriptor] = self._started[pid]
             for actor in running.values():
                 if not _is_suspended(actor.pid):
                     self._base.post(actor.thespian_address, ActorExitRequest())
             while waiting := [descriptor for descriptor in running if not _wait(descriptor, 0.0)]:
                 for descriptor in waiting:
-                    actor = running[descriptor]
-                    if _is_suspended(actor.pid):  # looked at each time: a signal takes a moment to work
-                        logger.warning("%s (process %d) is suspended and cannot stop: killed", actor.name, actor.pid)
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    if _is_suspended(running[descriptor].pid):  # looked at each time: a signal takes a moment to work
+                        _kill(running[descriptor], descriptor, "is suspended and cannot stop")
                 if time.monotonic() >= deadline:
                     for descriptor in waiting:
-                        actor = running[descriptor]
-                        logger.warning(
-                            "%s (process %d) did not stop within %g s: killed", actor.name, actor.pid, deadline_s
-                        )
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                        _kill(running[descriptor], descriptor, f"did not stop within {deadline_s:g} s")
                     return
                 if self._base.transmit(TRANSMIT_SLICE_S):
                     select.select(waiting, [], [], TRANSMIT_SLICE_S)
-        finally:
-            for descriptor in running:
-                os.close(descriptor)
 
     def shutdown(self, deadline_s: float = SHUTDOWN_DEADLINE_S) -> None:
         """Stop the system and every actor that still runs in it; idempotent.
@@ -233,19 +221,35 @@ class ProcessActorSystem:
         members = self._started.keys() | (_children(self.admin_pid) if admin_runs else set())
         if admin_runs:  # else they have died with it
             self._end_members(deadline_s)
-        try:
-            descriptor = os.pidfd_open(self.admin_pid)
-        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
-            return
-        try:
-            self._system.shutdown()
-            if not _wait(descriptor, 5.0):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)  # its actors die with it
-                _wait(descriptor, 5.0)
-        finally:
+        with _process(self.admin_pid) as descriptor:
+            if descriptor is None:
+                return
+            try:
+                self._system.shutdown()
+                if not _wait(descriptor, 5.0):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)  # its actors die with it
+                    _wait(descriptor, 5.0)
+            finally:
+                for pid in (self.admin_pid, *members):
+                    _collect(pid)
+
+
+@contextlib.contextmanager
+def _process(pid: int) -> Iterator[int | None]:
+    """Open a descriptor of a process; None when it has ended."""
+    descriptor = None
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
+        descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
             os.close(descriptor)
-            for pid in (self.admin_pid, *members):
-                _collect(pid)
+
+
+def _kill(actor: HostedActor, pidfd: int, why: str) -> None:
+    logger.warning("%s (process %d) %s: killed", actor.name, actor.pid, why)
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def _is_suspended(pid: int) -> bool:
@@ -280,14 +284,8 @@ def _adopted_admin(before: set[int]) -> int:
 
 
 def _ends_within(pid: int, timeout_s: float) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
-        return True
-    try:
-        return _wait(descriptor, timeout_s)
-    finally:
-        os.close(descriptor)
+    with _process(pid) as descriptor:
+        return descriptor is None or _wait(descriptor, timeout_s)
 
 
 def _pidfd_of_new(after: set[int], before: set[int]) -> int | None:

@@ -27,6 +27,7 @@ import ctypes
 import hashlib
 import heapq
 import hmac
+import importlib.metadata
 import os
 import pickle
 import signal
@@ -39,7 +40,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import thespian
 from thespian.system import multiprocTCPBase, utilis
 from thespian.system.transport import IPBase, TCPTransport, streamBuffer
 
@@ -332,7 +332,7 @@ def harden() -> None:
     Raises:
         ActorSystemError: another version of Thespian is installed than the one that this module was written against.
     """
-    version = thespian.__version__ if hasattr(thespian, "__version__") else _installed_version()
+    version = importlib.metadata.version("thespian")
     if version != SUPPORTED_VERSION:
         raise ActorSystemError(
             f"thespian {version} is installed; only {SUPPORTED_VERSION} is supported: pip install it"
@@ -343,9 +343,3 @@ def harden() -> None:
     os.environ["THESPIAN_BASE_IPADDR"] = "127.0.0.1"
     os.environ[GUARDIAN_ENV] = str(os.getpid())
     utilis.thesplog_control(tmpFileMaxSize=0, useLogging=False)
-
-
-def _installed_version() -> str:
-    from importlib.metadata import version
-
-    return version("thespian")

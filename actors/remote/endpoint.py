@@ -7,8 +7,9 @@ import functools
 import logging
 import threading
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from actors.core.node import Node
 from actors.core.promise import Promise
 from actors.core.system_messages import DeathWatchNotification, SystemMessage, Terminate
 from actors.errors import (
@@ -24,15 +25,12 @@ from actors.messages import Failure
 from actors.props import CreateOrder
 from actors.ref import ActorRef
 from actors.remote.gateway import NodeGateway, NodeId, Route
-from actors.remote.outgoing import StoppedParcel, SubscriptionsParcel
+from actors.remote.heartbeats import Pulse
+from actors.remote.link import Notice
 from actors.remote.peers import Peers
-from actors.remote.placing import Placing
-from actors.remote.remote import Remoting
+from actors.remote.remote import Placing, Remoting
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import rpc_sync, rpc_tell
-
-if TYPE_CHECKING:
-    from actors.core.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -105,17 +103,18 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     Args:
         remoting: the remoting of the node.
-        node: the node.
         takes_orders: whether other processes may have actors made here, and the system terminated.
+        pulse: closed with the endpoint.
     """
 
     parent_path = None
 
-    def __init__(self, remoting: Remoting, node: Node, *, takes_orders: bool = True) -> None:
+    def __init__(self, remoting: Remoting, *, takes_orders: bool = True, pulse: Pulse | None = None) -> None:
         super().__init__(remoting.service, "node")
         self._takes_orders = takes_orders
         self._remoting = remoting
-        self._node = node
+        self._node = node = remoting.node
+        self._pulse = pulse
         self._known: dict[int, NodeId] = {}
         self._attached: dict[int, asyncio.Future[str]] = {}
         self._senders: dict[str, ActorRef] = {}
@@ -301,7 +300,9 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
             self._remoting.placing.stopped(path, uid)
         else:
             me = self._remoting.me
-            self._peers.link(me.root_address).send(StoppedParcel(me.uid, path, uid))
+            self._peers.link(me.root_address).send(
+                Notice(lambda root: root.stopped(me.uid, path, uid), f"the end of {path}", logging.WARNING)
+            )
 
     @rpc_tell
     def stopped(self, origin: int, path: str, uid: int) -> None:
@@ -327,7 +328,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
         if self._remoting.placing is not None:
             self._remoting.placing.subscribed(me.uid, table)
         else:
-            self._peers.link(me.root_address).send(SubscriptionsParcel(me.uid, self._node.serializer, table))
+            self._remoting.send_subscriptions(self._peers.link(me.root_address), table)
 
     @rpc_tell
     def terminate(self, origin: int) -> None:
@@ -356,6 +357,8 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
         node.close()
         for _ in range(3):
             await asyncio.sleep(0)  # tasks that were cancelled end
+        if self._pulse is not None:
+            self._pulse.close()
 
 
 class _WirePromise(Promise):

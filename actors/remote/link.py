@@ -1,4 +1,8 @@
-"""The way from this node to one other: queues while it connects, keeps the order, says when the other one has died."""
+"""The way from this node to one other: queues while it connects, keeps the order, says when the other one has died.
+
+What travels on it are parcels: messages, system messages, asks, notices. Each knows how it travels, and what is to be
+done where it cannot.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from actors.address import ActorAddress
+from actors.core.node import Node
+from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Watch
 from actors.errors import (
     ActorError,
     AskTimeout,
@@ -21,11 +27,10 @@ from actors.errors import (
     UnknownActor,
     WireError,
 )
+from actors.ref import ActorRef
 from actors.remote.gateway import PATH, NodeGateway, NodeId
+from actors.rpc.gateway import Ask
 from actors.rpc.service import RpcService
-
-if TYPE_CHECKING:
-    from actors.ref import ActorRef
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +44,7 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class Parcel(Protocol):
-    """Something to be sent."""
+    """Something to be sent to a node."""
 
     @property
     def urgent(self) -> bool:
@@ -47,13 +52,34 @@ class Parcel(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes it holds while it waits."""
+        """Number of bytes that it holds while it waits."""
 
     def send(self, gateway: NodeGateway) -> None:
         """Send it; the connection is there."""
 
     def undeliverable(self, error: ActorError) -> None:
-        """It cannot be sent: tell whom it concerns."""
+        """Tell whom it concerns that it cannot be sent."""
+
+
+class Notice:
+    """A parcel of the runtime's own.
+
+    Args:
+        tell: sends it.
+        what: names it in the log, where it cannot be sent.
+        level: at which that is logged. As a rule the process that it was for has ended.
+    """
+
+    urgent = True
+    size = 0
+
+    def __init__(self, tell: Callable[[NodeGateway], None], what: str, level: int = logging.DEBUG) -> None:
+        self.send = tell
+        self._what = what
+        self._level = level
+
+    def undeliverable(self, error: ActorError) -> None:
+        logger.log(self._level, "%s was not sent: %s", self._what, error)
 
 
 class _Arrival:
@@ -72,6 +98,160 @@ class _Arrival:
     def undeliverable(self, error: ActorError) -> None:
         if not self._future.done():
             self._future.set_exception(type(error)(str(error)))
+
+
+class Outgoing:
+    """To one recipient.
+
+    Args:
+        node: the sending node.
+        origin: uid of the sending process.
+        ref: the recipient.
+    """
+
+    __slots__ = ("node", "origin", "ref")
+
+    urgent = False
+    payload: bytes
+
+    def __init__(self, node: Node, origin: int, ref: ActorRef) -> None:
+        self.node = node
+        self.origin = origin
+        self.ref = ref
+
+    @property
+    def size(self) -> int:
+        """How many bytes it holds while it waits."""
+        return len(self.payload)
+
+    def send(self, gateway: NodeGateway) -> None:
+        """Send it to the process that hosts the recipient."""
+        raise NotImplementedError
+
+    def deliver_here(self) -> None:
+        """The recipient, if it lives, lives in this process."""
+        raise NotImplementedError
+
+    def undeliverable(self, error: ActorError) -> None:
+        """The recipient cannot be reached."""
+        raise NotImplementedError
+
+
+class OutgoingMessage(Outgoing):
+    """A tell. Its payload is made when it is sent, not when it leaves: errors are the sender's, changes too late."""
+
+    __slots__ = ("message", "payload", "sender", "sender_text")
+
+    def __init__(
+        self,
+        node: Node,
+        origin: int,
+        ref: ActorRef,
+        message: Any,
+        sender: ActorRef | None,
+        sender_text: str,
+        payload: bytes,
+    ) -> None:
+        super().__init__(node, origin, ref)
+        self.message = message
+        self.sender = sender
+        self.sender_text = sender_text
+        self.payload = payload
+
+    def send(self, gateway: NodeGateway) -> None:
+        gateway.deliver(self.origin, self.ref.path, self.ref.uid, self.sender_text, self.payload)
+
+    def deliver_here(self) -> None:
+        self.node.deliver(self.ref, self.message, self.sender)
+
+    def undeliverable(self, error: ActorError) -> None:
+        self.node.undeliverable(self.ref, self.message, self.sender, error)
+
+
+class OutgoingSystem(Outgoing):
+    """A system message."""
+
+    __slots__ = ("message", "payload")
+
+    urgent = True
+
+    def __init__(self, node: Node, origin: int, ref: ActorRef, message: SystemMessage, payload: bytes) -> None:
+        super().__init__(node, origin, ref)
+        self.message = message
+        self.payload = payload
+
+    def send(self, gateway: NodeGateway) -> None:
+        gateway.deliver_system(self.origin, self.ref.path, self.ref.uid, self.payload)
+
+    def deliver_here(self) -> None:
+        self.node.deliver_system(self.ref, self.message)
+
+    def undeliverable(self, error: ActorError) -> None:
+        if isinstance(self.message, Watch):
+            # Whether it ever lived is not known; that its process is gone, or cannot be reached, is.
+            ended = DeathWatchNotification(self.ref, existence_confirmed=False, address_terminated=True)
+            self.node.send_system(self.message.watcher, ended)
+
+
+class OutgoingAsk(Outgoing):
+    """A message from somebody of this process who waits for the reply, which comes back over the same connection.
+
+    Args:
+        broke: called with this and the error when the connection broke, or could not be made.
+    """
+
+    __slots__ = ("asker", "broke", "message", "payload", "timeout_s")
+
+    def __init__(
+        self,
+        node: Node,
+        origin: int,
+        ref: ActorRef,
+        message: Any,
+        asker: ActorRef,
+        payload: bytes,
+        timeout_s: float,
+        broke: Callable[[OutgoingAsk, RecipientUnreachable], None],
+    ) -> None:
+        super().__init__(node, origin, ref)
+        self.broke = broke
+        self.message = message
+        self.asker = asker
+        self.payload = payload
+        self.timeout_s = timeout_s
+
+    def send(self, gateway: NodeGateway) -> None:
+        ask: Ask[bytes] = gateway.ask(self.origin, self.ref.path, self.ref.uid, self.timeout_s, self.payload)
+        ask.add_done_callback(self._answered)
+
+    def _answered(self, future: Any) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if isinstance(error, EndpointStateError) and str(error).startswith(PATH):
+            error = RecipientTerminated(f"{self.ref} has stopped: its process is ending")
+        if error is None:
+            try:
+                reply = self.node.serializer.loads(future.result())
+            except ActorError as undecodable:
+                error = undecodable
+            else:
+                self.node.deliver(self.asker, reply, None)
+                return
+        if type(error) is RecipientUnreachable:
+            self.broke(self, error)
+        else:
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """There will be no reply."""
+        self.node.deliver_system(self.asker, AskFailed(error))
+
+    def deliver_here(self) -> None:
+        self.node.deliver(self.ref, self.message, self.asker)
+
+    def undeliverable(self, error: ActorError) -> None:
+        self.node.undeliverable(self.ref, self.message, self.asker, error)
 
 
 class Link:

@@ -8,74 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.ref import ActorRef
 from actors.remote.gateway import NodeId
+from actors.remote.heartbeats import Heartbeats
 from actors.remote.link import Link
-from actors.remote.watcher import HeartbeatConfig, Heartbeats
 from actors.rpc.service import RpcService
+from actors.system_config import HeartbeatConfig
 
 logger = logging.getLogger(__name__)
-
-A = TypeVar("A", bound=Hashable)
 
 REMEMBERED = 1000
 
 
-class State(enum.Enum):
-    """State of the incarnation that was last seen at an address (Akka's ``Association`` and ``Quarantined``)."""
-
-    ASSOCIATED = "associated"
-    UNREACHABLE = "unreachable"
-    QUARANTINED = "quarantined"
-
-
-@dataclass(frozen=True, slots=True)
-class Association:
-    """An incarnation of a node.
-
-    Args:
-        uid: random number of the incarnation.
-        state: what is known of it.
-        reason: why it is in quarantine, or "".
-    """
-
-    uid: int
-    state: State
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What follows from having heard of a node.
-
-    Args:
-        accepted: whether it is to be spoken with; False for one in quarantine.
-        superseded: uid of the incarnation that it has taken the place of, which is dead therefore; else None.
-        returned: whether it had been unreachable.
-    """
-
-    accepted: bool
-    superseded: int | None = None
-    returned: bool = False
-
-
-class Associations(Generic[A]):
-    """The table of other nodes, by address. Pure.
+class Associations:
+    """The incarnations of other nodes, by address (Akka's ``Association`` and ``Quarantined``). Pure.
 
     A node is an address and the uid of one incarnation of the process there. Once an incarnation has been declared
     dead, it stays so: actors here have been told that its actors are gone, and it must not speak as if they were not.
     Only a new incarnation at the address is spoken with again.
 
     Args:
-        remembered: how many uids in quarantine are remembered; the oldest are forgotten first.
+        remembered: number of uids in quarantine that are remembered; the oldest are forgotten first.
 
     Raises:
         ValueError: *remembered* is not a positive number.
@@ -85,69 +43,43 @@ class Associations(Generic[A]):
         if remembered < 1:
             raise ValueError(f"at least one uid has to be remembered, not {remembered!r}")
         self._remembered = remembered
-        self._by_address: dict[A, Association] = {}
+        self._by_address: dict[Hashable, int] = {}
         self._quarantined: dict[int, str] = {}
 
-    def seen(self, address: A, uid: int) -> Seen:
-        """A node with that uid has been heard of at *address*.
+    def seen(self, address: Hashable, uid: int) -> int | None:
+        """Note that a node with that uid has been heard of at *address*; one in quarantine changes nothing.
 
-        Another incarnation that was known there before is superseded, and in quarantine from now on.
+        Returns:
+            The uid of the incarnation that it supersedes, which is in quarantine from now on; None for none.
         """
         if uid in self._quarantined:
-            return Seen(False)
+            return None
         known = self._by_address.get(address)
-        self._by_address[address] = Association(uid, State.ASSOCIATED)
-        if known is None or known.uid in self._quarantined:
-            return Seen(True)
-        if known.uid == uid:
-            return Seen(True, returned=known.state is State.UNREACHABLE)
-        self._remember(known.uid, f"another incarnation ({uid}) has taken its address {address}")
-        return Seen(True, superseded=known.uid)
+        self._by_address[address] = uid
+        if known is None or known == uid or known in self._quarantined:
+            return None
+        self.quarantine(known, f"another incarnation ({uid}) has taken its address {address}")
+        return known
 
-    def unreachable(self, address: A) -> bool:
-        """Nothing gets through to *address* at the moment; False when that changes nothing."""
-        known = self.association(address)
-        if known is None or known.state is not State.ASSOCIATED:
-            return False
-        self._by_address[address] = Association(known.uid, State.UNREACHABLE)
-        return True
-
-    def quarantine(self, address: A, uid: int, reason: str) -> bool:
-        """The incarnation *uid* at *address* is dead, once and for all; False when that was known."""
-        self._by_address.setdefault(address, Association(uid, State.UNREACHABLE))
+    def quarantine(self, uid: int, reason: str) -> None:
+        """Declare an incarnation dead, once and for all."""
         if uid in self._quarantined:
-            return False
-        self._remember(uid, reason)
-        return True
-
-    def accept_from(self, uid: int) -> bool:
-        """Whether messages of that incarnation are to be taken."""
-        return uid not in self._quarantined
-
-    def may_send_to(self, address: A) -> bool:
-        """Whether to try: yes, unless the incarnation that was last seen there is in quarantine."""
-        known = self._by_address.get(address)
-        return known is None or known.uid not in self._quarantined
-
-    def association(self, address: A) -> Association | None:
-        """What is known of the node at *address*."""
-        known = self._by_address.get(address)
-        if known is None or known.uid not in self._quarantined:
-            return known
-        return Association(known.uid, State.QUARANTINED, self._quarantined[known.uid])
-
-    def reason(self, uid: int) -> str | None:
-        """Why that incarnation is in quarantine; None when it is not."""
-        return self._quarantined.get(uid)
-
-    def _remember(self, uid: int, reason: str) -> None:
+            return
         self._quarantined[uid] = reason
         if len(self._quarantined) > self._remembered:
             oldest = next(iter(self._quarantined))
             del self._quarantined[oldest]
             # An address whose quarantined incarnation is forgotten is an address like any other.
-            for address in [each for each, known in self._by_address.items() if known.uid == oldest]:
+            for address in [each for each, known in self._by_address.items() if known == oldest]:
                 del self._by_address[address]
+
+    def accept_from(self, uid: int) -> bool:
+        """Return whether messages of that incarnation are to be taken."""
+        return uid not in self._quarantined
+
+    def reason(self, uid: int) -> str | None:
+        """Return why that incarnation is in quarantine; None when it is not."""
+        return self._quarantined.get(uid)
 
 
 class Peers:
@@ -168,7 +100,7 @@ class Peers:
         on_lost: Callable[[Link, set[ActorRef]], None],
     ) -> None:
         self.heartbeats = Heartbeats(service, heartbeat, self._silent)
-        self.associations: Associations[tuple[str, int]] = Associations()
+        self.associations = Associations()
         self.on_down: list[Callable[[int, str], None]] = []
         """Called with uid and reason for each node that has died."""
         self.on_host_silent: Callable[[int, str], None] | None = None
@@ -214,7 +146,7 @@ class Peers:
                 return False
         if node.port:
             self._silent_addresses.pop((node.host, node.port), None)
-            superseded = self.associations.seen((node.host, node.port), node.uid).superseded
+            superseded = self.associations.seen((node.host, node.port), node.uid)
             if superseded is not None:
                 self.node_down(superseded, "another incarnation has its address")
         return True
@@ -239,8 +171,7 @@ class Peers:
         """A process is known to have ended, or is held for dead; idempotent."""
         if uid == self._me.uid:
             return
-        known = self.link_to(uid)
-        self.associations.quarantine(("", 0) if known is None else known.key, uid, reason)
+        self.associations.quarantine(uid, reason)
         self.heartbeats.unwatch(uid)
         for link in list(self._links.values()):
             if link.node is None:

@@ -11,23 +11,37 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from actors.address import ActorAddress
+from actors.core.node import Node
 from actors.core.system_messages import SystemMessage
 from actors.errors import ActorError, ActorSystemError, RecipientTerminated, RecipientUnreachable
+from actors.event_stream import Table
 from actors.props import CreateOrder
 from actors.ref import ActorRef, Origin
 from actors.remote.gateway import PATH, NodeGateway, NodeId, Route
-from actors.remote.link import Link
-from actors.remote.outgoing import Outgoing, OutgoingAsk, OutgoingMessage, OutgoingSystem
+from actors.remote.link import Link, Notice, Outgoing, OutgoingAsk, OutgoingMessage, OutgoingSystem
 from actors.remote.peers import Peers
-from actors.remote.placing import Placing
-from actors.remote.watcher import HeartbeatConfig
 from actors.rpc.service import RpcService
+from actors.system_config import SystemConfig
 
-if TYPE_CHECKING:
-    from actors.core.node import Node
+
+class Placing(Protocol):
+    """What only a root node has: it knows where everything is."""
+
+    async def resolve(self, path: str, uid: int) -> Route:
+        """Where *path* is hosted; waits while it is being created."""
+
+    async def create(self, creator: NodeId, order: CreateOrder) -> Route:
+        """Place and create an actor."""
+
+    def stopped(self, path: str, uid: int) -> None:
+        """An actor that was placed has stopped for good."""
+
+    def subscribed(self, origin: int, table: Table) -> None:
+        """The subscriptions to the event stream that were made in a node of this system."""
+
 
 ROUTE_CACHE = 100_000
 TEXT_CACHE = 4096
@@ -40,17 +54,20 @@ class Remoting:
     Args:
         service: the RPC service of this process.
         me: this node.
-        heartbeat: how failures are detected.
-        pending_capacity: how many messages wait for one actor whose process is not known yet.
+        config: settings of the system.
+        temp: as of `Node`.
+
+    Attributes:
+        node: the node, made here; `Node.system` is for the caller to set.
     """
 
-    def __init__(self, service: RpcService, me: NodeId, heartbeat: HeartbeatConfig, pending_capacity: int) -> None:
+    def __init__(self, service: RpcService, me: NodeId, config: SystemConfig, temp: str = "") -> None:
         self.service = service
         self.me = me
         self.origin = Origin(me.system, me.root_host, me.root_port)
         self.placing: Placing | None = None
-        self.peers = Peers(service, me, heartbeat, self._lost)
-        self._capacity = pending_capacity
+        self.peers = Peers(service, me, config.heartbeat, self._lost)
+        self._capacity = config.pending_capacity
         self._routes: dict[ActorRef, Link] = {}
         self._waiting: dict[ActorRef, deque[Outgoing]] = {}
         self._waiting_bytes = 0
@@ -59,10 +76,8 @@ class Remoting:
         self._created: set[ActorRef] = set()
         self._texts: dict[ActorRef, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def bind(self, node: Node) -> None:
-        """Set the node that this is the remoting of."""
-        self.node = node
+        root = me.root_address
+        service.node = self.node = Node(service.loop, me.system, root, me.uid, settings=config, remote=self, temp=temp)
 
     # ------------------------------------------------------------------ sending
 
@@ -83,6 +98,11 @@ class Remoting:
     def send_system(self, ref: ActorRef, message: SystemMessage) -> None:
         """Send a system message to an actor of another process (`Remote`)."""
         self._send(OutgoingSystem(self.node, self.me.uid, ref, message, self.node.serializer.dumps(message)))
+
+    def send_subscriptions(self, link: Link, table: Table) -> None:
+        """Send a table of subscriptions to the event stream; they go between a host and its system's root node."""
+        payload = self.node.serializer.dumps([[ref, list(entries)] for ref, entries in table.items()])
+        link.send(Notice(lambda there: there.subscriptions(self.me.uid, payload), "a table of subscriptions"))
 
     def _text(self, ref: ActorRef) -> str:
         if len(self._texts) >= TEXT_CACHE:

@@ -1,25 +1,165 @@
-"""The root node's part: where each actor is placed, in which process, and what happens when a process ends."""
+"""The root node's part: host processes, where each actor is placed, and what happens when a process ends.
+
+Processes are started and ended through Thespian (`actors.process.system`), and seen to end by the kernel's word.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from actors.address import ActorAddress
 from actors.errors import ActorError, ActorSystemError, RecipientUnreachable
 from actors.event_stream import Table
 from actors.process.host import HostSpec
-from actors.process.system import ProcessActorSystem
+from actors.process.loops import LoopThread
+from actors.process.system import HostedActor, ProcessActorSystem
 from actors.props import CreateOrder, Placement
 from actors.remote.gateway import NodeGateway, NodeId, Route
-from actors.remote.hosts import Host, Hosts
-from actors.remote.link import Link
-from actors.remote.outgoing import NodeDownParcel, SubscriptionsParcel
+from actors.remote.link import Link, Notice
 from actors.remote.remote import CREATION_TIMEOUT_S, Remoting
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EXPECTED_S = 1.0
+EXPECTED_LIMIT = 10_000
+GONE_LIMIT = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A host process.
+
+    Args:
+        name: its name, as processes' listings show it.
+        uid: uid of its node.
+        shared: whether many actors share it, or one has it alone.
+        hosted: the process, None while it starts.
+    """
+
+    name: str
+    uid: int
+    shared: bool
+    hosted: HostedActor | None = None
+    pidfd: int | None = field(default=None, repr=False)
+    ending: bool = False
+    killed_because: str = ""
+
+    @property
+    def address(self) -> ActorAddress:
+        """Where its node gateway is reached."""
+        if self.hosted is None:
+            raise ActorSystemError(f"{self.name} has not started yet")
+        return self.hosted.address
+
+
+class Hosts:
+    """Starts host processes, one after the other, in a thread of its own, and tells when one has ended.
+
+    Args:
+        loop: the root node's loop.
+        processes: starts and stops them.
+        on_exit: called on the loop with the host and why it ended.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        processes: ProcessActorSystem,
+        on_exit: Callable[[Host, str], None],
+    ) -> None:
+        self._loop = loop
+        self._processes = processes
+        self._on_exit = on_exit
+        # Thespian's own calls block, and are to come from one thread at a time. An executor's would take no work any
+        # more while the interpreter exits.
+        self._thread = LoopThread("actors-hosts")
+        self._hosts: dict[int, Host] = {}
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(list(self._hosts.values()))
+
+    def get(self, uid: int) -> Host | None:
+        """The running host with this uid."""
+        return self._hosts.get(uid)
+
+    async def start(self, host: Host, spec: HostSpec) -> None:
+        """Start a host process.
+
+        Raises:
+            ActorSystemError: it does not start.
+        """
+        hosted = await self._in_thread(self._processes.start, spec)
+        host.hosted = hosted
+        try:
+            host.pidfd = os.pidfd_open(hosted.pid)
+        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter while it is reaped
+            raise ActorSystemError(f"{host.name} (process {hosted.pid}) ended right after its start") from None
+        self._hosts[host.uid] = host
+        self._loop.add_reader(host.pidfd, self._exited, host)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call *function* in the thread, after all that was ordered before."""
+
+        async def call() -> T:
+            return function(*arguments)
+
+        return await asyncio.shield(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._thread.loop)))
+
+    def _exited(self, host: Host) -> None:
+        if host.pidfd is None:
+            return
+        self._loop.remove_reader(host.pidfd)
+        os.close(host.pidfd)
+        host.pidfd = None
+        del self._hosts[host.uid]
+        pid = 0 if host.hosted is None else host.hosted.pid
+        if host.ending:
+            reason = f"process {pid} was stopped"
+        elif host.killed_because:
+            reason = f"process {pid} was killed: {host.killed_because}"
+        else:
+            reason = f"process {pid} ended"
+            logger.warning("the actor host %s (process %d) has ended unexpectedly", host.name, pid)
+        self._on_exit(host, reason)
+
+    def kill(self, host: Host, reason: str) -> None:
+        """End a host by force: what was declared dead must not go on."""
+        if host.pidfd is not None and host.hosted is not None:
+            logger.error("the actor host %s (process %d) is killed: %s", host.name, host.hosted.pid, reason)
+            host.killed_because = reason
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                signal.pidfd_send_signal(host.pidfd, signal.SIGKILL)
+
+    async def stop(self, host: Host, deadline_s: float | None = None) -> None:
+        """End a host in order: its actors are stopped first."""
+        if host.ending or host.hosted is None:
+            return
+        host.ending = True
+        arguments = (host.hosted,) if deadline_s is None else (host.hosted, deadline_s)
+        try:
+            await self._in_thread(self._processes.stop, *arguments)
+        except (ActorError, OSError) as error:
+            logger.warning("the actor host %s was not stopped in order: %s", host.name, error)
+
+    def close(self) -> None:
+        """End the thread and forget the processes; what still runs ends with Thespian's admin."""
+        self._thread.close()
+        for host in self:
+            if host.pidfd is not None:
+                self._loop.remove_reader(host.pidfd)
+                os.close(host.pidfd)
+                host.pidfd = None
+        self._hosts.clear()
 
 
 @dataclass(slots=True)
@@ -95,11 +235,6 @@ class RouteTable:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-EXPECTED_S = 1.0
-EXPECTED_LIMIT = 10_000
-GONE_LIMIT = 10_000
 
 
 class RootPlacing:
@@ -288,8 +423,7 @@ class RootPlacing:
 
     def _tell_subscriptions(self, link: Link) -> None:
         if link.node is not None:
-            me, serializer = self._remoting.me.uid, self._remoting.node.serializer
-            link.send(SubscriptionsParcel(me, serializer, self._elsewhere(link.node.uid)))
+            self._remoting.send_subscriptions(link, self._elsewhere(link.node.uid))
 
     # ------------------------------------------------------------------ ends
 
@@ -315,9 +449,10 @@ class RootPlacing:
         if host.uid in self._subscriptions:
             self.subscribed(host.uid, {})
         self._peers.node_down(host.uid, reason)
+        news = Notice(lambda other: other.node_down(host.uid, reason), f"the end of {host.name}")
         for other in self._hosts:
             if not other.ending:
-                self._peers.link(other.address).send(NodeDownParcel(host.uid, reason))
+                self._peers.link(other.address).send(news)
 
     def forget(self, uid: int) -> None:
         """A process has ended: what it hosted is nowhere."""

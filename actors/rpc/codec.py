@@ -15,8 +15,10 @@ from cattrs.cols import list_structure_factory
 from cattrs.preconf.msgpack import make_converter
 
 import actors.errors
+from actors.address import ActorAddress
 from actors.errors import ActorError, RemoteError, WireError
-from actors.rpc.gateway import FENCING_MARK, READS, RECIPIENT, Ask, RpcGateway, gateway_methods
+from actors.rpc.fencing import Fence
+from actors.rpc.gateway import FENCING_MARK, READS, RECIPIENT, Ask, FencingToken, RpcGateway, gateway_methods
 
 ERROR_TEXT_LIMIT = 32 * 1024
 
@@ -143,11 +145,14 @@ def _decoder(hint: Any) -> Hook:
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 _method_specs: dict[type[RpcGateway], dict[str, MethodSpec]] = {}
+_proxies: dict[type[RpcGateway], type[Any]] = {}
 
 
 def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
-    """The method table of a gateway class.
+    """Return the methods of a gateway class, by name.
 
     Raises:
         TypeError: a method lacks a type hint, or returns something other than ``Ask[...]`` or ``None``.
@@ -185,6 +190,48 @@ def method_specs(gateway: type[RpcGateway]) -> dict[str, MethodSpec]:
         )
     _method_specs[gateway] = specs
     return specs
+
+
+def proxy_type(gateway_type: type[RpcGateway]) -> type[Any]:
+    """Return the class of the remote gateways of one interface: one method per declared method."""
+    if gateway_type in _proxies:
+        return _proxies[gateway_type]
+
+    class RemoteGateway(gateway_type):  # type: ignore[valid-type,misc]  # the base is a run-time value, by design
+        __slots__ = ("address", "service", "timeout_s", "token")
+
+        def __init__(
+            self, service: Any, address: ActorAddress, token: FencingToken | Fence | None, timeout_s: float
+        ) -> None:
+            self.service = service
+            self.address = address
+            self.token = token
+            self.timeout_s = timeout_s
+
+        def __repr__(self) -> str:
+            return f"<{gateway_type.__name__} to {self.address}>"
+
+    def make(spec: MethodSpec) -> Callable[..., Any]:
+        if spec.is_ask:
+
+            def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+                arguments = spec.encode_arguments(args, kwargs)
+                return self.service.ask(self.address, spec, arguments, self.token, self.timeout_s)
+
+            return ask
+
+        def tell(self: Any, *args: Any, **kwargs: Any) -> None:
+            self.service.tell(self.address, spec.name, spec.encode_arguments(args, kwargs), self.token)
+
+        return tell
+
+    for name, spec in method_specs(gateway_type).items():
+        function = make(spec)
+        functools.update_wrapper(function, getattr(gateway_type, name))
+        setattr(RemoteGateway, name, function)
+    RemoteGateway.__name__ = RemoteGateway.__qualname__ = f"Remote{gateway_type.__name__}"
+    _proxies[gateway_type] = RemoteGateway
+    return RemoteGateway
 
 
 def prepare(*types: Any) -> None:

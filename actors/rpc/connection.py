@@ -1,23 +1,29 @@
-"""One authenticated connection on an event loop, seen from either side: handshake first, then frames."""
+"""Authenticated connections on an event loop, seen from either side: handshake first, then frames.
+
+Sockets are used without asyncio's transports: a transport and its protocol cost asyncio some 20 us for each message and
+side. A connection reads and writes its non-blocking socket itself, called by a `Poller`: on an actor's loop
+(`actors.process.loops`) straight from where that loop waits, on any other loop through `add_reader` and `add_writer`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.errors import ActorError, AuthenticationError, FrameTooLarge, RecipientUnreachable, RemoteError, WireError
+from actors.process.loops import DirectLoop
 from actors.rpc import codec, wire
-from actors.rpc.pending import PendingAsk, PendingAsks
-from actors.rpc.records import RecordReader
 from actors.rpc.security import MAC_SIZE, ClientHandshake, ServerHandshake, far_end, near_end
-from actors.rpc.stream import Stream
+from actors.rpc.tls import TlsStream
+from actors.rpc.wire import RecordReader, Tags, seal
 
 if TYPE_CHECKING:
     from actors.rpc.service import RpcService
-    from actors.rpc.tls import TlsStream
 
 logger = logging.getLogger(__name__)
 
@@ -25,38 +31,282 @@ HANDSHAKE_TIMEOUT_S = 5.0
 DISMISS_S = 1.0
 REMEDY = "send it as a blob, or raise rpc.frame-size on every process of the cluster"
 
+READ_SIZE = 64 * 1024
+LARGE_READ_SIZE = 256 * 1024
+BATCH_SIZE = 64 * 1024
+HIGH_WATER, LOW_WATER = 64 * 1024, 16 * 1024
+Callback = Callable[[], object]
 
-class _Connection(Stream):
-    """What both sides share: the handshake's bytes are cut off the stream first."""
+
+class Poller:
+    """Calls back when a descriptor can be read or written.
+
+    Args:
+        loop: the loop of the thread that it is used in.
+    """
+
+    __slots__ = ("add_reader", "add_writer", "remove_reader", "remove_writer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        if isinstance(loop, DirectLoop):
+            self.add_reader: Callable[[int, Callback], object] = loop.add_direct_reader
+            self.add_writer: Callable[[int, Callback], object] = loop.add_direct_writer
+            self.remove_reader: Callable[[int], object] = loop.remove_direct_reader
+            self.remove_writer: Callable[[int], object] = loop.remove_direct_writer
+        else:
+            self.add_reader = loop.add_reader
+            self.add_writer = loop.add_writer
+            self.remove_reader = loop.remove_reader
+            self.remove_writer = loop.remove_writer
+
+
+def no_delay(sock: socket.socket) -> None:
+    """Send each small frame at once (TCP; a Unix socket does so anyway)."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+class PendingAsk(NamedTuple):
+    """An ask under way: whom to tell, how to read the reply, and until when to wait (on the loop's clock)."""
+
+    future: asyncio.Future[Any]
+    decode: Callable[[Any], Any]
+    deadline: float
+    on_timeout: Callable[[], Exception]
+
+
+class PendingAsks:
+    """Asks by correlation id.
+
+    A timer for each ask would cost as much as sending it. There is one, for the earliest deadline: it is armed again
+    only when it fires, or when an ask with an earlier deadline comes.
+
+    Args:
+        loop: gives the time and the timer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asks: dict[int, PendingAsk] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, correlation: int, ask: PendingAsk) -> None:
+        """Wait for the reply to an ask."""
+        self._asks[correlation] = ask
+        if self._timer is None or ask.deadline < self._timer.when():
+            self._arm(ask.deadline)
+
+    def take(self, correlation: int) -> PendingAsk | None:
+        """The ask that a reply belongs to, which waits no more; None when it has timed out."""
+        return self._asks.pop(correlation, None)
+
+    def fail_all(self, make_error: Callable[[], Exception]) -> None:
+        """No reply will come any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        asks, self._asks = self._asks, {}
+        for ask in asks.values():
+            if not ask.future.done():
+                ask.future.set_exception(make_error())
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for correlation in [key for key, ask in self._asks.items() if ask.deadline <= now]:
+            ask = self._asks.pop(correlation)
+            if not ask.future.done():
+                ask.future.set_exception(ask.on_timeout())
+        if self._asks:
+            self._arm(min(ask.deadline for ask in self._asks.values()))
+
+
+class _Connection:
+    """What both sides share. All that is sent while one read is handled leaves in one write.
+
+    Args:
+        service: the RPC service it belongs to.
+    """
 
     _handshake: ClientHandshake | ServerHandshake
 
     def __init__(self, service: RpcService) -> None:
-        super().__init__(service.loop, service.poller)
+        self.loop = service.loop
+        self.sock: socket.socket | None = None
+        self.paused = False
         self._service = service
+        self._poller = service.poller
+        self._fd = -1
+        self._tls: TlsStream | None = None
+        self._sends: Tags | None = None
+        self._records: RecordReader | None = None
         self._early = bytearray()
+        """Bytes of the handshake that have come so far."""
         self._decoder = wire.FrameDecoder(service.config.frame_size)
         self._untaken: Iterator[list[Any]] | None = None
+        """Messages that were read before the pause."""
         self._deadline: asyncio.TimerHandle | None = None
+        self._read_size = READ_SIZE
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._corked = False
+        self._may_flush = False
+        self._backlog: deque[bytes | memoryview] = deque()
+        self._backlog_size = 0
+        self._write_full = False
+        self._ending = False
+        self._dismissed = False
+
+    # ------------------------------------------------------------------ what the sides make of it
+
+    def established(self) -> None:
+        """Called when the peer has proved that it holds the secret."""
+
+    def message_received(self, message: list[Any]) -> None:
+        """Take one well-formed message."""
+        raise NotImplementedError
+
+    def pressure_changed(self) -> None:
+        """Called when the backlog passes its high water, or falls under its low water."""
+
+    def lost(self, error: OSError | None) -> None:
+        """Called when the connection is gone; *error* is None for an ordinary end."""
+        raise NotImplementedError
+
+    def fail(self, error: ActorError) -> None:
+        """Close the connection because of *error*."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ the beginning and the end
 
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
+        """Take over a connected, non-blocking socket, with TLS over it or without."""
         self._deadline = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
-        super().attach(sock, tls)
+        no_delay(sock)
+        self.sock, self._fd = sock, sock.fileno()
+        self._receive, self._transmit = sock.recv, sock.send
+        self._tls = tls
+        self._poller.add_reader(self._fd, self._readable)
+        if tls is not None:
+            self._put(tls.outgoing())
 
-    def _tag(self) -> None:
-        """From here on both sides send records, unless kernel or TLS make them unnecessary."""
-        if self._tls is None and self.sock is not None and self.sock.family != socket.AF_UNIX:
-            to_server, to_client = self._handshake.tags()
-            serves = isinstance(self._handshake, ServerHandshake)
-            self._sends, receives = (to_client, to_server) if serves else (to_server, to_client)
-            self._records = RecordReader(receives)
+    def drop(self) -> None:
+        """Close now."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._untaken = None
+        if self.sock is None:
+            return
+        self._poller.remove_reader(self._fd)
+        self._poller.remove_writer(self._fd)
+        with contextlib.suppress(OSError):
+            self.sock.close()
+        self.sock = None
+        self._may_flush = False
+        self._out.clear()
+        self._backlog.clear()
+        self._out_size = self._backlog_size = 0
+
+    def dismiss(self) -> None:
+        """Write what is queued and say that no more will come; what the peer still sends is read and thrown away.
+
+        Closing with unread input would reset the connection, and could take our last words with it.
+        """
+        self.flush()
+        if self.sock is None:
+            return
+        self._ending = self._dismissed = True
+        self._poller.remove_reader(self._fd)
+        self._poller.add_reader(self._fd, self._discard)
+        if not self._backlog:
+            _finish(self.sock)
+
+    def _discard(self) -> None:
+        try:
+            if self._receive(READ_SIZE):
+                return
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.lost(error)
+            return
+        self.lost(None)
+
+    # ------------------------------------------------------------------ the handshake
 
     def _handshake_late(self) -> None:
         # On the client this is a hung process, not a wrong secret: who retries on an unreachable peer has to go on.
         late = RecipientUnreachable if isinstance(self._handshake, ClientHandshake) else AuthenticationError
         self.fail(late(f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"))
 
-    def received(self, data: bytes) -> None:
+    def _shake_hands(self, data: bytes) -> bytes:
+        self._early += data
+        while not self._handshake.done and len(self._early) >= self._handshake.expects:
+            wanted = self._handshake.expects
+            part = bytes(self._early[:wanted])
+            del self._early[:wanted]
+            answer = self._handshake.receive(part)
+            if answer:
+                self.write(answer)
+        rest = bytes(self._early) if self._handshake.done else b""
+        if self._handshake.done:
+            self._early.clear()
+        return rest
+
+    def _tag(self) -> None:
+        """Have both sides send records from here on, unless kernel or TLS make them unnecessary."""
+        if self._tls is None and self.sock is not None and self.sock.family != socket.AF_UNIX:
+            to_server, to_client = self._handshake.tags()
+            serves = isinstance(self._handshake, ServerHandshake)
+            self._sends, receives = (to_client, to_server) if serves else (to_server, to_client)
+            self._records = RecordReader(receives)
+
+    # ------------------------------------------------------------------ reading
+
+    def _readable(self) -> None:
+        try:
+            data = self._receive(self._read_size)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.lost(error)
+            return
+        if not data:
+            self.lost(None)
+            return
+        if len(data) == self._read_size:
+            self._read_size = LARGE_READ_SIZE
+        corked, self._corked = self._corked, True
+        try:
+            if self._tls is not None:
+                data = self._decrypt(self._tls, data)
+            if data:
+                self._received(data)
+        except BaseException:
+            self.lost(None)  # half a message may have been taken: nothing after it can be trusted
+            raise
+        finally:
+            self._corked = corked
+        if self._out:
+            self.flush()
+
+    def _decrypt(self, tls: TlsStream, data: bytes) -> bytes:
+        try:
+            plain = tls.receive(data)
+        except ActorError as error:
+            self._put(tls.outgoing())  # an alert: it tells the peer why
+            self.fail(error)
+            return b""
+        self._put(tls.outgoing())
+        return plain
+
+    def _received(self, data: bytes) -> None:
         if not self._handshake.done:
             try:
                 data = self._shake_hands(data)
@@ -93,38 +343,114 @@ class _Connection(Stream):
         except ActorError as error:
             self.fail(error)
 
-    def resumed(self) -> None:
-        untaken, self._untaken = self._untaken, None
-        if untaken is not None:
-            self._take(untaken)
+    def set_paused(self, paused: bool) -> None:
+        """Stop or go on reading (and serving what has been read already)."""
+        if paused == self.paused or self.sock is None or self._ending:
+            return
+        self.paused = paused
+        if paused:
+            self._poller.remove_reader(self._fd)
+            return
+        corked, self._corked = self._corked, True
+        try:
+            untaken, self._untaken = self._untaken, None
+            if untaken is not None:
+                self._take(untaken)
+        finally:
+            self._corked = corked
+        if self._out:
+            self.flush()
+        if self.sock is not None and not self.paused and not self._ending:
+            self._poller.add_reader(self._fd, self._readable)
 
-    def _shake_hands(self, data: bytes) -> bytes:
-        self._early += data
-        while not self._handshake.done and len(self._early) >= self._handshake.expects:
-            wanted = self._handshake.expects
-            part = bytes(self._early[:wanted])
-            del self._early[:wanted]
-            answer = self._handshake.receive(part)
-            if answer:
-                self.write(answer)
-        rest = bytes(self._early) if self._handshake.done else b""
-        if self._handshake.done:
-            self._early.clear()
-        return rest
+    # ------------------------------------------------------------------ writing
 
-    def established(self) -> None:
-        """The peer has proved that it holds the secret."""
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait in this process."""
+        return self._out_size + self._backlog_size
 
-    def message_received(self, message: list[Any]) -> None:
-        """One well-formed message came."""
-        raise NotImplementedError
+    def send(self, frame: bytes) -> None:
+        """Queue a frame. The first of a turn of the loop leaves at once, for somebody may wait for it; the others of
+        that turn together, and so do those sent while a read is handled."""
+        self._out.append(frame)
+        self._out_size += len(frame)
+        if self._corked:
+            if self._out_size > BATCH_SIZE:
+                self.flush()
+        else:
+            self._corked = True
+            self.loop.call_soon(self._uncork)
+            self.flush()
 
-    def drop(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        self._untaken = None
-        super().drop()
+    def _uncork(self) -> None:
+        self._corked = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand what is queued to the kernel, or to the backlog."""
+        if self._out and self._may_flush:
+            out, self._out, self._out_size = self._out, [], 0
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self.write(data if self._sends is None else seal(self._sends, data))
+
+    def write(self, data: bytes) -> None:
+        """Send *data* after all that was sent before."""
+        if self._tls is None:
+            self._put(data)
+        else:
+            self._tls.send(data)
+            self._put(self._tls.outgoing())
+
+    def _put(self, data: bytes) -> None:
+        if self.sock is None or not data:
+            return
+        if not self._backlog:
+            try:
+                sent = self._transmit(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self.lost(error)
+                return
+            if sent == len(data):
+                return
+            self._backlog.append(memoryview(data)[sent:])
+            self._backlog_size = len(data) - sent
+            self._poller.add_writer(self._fd, self._writable)
+        else:
+            self._backlog.append(data)
+            self._backlog_size += len(data)
+        if self._backlog_size > HIGH_WATER and not self._write_full:
+            self._write_full = True
+            self.pressure_changed()
+
+    def _writable(self) -> None:
+        while self._backlog:
+            piece = self._backlog[0]
+            try:
+                sent = self._transmit(piece)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.lost(error)
+                return
+            self._backlog_size -= sent
+            if sent < len(piece):
+                self._backlog[0] = memoryview(piece)[sent:]
+                break
+            self._backlog.popleft()
+        if not self._backlog and self.sock is not None:
+            self._poller.remove_writer(self._fd)
+            if self._dismissed:
+                _finish(self.sock)
+            elif self._ending:
+                self.lost(None)
+            if self._ending:
+                return
+        if self._write_full and self._backlog_size <= LOW_WATER:
+            self._write_full = False
+            self.pressure_changed()
 
 
 class ServerConnection(_Connection):
@@ -223,8 +549,11 @@ class ServerConnection(_Connection):
         self._service.unauthenticated.pop(self, None)
 
     def close(self) -> None:
-        """Write what is queued and close."""
-        self.end()
+        """Write what is queued, then close."""
+        self.flush()
+        self._ending = True
+        if self.sock is not None and not self._backlog:
+            self.lost(None)
 
 
 class ClientConnection(_Connection):
@@ -245,13 +574,10 @@ class ClientConnection(_Connection):
             self.send(service.encoder.encode([wire.OFFLOADED, 0, "", 0]))
 
     def attach(self, sock: socket.socket, tls: TlsStream | None) -> None:
-        """As `Stream.attach`; raises OSError when the connection broke as soon as it was made."""
-        self._handshake = ClientHandshake(self._service.secret, "rpc", far_end(sock))
+        """Take over a connected socket; raises OSError when the connection broke as soon as it was made."""
+        self._handshake = handshake = ClientHandshake(self._service.secret, "rpc", far_end(sock))
         super().attach(sock, tls)
-
-    def started(self) -> None:
-        if isinstance(self._handshake, ClientHandshake):
-            self.write(self._handshake.hello())
+        self.write(handshake.hello())
 
     def established(self) -> None:
         self.flush()
@@ -330,3 +656,9 @@ def again(error: ActorError) -> ActorError:
     if isinstance(error, RemoteError):
         return RemoteError(error.type_name, error.message, error.remote_traceback, error.kinds)
     return type(error)(str(error))
+
+
+def _finish(sock: socket.socket) -> None:
+    """Tell the peer that no more will come; what it still sends can be read."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from actors.core.cell import Call
+from actors.core.cell import Call, Cell
+from actors.core.node import Node
 from actors.errors import (
     ActorError,
     ActorSystemError,
@@ -27,21 +28,34 @@ from actors.messages import RpcInvocation
 from actors.ref import current_cell
 from actors.rpc import codec, wire
 from actors.rpc.codec import MethodSpec
+from actors.rpc.connection import ServerConnection
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.fencing import ACTING, Leadership, received
+from actors.rpc.gateway import RPC_MARK, gateways_of
 from actors.rpc.offload import Offload
-from actors.rpc.tables import MethodTable, method_table
-
-if TYPE_CHECKING:
-    from actors.core.cell import Cell
-    from actors.core.node import Node
-    from actors.rpc.connection import ServerConnection
 
 logger = logging.getLogger(__name__)
 
 SHOWN = 1000
 PLAIN_TOKEN = 2
+TURNS = 1000
+"""Turns of the loop that a supervisor has at most to deal with a failed start."""
 Outcome = asyncio.Future[Any]
+Method = tuple[MethodSpec, Callable[..., Any], bool]
+"""A method, what handles it, and whether that is a coroutine function."""
+MethodTable = dict[str, Method]
+
+
+def method_table(endpoint: RpcEndpoint) -> MethodTable:
+    """Return what each method of *endpoint*'s gateways dispatches to; raises `ActorSystemError` when one is missing."""
+    table: MethodTable = {}
+    for gateway_type in gateways_of(type(endpoint)):
+        for name, spec in codec.method_specs(gateway_type).items():
+            handler = getattr(endpoint, name)
+            if not getattr(handler, RPC_MARK, False):
+                raise ActorSystemError(f"{type(endpoint).__name__} does not implement {gateway_type.__name__}.{name}")
+            table[name] = (spec, handler, asyncio.iscoroutinefunction(handler))
+    return table
 
 
 class Served:
@@ -173,6 +187,9 @@ class Dispatcher:
             served.cell.abort()
             await served.stopped
             raise
+        except BaseException:
+            await _until_free(served.cell)
+            raise
 
     def started(self, endpoint: RpcEndpoint) -> None:
         """The endpoint runs."""
@@ -225,15 +242,13 @@ class Dispatcher:
     # ------------------------------------------------------------------ messages
 
     def dispatch(self, message: list[Any], connection: ServerConnection) -> None:
-        """Run one received ASK or TELL; called on the main thread, in the order of arrival."""
+        """Run one received ASK or TELL (which gets None for a correlation id), in the order of arrival."""
         self.received += 1
-        if message[0] == wire.ASK:
-            _, correlation, path, name, args, token = message
-        elif message[0] == wire.TELL:
-            _, path, name, args, token = message
-            correlation = None
-        else:
+        if message[0] == wire.TELL:
+            message.insert(1, None)
+        elif message[0] != wire.ASK:
             raise WireError(f"a client sent a message of kind {message[0]}")
+        _, correlation, path, name, args, token = message
         try:
             if type(path) is not str or type(name) is not str:
                 raise WireError("malformed message: the actor's path and the method's name have to be texts")
@@ -259,76 +274,66 @@ class Dispatcher:
             node = self._node()
             node.dead_letter(RpcInvocation(_shown(name)), None, node.ref(_shown(path), 0))
             if correlation is not None:
-                self._fail(connection, correlation, path, name, error)
+                self._fail(connection, message, error)
             return
         except (ActorError, ValueError, TypeError, LookupError) as error:
-            self._fail(connection, correlation, path, name, error)
+            self._fail(connection, message, error)
             return
-        cell = served.cell
-        _, handler, is_coroutine = method
+        cell, is_coroutine = served.cell, method[2]
         if cell.is_idle() or (is_coroutine and cell.may_follow()):
             if is_coroutine or leadership is not None:
-                self._begin(served, method, values, correlation, connection, leadership)
+                self._begin(served, method, values, message, connection, leadership)
             else:
                 if current_cell.get() is not cell:  # to set it costs as much as a quarter of all this
                     current_cell.set(cell)
-                self._call(served, spec, handler, values, correlation, connection)
+                self._call(served, method, values, message, connection)
             return
         call = Call(
-            functools.partial(self._begin, served, method, values, correlation, connection, leadership),
-            functools.partial(self._fail, connection, correlation, path, name),
+            functools.partial(self._begin, served, method, values, message, connection, leadership),
+            functools.partial(self._fail, connection, message),
         )
         try:
             cell.deliver(call, None)
         except MailboxFull as error:
-            self._fail(connection, correlation, path, name, error)
+            self._fail(connection, message, error)
 
     def _begin(
         self,
         served: Served,
-        method: tuple[MethodSpec, Callable[..., Any], bool],
+        method: Method,
         values: list[Any],
-        correlation: int | None,
+        message: list[Any],
         connection: ServerConnection,
         leadership: Leadership | None,
     ) -> None:
-        spec, handler, is_coroutine = method
         current_cell.set(served.cell)
         acting = ACTING.set(leadership)
         try:
-            if is_coroutine:
-                self._start_task(served, spec, handler, values, correlation, connection)
-            else:
-                self._call(served, spec, handler, values, correlation, connection)
+            if not method[2]:
+                self._call(served, method, values, message, connection)
+                return
+            served.cell.hold()  # what comes later waits for the first step of the task, so that order holds
+            self._track(served, connection, self._run(served, method, values, message, connection))
         finally:
             ACTING.reset(acting)
 
-    def _start_task(
-        self,
-        served: Served,
-        spec: MethodSpec,
-        handler: Callable[..., Any],
-        values: list[Any],
-        correlation: int | None,
-        connection: ServerConnection,
-    ) -> None:
-        served.cell.hold()  # what comes later waits for the first step of the task, so that order holds
+    def _track(self, served: Served, connection: ServerConnection, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that answers a call of *connection*."""
         connection.handler_started()
-        task = self._loop.create_task(self._run(served, spec, handler, values, correlation, connection))
+        task = self._loop.create_task(work)
         served.tasks.add(task)
         task.add_done_callback(functools.partial(_ended, served, connection))
 
     async def _fetch_arguments(self, message: list[Any], connection: ServerConnection) -> None:
         """Dispatch an ASK whose arguments travel apart once they are here; others are not kept waiting for it."""
-        _, correlation, path, name, key, _ = message
         try:
-            arguments = await self._offload.get(key)
+            arguments = await self._offload.get(message[4])
             if type(arguments) is not list:
-                raise WireError(f"the arguments of {_shown(name)} that traveled apart are no list")
+                raise WireError(f"the arguments of {_shown(message[3])} that traveled apart are no list")
         except ActorError as error:
-            self._fail(connection, correlation, path, name, error)
+            self._fail(connection, message, error)
         except asyncio.CancelledError:
-            self._fail(connection, correlation, path, name, EndpointStateError("the RPC service was closed"))
+            self._fail(connection, message, EndpointStateError("the RPC service was closed"))
             raise
         else:
             self.dispatch([*message[:4], arguments, message[5]], connection)
@@ -336,100 +341,83 @@ class Dispatcher:
             connection.handler_ended()
 
     def _call(
-        self,
-        served: Served,
-        spec: MethodSpec,
-        handler: Callable[..., Any],
-        values: list[Any],
-        correlation: int | None,
-        connection: ServerConnection,
+        self, served: Served, method: Method, values: list[Any], message: list[Any], connection: ServerConnection
     ) -> None:
         self.caller = connection
         try:
-            result = handler(*values)
+            result = method[1](*values)
         except Exception as error:  # a handler's failure is the asker's to know, whatever it is
-            self._fail(connection, correlation, served.endpoint.path, spec.name, error)
+            self._fail(connection, message, error)
             return
+        correlation = message[1]
         if correlation is None:
             return
         if isinstance(result, asyncio.Future):
-            answer = functools.partial(self._promise_kept, served, spec, correlation, connection)
+            answer = functools.partial(self._promise_kept, served, method[0], message, connection)
             served.promised[connection, correlation] = result, answer
             result.add_done_callback(answer)
         else:
-            self._reply(connection, correlation, served, spec, result)
+            self._reply(connection, message, served, method[0], result)
 
     def _promise_kept(
-        self, served: Served, spec: MethodSpec, correlation: int, connection: ServerConnection, future: Outcome
+        self, served: Served, spec: MethodSpec, message: list[Any], connection: ServerConnection, future: Outcome
     ) -> None:
         """A plain handler's future is done."""
-        served.promised.pop((connection, correlation), None)
+        served.promised.pop((connection, message[1]), None)
         if future.cancelled():
-            self._fail(connection, correlation, served.endpoint.path, spec.name, _stopped(served, spec))
+            self._fail(connection, message, _stopped(message))
         elif (error := future.exception()) is None:
-            self._reply(connection, correlation, served, spec, future.result())
+            self._reply(connection, message, served, spec, future.result())
         elif isinstance(error, Exception):
-            self._fail(connection, correlation, served.endpoint.path, spec.name, error)
+            self._fail(connection, message, error)
         else:
             raise error
 
     async def _run(
-        self,
-        served: Served,
-        spec: MethodSpec,
-        handler: Callable[..., Any],
-        values: list[Any],
-        correlation: int | None,
-        connection: ServerConnection,
+        self, served: Served, method: Method, values: list[Any], message: list[Any], connection: ServerConnection
     ) -> None:
         served.cell.release()
         try:
-            result = await handler(*values)
+            result = await method[1](*values)
         except asyncio.CancelledError:
-            self._fail(connection, correlation, served.endpoint.path, spec.name, _stopped(served, spec))
+            self._fail(connection, message, _stopped(message))
             raise
         except Exception as error:  # as in _call
-            self._fail(connection, correlation, served.endpoint.path, spec.name, error)
+            self._fail(connection, message, error)
         else:
-            if correlation is not None:
-                self._reply(connection, correlation, served, spec, result)
+            if message[1] is not None:
+                self._reply(connection, message, served, method[0], result)
 
     # ------------------------------------------------------------------ answers
 
     def _reply(
-        self, connection: ServerConnection, correlation: int, served: Served, spec: MethodSpec, result: Any
+        self, connection: ServerConnection, message: list[Any], served: Served, spec: MethodSpec, result: Any
     ) -> None:
         try:
             value = result if spec.encode_result is None else spec.encode_result(result)
-            frame = self._encoder.encode([wire.REPLY, correlation, value])
+            frame = self._encoder.encode([wire.REPLY, message[1], value])
         except FrameTooLarge as error:
             if self._offload.offloader is None or not connection.fetches_results:
-                self._fail(connection, correlation, served.endpoint.path, spec.name, error)
-                return
-            task = self._loop.create_task(self._send_apart(connection, correlation, served, spec, value))
-            connection.handler_started()
-            served.tasks.add(task)
-            task.add_done_callback(functools.partial(_ended, served, connection))
+                self._fail(connection, message, error)
+            else:
+                self._track(served, connection, self._send_apart(connection, message, value))
             return
         except Exception as error:  # a result that cannot be encoded must not leave the asker waiting
-            self._fail(connection, correlation, served.endpoint.path, spec.name, error)
+            self._fail(connection, message, error)
             return
         connection.send(frame)
 
-    async def _send_apart(
-        self, connection: ServerConnection, correlation: int, served: Served, spec: MethodSpec, value: Any
-    ) -> None:
+    async def _send_apart(self, connection: ServerConnection, message: list[Any], value: Any) -> None:
         try:
-            await self._offload.send_result(connection, self._encoder, correlation, value)
+            await self._offload.send_result(connection, self._encoder, message[1], value)
         except asyncio.CancelledError:
-            self._fail(connection, correlation, served.endpoint.path, spec.name, _stopped(served, spec))
+            self._fail(connection, message, _stopped(message))
             raise
         except ActorError as error:
-            self._fail(connection, correlation, served.endpoint.path, spec.name, error)
+            self._fail(connection, message, error)
 
-    def _fail(
-        self, connection: ServerConnection, correlation: int | None, path: str, name: str, error: Exception
-    ) -> None:
+    def _fail(self, connection: ServerConnection, message: list[Any], error: Exception) -> None:
+        _, correlation, path, name, *_ = message
         if correlation is None:
             logger.warning(
                 "the message %s to %s failed: %s",
@@ -447,10 +435,19 @@ def _shown(value: Any) -> str:
     return value[:SHOWN] if type(value) is str else f"({type(value).__name__})"
 
 
+async def _until_free(cell: Cell) -> None:
+    """Let the supervisor of an actor that could not start have its turn, which frees the name."""
+    supervisor = cell.parent._target
+    for _ in range(TURNS):
+        if not isinstance(supervisor, Cell) or supervisor.children.find(cell.ref) is None:
+            return
+        await asyncio.sleep(0)
+
+
 def _ended(served: Served, connection: ServerConnection, task: asyncio.Task[None]) -> None:
     served.tasks.discard(task)
     connection.handler_ended()
 
 
-def _stopped(served: Served, spec: MethodSpec) -> EndpointStateError:
-    return EndpointStateError(f"{served.endpoint.path} was stopped before it had answered {spec.name}()")
+def _stopped(message: list[Any]) -> EndpointStateError:
+    return EndpointStateError(f"{message[2]} was stopped before it had answered {message[3]}()")

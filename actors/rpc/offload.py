@@ -10,14 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from actors.errors import ActorError, OffloadError
 from actors.rpc import wire
-
-if TYPE_CHECKING:
-    from actors.rpc.connection import ServerConnection
-    from actors.rpc.pending import PendingAsk
+from actors.rpc.connection import PendingAsk, ServerConnection
 
 RESULT_KEPT_S = 60.0
 """For how long a result is there to be fetched: its asker does so as soon as it has the reply."""

@@ -14,7 +14,7 @@ A server that is greeted in another version, or as another target than it is, re
 
 Every version's HELLO begins with magic and version and has at least 37 bytes, as in version 1; every PROOF and REFUSAL
 has at least 69. Used by the RPC ports and by the blob port (`blob.server`). Until `done` is true a server must act on
-nothing but the handshake. What follows it carries tags (`actors.rpc.records`); the handshake makes their keys.
+nothing but the handshake. What follows it carries tags (`actors.rpc.wire`); the handshake makes their keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import struct
 from pathlib import Path
 
 from actors.errors import AuthenticationError, ProtocolVersionMismatch, WireError
-from actors.rpc.records import Tags
+from actors.rpc.wire import Tags
 from conf.files import write_private
 
 MAGIC = b"UNDR"
@@ -282,21 +282,3 @@ class ClientHandshake(_Handshake):
             raise AuthenticationError("the server does not hold this cluster's secret")
         self.done = True
         return self._mac(b"client")
-
-
-def authenticate_client_socket(sock: socket.socket, secret: bytes, service: str) -> ClientHandshake:
-    """Run the client's side of the handshake on a blocking socket and return it, done.
-
-    Raises:
-        AuthenticationError, WireError: as `ClientHandshake.receive`; a connection closed midway is the former.
-    """
-    handshake = ClientHandshake(secret, service, far_end(sock))
-    sock.sendall(handshake.hello())
-    proof = bytearray()
-    while len(proof) < PROOF_SIZE:
-        chunk = sock.recv(PROOF_SIZE - len(proof))
-        if not chunk:
-            raise AuthenticationError("the server closed the connection during the handshake")
-        proof += chunk
-    sock.sendall(handshake.receive(bytes(proof)))
-    return handshake

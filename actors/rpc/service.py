@@ -1,35 +1,46 @@
-"""The RPC service of a process: listens, serves endpoints, makes gateways (Flink's `RpcService` and `RpcServer`)."""
+"""The RPC service of a process (Flink's `RpcService` and `RpcServer`): serves endpoints, makes gateways.
+
+It listens by a `Listener` for each port: TCP on the bind host and, with a socket directory, a Unix socket of mode 0600.
+It reaches each other process by a `Peer`, over the Unix socket where both share a directory of them, else over TCP.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import functools
 import logging
+import os
 import secrets
 import socket
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from actors.address import ActorAddress
 from actors.core.node import Node
-from actors.errors import ActorError, AskTimeout, FrameTooLarge, RecipientUnreachable
+from actors.errors import (
+    ActorError,
+    ActorSystemError,
+    AskTimeout,
+    AuthenticationError,
+    FrameTooLarge,
+    RecipientUnreachable,
+)
 from actors.rpc import wire
-from actors.rpc.codec import MethodSpec
+from actors.rpc.codec import MethodSpec, proxy_type
 from actors.rpc.config import RpcConfig
-from actors.rpc.connection import ServerConnection
+from actors.rpc.connection import ClientConnection, Poller, ServerConnection
 from actors.rpc.dispatch import Dispatcher, Served
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.fencing import Fence
 from actors.rpc.gateway import Ask, FencingToken, RpcGateway
-from actors.rpc.listener import Listener, listen_tcp, listen_unix
 from actors.rpc.offload import Offload, Offloader
-from actors.rpc.peer import Peer
-from actors.rpc.tables import proxy_type
+from actors.rpc.security import check_peer_is_us
 from actors.rpc.tls import TlsStream
-from actors.rpc.transport import Poller
 
 __all__ = ["RpcConfig", "RpcService", "RpcStatistics"]
 
@@ -37,8 +48,14 @@ logger = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=RpcGateway)
 
+BACKLOG = 512
+ACCEPTS_AT_ONCE = 64
+ACCEPT_RETRY_S = 1.0
+CONNECT_RETRY_S = 0.002
+REPORT_S = 60.0
 STOP_DEADLINE_S = 5.0
 """Time allowed for actors that are no endpoints when the service is closed, in seconds."""
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +380,210 @@ class RpcService:
             await self.stop_server(served.endpoint)
         if node is not None:
             node.close()
+
+
+class Listener:
+    """One listening socket; what it accepts becomes a `ServerConnection`.
+
+    Args:
+        service: whose connections they are.
+        sock: bound.
+    """
+
+    def __init__(self, service: RpcService, sock: socket.socket) -> None:
+        self._service = service
+        self._sock = sock
+        self._retry: asyncio.TimerHandle | None = None
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._retry = None
+        self._service.poller.add_reader(self._sock.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                logger.error("no connection can be accepted for %g s: %s", ACCEPT_RETRY_S, error.strerror)
+                self._service.poller.remove_reader(self._sock.fileno())
+                self._retry = self._service.loop.call_later(ACCEPT_RETRY_S, self._watch)
+                return
+            sock.setblocking(False)
+            self._serve(sock, f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a local peer")
+
+    def _serve(self, sock: socket.socket, peer: str) -> None:
+        service = self._service
+        if sock.family == socket.AF_UNIX:
+            try:
+                check_peer_is_us(sock)
+            except AuthenticationError as error:
+                logger.warning("refused %s: %s", peer, error)
+                sock.close()
+                return
+        ServerConnection(service, peer).attach(sock, service.tls_stream(sock, server_side=True))
+        if len(service.unauthenticated) > service.config.unauthenticated:
+            next(iter(service.unauthenticated)).make_way()
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._retry is not None:
+            self._retry.cancel()
+        else:
+            self._service.poller.remove_reader(self._sock.fileno())
+        self._sock.close()
+
+
+def listen_tcp(service: RpcService) -> tuple[Listener, int]:
+    """Listen on the configured host and port; returns the listener and its port, or raises `ActorSystemError`."""
+    host, port = service.config.bind_host, service.config.port
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        return Listener(service, sock), sock.getsockname()[1]
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = f"port {port} of {host} is taken; stop what holds it, or set jobmanager.rpc.port to another"
+        else:
+            reason = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise ActorSystemError(reason) from error
+
+
+def listen_unix(service: RpcService, path: Path) -> Listener:
+    """Listen on a Unix socket at *path* that nobody else may use; raises `ActorSystemError`."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    previous = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        sock.bind(str(path))
+        return Listener(service, sock)
+    except OSError as error:
+        sock.close()
+        raise ActorSystemError(
+            f"cannot listen on the Unix socket {path}: {error.strerror or error}; "
+            "its directory has to exist, and its path to be at most 107 bytes long"
+        ) from error
+    finally:
+        os.umask(previous)
+
+
+class Peer:
+    """The one connection of this process to another; what is called while it is being opened is sent, in order, after.
+
+    Args:
+        service: the RPC service it belongs to.
+        host: host of the other process.
+        port: its TCP port; where it runs on this machine, its Unix socket is taken instead (`RpcConfig.local_socket`).
+        system: the name of its actor system.
+    """
+
+    def __init__(self, service: RpcService, host: str, port: int, system: str) -> None:
+        self._service = service
+        self._system = system
+        self._key = (host, port)
+        self._connection = ClientConnection(service, self._closed)
+        self._limit = service.config.outbox_size
+        self.dropped = 0
+        """How many tells were dropped."""
+        self._reported_at = float("-inf")
+        self.ask = self._connection.ask
+        self._task = service.loop.create_task(self._open(host, port))
+
+    async def _open(self, host: str, port: int) -> None:
+        try:
+            async with asyncio.timeout(self._service.config.connect_timeout_s):
+                local = self._service.config.local_socket(host, port, self._system)
+                sock = await (self._connect_tcp(host, port) if local is None else self._connect_unix(local))
+            self._connection.attach(sock, self._service.tls_stream(sock, server_side=False))
+        except (OSError, TimeoutError) as error:
+            reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+            self._connection.fail(RecipientUnreachable(f"nothing can be reached at {host}:{port} ({reason})"))
+        except AuthenticationError as error:
+            self._connection.fail(error)
+
+    async def _connect_unix(self, path: Path) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.setblocking(False)
+            while True:
+                try:
+                    sock.connect(str(path))
+                    check_peer_is_us(sock)
+                    return sock
+                except BlockingIOError:  # its backlog is full; asyncio's sock_connect would take that for success
+                    await asyncio.sleep(CONNECT_RETRY_S)
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _connect_tcp(self, host: str, port: int) -> socket.socket:
+        loop = self._service.loop
+        try:  # a number needs no thread to look it up
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        refusal: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, address)
+                return sock
+            except OSError as error:
+                sock.close()
+                refusal = refusal or error
+            except BaseException:
+                sock.close()
+                raise
+        raise refusal or OSError(f"{host} has no address")
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait for the other process."""
+        return self._connection.unsent
+
+    def check_room(self) -> None:
+        """Raise `RecipientUnreachable` when as many bytes wait for the other process as may."""
+        if self._connection.unsent > self._limit:
+            host, port = self._key
+            raise RecipientUnreachable(
+                f"{host}:{port} takes nothing: {self._connection.unsent} bytes wait for it already; "
+                "it hangs, or is sent more than it can do"
+            )
+
+    def tell(self, frame: bytes) -> None:
+        """Send a TELL, or drop it when too much waits already: that is counted and logged, at most once a minute."""
+        if self._connection.unsent <= self._limit:
+            self._connection.send(frame)
+            return
+        self.dropped += 1
+        now = self._service.loop.time()
+        if now - self._reported_at >= REPORT_S:
+            self._reported_at = now
+            host, port = self._key
+            logger.warning(
+                "%s:%d takes nothing: %d messages to it were dropped so far, for %d bytes wait for it already",
+                host,
+                port,
+                self.dropped,
+                self._connection.unsent,
+            )
+
+    def _closed(self, _reason: ActorError) -> None:
+        self._service.forget_peer(self._key, self)
+
+    def close(self) -> None:
+        """Close the connection, or give up making it."""
+        self._task.cancel()
+        self._connection.close()
 
 
 def _timed_out(target: ActorAddress, spec: MethodSpec, timeout_s: float) -> AskTimeout:

@@ -1,4 +1,6 @@
-"""Frames of the RPC protocol: a four-byte big-endian length, then one MessagePack array.
+"""What goes over a connection: frames, and on TCP the tagged records that carry them. Sans I/O.
+
+A frame is a four-byte big-endian length and a body of MessagePack. Of the RPC protocol a body is one array:
 
     ASK    [0, correlation id, actor path, method, [argument, ...], fencing token | nil]
     TELL   [1, actor path, method, [argument, ...], fencing token | nil]
@@ -13,27 +15,65 @@ A fencing token is ``[epoch, session]`` of the leadership that a call is meant f
 ``[epoch | nil, session | nil, component, epoch, session]``: the second half is the leadership that it acts under.
 Nothing here is ever unpickled; MessagePack extension types are refused; its own timestamp arrives as a float (seconds
 since 1970).
+
+Records carry tags, so that nobody can add to a connection, change, repeat or cut it unseen after its handshake. A TCP
+connection carries records, whatever frames or parts of frames are in them:
+
+    RECORD  length(4) payload(length) tag(16)
+
+A tag is the keyed BLAKE2b of everything that was tagged in its direction so far, so it vouches for content and place.
+Each direction has its own key, made of the cluster secret and of this very connection's handshake: a record of another
+connection, or of the other direction, has no good tag here. All that is sent at once goes into one record, as with TLS.
+The tag of a large payload is over its SHA-256, which processors compute several times as fast.
+A Unix socket and a connection with TLS carry no records: the kernel, and TLS, protect those already.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hmac import compare_digest
 from typing import Any
 
 import msgpack
 
-from actors.errors import FrameTooLarge, WireError
+from actors.errors import FrameTooLarge, RecipientUnreachable, WireError
 
 ASK, TELL, REPLY, ERROR, OFFLOADED = 0, 1, 2, 3, 4
+_FIELDS = {ASK: 6, TELL: 5, REPLY: 3, ERROR: 5, OFFLOADED: 4}
 
 _LENGTH = struct.Struct(">I")
 HEADER_SIZE = _LENGTH.size
-_LARGE = 4096
+LARGE = 4096
 """From so many bytes on a body is walked through once before anything is built from it: nested lists that announce more
 elements than follow would otherwise have memory set aside for them all (80 GB for a frame of 10 MB)."""
 
-_FIELDS = {ASK: 6, TELL: 5, REPLY: 3, ERROR: 5, OFFLOADED: 4}
+TAG_SIZE = 16
+RECORD_SIZE = 256 * 1024
+"""Largest payload: so much may be held of which nobody has vouched yet."""
+_DIRECT = 1024
+"""Payloads of up to so many bytes are tagged as they are, larger ones by their digest."""
+
+# ---------------------------------------------------------------------- frames
+
+
+def frame(body: bytes) -> bytes:
+    """Return the frame of *body*."""
+    return _LENGTH.pack(len(body)) + body
+
+
+def frame_end(data: bytes | bytearray, position: int, maximum: int) -> int:
+    """Return where the frame that begins at *position* ends, by its header, which has to be there.
+
+    Raises:
+        FrameTooLarge: it announces a body of more than *maximum* bytes.
+    """
+    (size,) = _LENGTH.unpack_from(data, position)
+    if size > maximum:
+        raise FrameTooLarge(f"the peer announced a frame of {size} bytes, over {maximum}")
+    stop: int = position + HEADER_SIZE + size
+    return stop
 
 
 class FrameEncoder:
@@ -64,25 +104,42 @@ class FrameEncoder:
                 f"a message of {len(body)} bytes exceeds rpc.frame-size ({self._maximum} bytes); "
                 "send it as a blob, or raise rpc.frame-size on every process of the cluster"
             )
-        return _LENGTH.pack(len(body)) + body
+        return _LENGTH.pack(len(body)) + body  # as `frame`: a call less for each message
+
+
+def parse(body: bytes | bytearray) -> list[Any]:
+    """Return the RPC message of a body; raises `WireError` when it is malformed."""
+    message = unpack_value(body)
+    if not isinstance(message, list) or not message:
+        raise WireError("malformed frame: not a message array")
+    kind = message[0]
+    if type(kind) is not int:  # and is not shown: it may be megabytes, or too deep for its repr
+        raise WireError(f"malformed frame: the kind is no integer but {type(kind).__name__}")
+    if len(message) != _FIELDS.get(kind):
+        raise WireError(f"malformed frame: unknown kind {kind} or wrong number of fields")
+    if kind != TELL and type(message[1]) is not int:
+        raise WireError("malformed frame: the correlation id is no integer")
+    return message
 
 
 class FrameDecoder:
-    """Cuts a byte stream into messages, sans I/O.
+    """Cuts a byte stream into messages.
 
     It holds at most one incomplete frame. A decoded message may take more memory than its bytes: 64 bytes for each of
     a body of empty lists is the worst that MessagePack allows.
 
     Args:
         maximum: largest body in bytes that is accepted; the check is made on the header, before anything is buffered.
+        parse: makes a message of a body, or raises `WireError`; default: one of the RPC protocol.
     """
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, parse: Callable[[bytes | bytearray], Any] = parse) -> None:
         self._maximum = maximum
+        self._parse = parse
         self._buffer = bytearray()
         self._broken = False
 
-    def feed(self, data: bytes) -> Iterator[list[Any]]:
+    def feed(self, data: bytes) -> Iterator[Any]:
         """Add received bytes and yield each complete message.
 
         The first error is the end of the stream: whatever comes after it is refused as well.
@@ -99,18 +156,15 @@ class FrameDecoder:
             source: bytes | bytearray = buffer
         else:
             source = data
-        position, end = 0, len(source)
+        position, end, maximum, parse_body = 0, len(source), self._maximum, self._parse
         try:
             while end - position >= HEADER_SIZE:
-                (size,) = _LENGTH.unpack_from(source, position)
-                if size > self._maximum:
-                    raise FrameTooLarge(f"the peer announced a frame of {size} bytes, over {self._maximum}")
-                stop = position + HEADER_SIZE + size
+                stop = frame_end(source, position, maximum)
                 if stop > end:
                     break
                 body = source[position + HEADER_SIZE : stop]
                 position = stop
-                yield parse(body)
+                yield parse_body(body)
         except WireError:
             self._broken = True
             raise
@@ -123,32 +177,17 @@ class FrameDecoder:
                 buffer += source[position:]
 
 
-def parse(body: bytes | bytearray) -> list[Any]:
-    """One message, of the body of its frame; raises `WireError` when it is malformed."""
-    message = unpack_value(body)
-    if not isinstance(message, list) or not message:
-        raise WireError("malformed frame: not a message array")
-    kind = message[0]
-    if type(kind) is not int:  # and is not shown: it may be megabytes, or too deep for its repr
-        raise WireError(f"malformed frame: the kind is no integer but {type(kind).__name__}")
-    if len(message) != _FIELDS.get(kind):
-        raise WireError(f"malformed frame: unknown kind {kind} or wrong number of fields")
-    if kind != TELL and type(message[1]) is not int:
-        raise WireError("malformed frame: the correlation id is no integer")
-    return message
-
-
 def pack_value(value: Any) -> bytes:
-    """A plain value that travels apart from its frame."""
+    """Return the MessagePack of a plain value."""
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
 
 def unpack_value(body: bytes | bytearray) -> Any:
-    """The plain value of a body, or of what traveled apart; raises `WireError` when it is malformed."""
+    """Return the plain value of a body, or of what traveled apart; raises `WireError` when it is malformed."""
     try:
-        if len(body) > _LARGE:
-            _walk_through(body)
+        if len(body) > LARGE:
+            walk_through(body)
         return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_refuse_extension, timestamp=1)
     except WireError:
         raise
@@ -156,7 +195,8 @@ def unpack_value(body: bytes | bytearray) -> Any:
         raise WireError(f"malformed frame: {type(error).__name__}: {error}") from error
 
 
-def _walk_through(body: bytes | bytearray) -> None:
+def walk_through(body: bytes | bytearray) -> None:
+    """Raise what msgpack makes of a malformed body, before memory is set aside for what it announces."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(body))
     unpacker.feed(body)
     unpacker.skip()
@@ -164,3 +204,115 @@ def _walk_through(body: bytes | bytearray) -> None:
 
 def _refuse_extension(code: int, _data: bytes) -> Any:
     raise WireError(f"malformed frame: MessagePack extension type {code}")
+
+
+# ---------------------------------------------------------------------- records
+
+
+class Tags:
+    """The tags of one direction of one connection, one after another.
+
+    Args:
+        key: of 32 bytes, which both ends have made of their handshake.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, key: bytes) -> None:
+        self._state = hashlib.blake2b(key=key, digest_size=TAG_SIZE)
+
+    def next(self, data: bytes) -> bytes:
+        """Return the tag of *data*, which comes after all that was tagged before."""
+        self._state.update(data)
+        return self._state.digest()
+
+    def fits(self, data: bytes, tag: bytes) -> bool:
+        """Return whether *tag* is the `next` of *data*. After a false one no other can be trusted."""
+        state = self._state
+        state.update(data)
+        return compare_digest(state.digest(), tag)
+
+    def copy(self) -> Tags:
+        """Return a copy that goes on from here by itself."""
+        other = object.__new__(Tags)
+        other._state = self._state.copy()
+        return other
+
+
+def seal(tags: Tags, data: bytes) -> bytes:
+    """Return the records that carry *data*, which is not empty; *tags* goes on."""
+    size = len(data)
+    if size <= _DIRECT:
+        record = _LENGTH.pack(size) + data
+        return record + tags.next(record)
+    parts: list[bytes | memoryview] = []
+    view = memoryview(data)
+    for start in range(0, size, RECORD_SIZE):
+        payload = view[start : start + RECORD_SIZE]
+        header = _LENGTH.pack(len(payload))
+        parts += (header, payload, tags.next(header + _digest(payload)))
+    return b"".join(parts)
+
+
+def unseal(tags: Tags, data: bytes) -> tuple[list[bytes], int, int]:
+    """Check the whole records at the beginning of *data*; *tags* goes on.
+
+    Returns:
+        Their payloads, how many bytes of *data* they took, and how many the record after them has at least.
+
+    Raises:
+        RecipientUnreachable: a tag is wrong. The connection is over: what was said on it last is not known.
+        WireError: a length that no record has.
+    """
+    payloads: list[bytes] = []
+    position, end = 0, len(data)
+    while end - position >= HEADER_SIZE:
+        (size,) = _LENGTH.unpack_from(data, position)
+        if not 0 < size <= RECORD_SIZE:
+            raise WireError(f"the peer announced a record of {size} bytes, which is none or over {RECORD_SIZE}")
+        begin = position + HEADER_SIZE
+        stop = begin + size
+        if stop + TAG_SIZE > end:
+            return payloads, position, HEADER_SIZE + size + TAG_SIZE
+        payload = data[begin:stop]
+        tagged = data[position:stop] if size <= _DIRECT else data[position:begin] + _digest(payload)
+        if not tags.fits(tagged, data[stop : stop + TAG_SIZE]):
+            raise RecipientUnreachable(
+                "the connection broke: bytes came on it that its other end has not sent there (their tag is wrong)"
+            )
+        payloads.append(payload)
+        position = stop + TAG_SIZE
+    return payloads, position, HEADER_SIZE
+
+
+def _digest(payload: bytes | memoryview) -> bytes | memoryview:
+    return payload if len(payload) <= _DIRECT else hashlib.sha256(payload).digest()
+
+
+class RecordReader:
+    """Cuts a byte stream into records, and holds at most one that is incomplete.
+
+    Args:
+        tags: of the direction that is read.
+    """
+
+    def __init__(self, tags: Tags) -> None:
+        self._tags = tags
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._needed = HEADER_SIZE
+
+    def feed(self, data: bytes) -> bytes:
+        """Add received bytes and return what of them is vouched for; raises as `unseal`, and is of no use then."""
+        if self._held:
+            self._held.append(data)
+            self._held_size += len(data)
+            if self._held_size < self._needed:
+                return b""
+            data = b"".join(self._held)
+            self._held.clear()
+        payloads, used, self._needed = unseal(self._tags, data)
+        if used < len(data):
+            self._held.append(data[used:] if used else data)
+            self._held_size = len(data) - used
+        return payloads[0] if len(payloads) == 1 else b"".join(payloads)

@@ -1,25 +1,406 @@
-"""An actor system in the test's own thread, under virtual time: the same code as the real one, and no waiting."""
+"""An actor system in the test's own thread, under virtual time: the same code as the real one, and no waiting.
+
+`DeterministicSystem` is the system. Its nodes are joined by a `MemoryNetwork`: what they send to each other is encoded,
+queued, delayed, and lost on order. All of it runs on a `VirtualLoop` (Akka's `ExplicitlyTriggeredScheduler`): asyncio
+asks the selector to wait until the next timer, and instead of waiting it puts the clock forward, or stops the loop when
+that is further than it is to go. Threads (`run_in_executor`) are really waited for.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
-from typing import TypeVar
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
+from actors.address import ActorAddress
 from actors.core.node import Node
-from actors.core.settings import CoreSettings
-from actors.errors import ActorSystemError, AskTimeout
-from actors.props import Props
-from actors.ref import ActorRef
+from actors.core.system_messages import AskFailed, DeathWatchNotification, SystemMessage, Terminate, Watch
+from actors.errors import ActorError, ActorSystemError, AskTimeout, RecipientUnreachable
+from actors.event_stream import Table
+from actors.props import CreateOrder, Placement
+from actors.ref import ActorRef, Origin
 from actors.rpc.gateway import Ask
 from actors.system_api import ActorSystemBase
-from actors.testkit.network import MemoryNetwork
-from actors.testkit.virtual_loop import VirtualLoop
+from actors.system_config import CoreSettings
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from actors.core.cell import Cell
+    from actors.system_config import CoreSettings
+
+
+THREADS_DEADLINE_S = 10.0
+"""How long the clock stands still for threads that are at work, in real seconds."""
+
+_START = 1000.0
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+logger = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+FIRST_PORT = 2552
+Drop = Callable[[ActorRef, Any], bool]
+
+
+class _VirtualSelector(selectors.DefaultSelector):
+    """Moves the clock of its loop instead of sleeping."""
+
+    loop: VirtualLoop | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if self.loop is not None and not events:
+            wait = self.loop.nothing_ready(timeout)
+            if wait:
+                events = super().select(wait)
+        return events
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop with a clock of its own, driven by `drive`; also usable as any other loop: then time just flies."""
+
+    def __init__(self) -> None:
+        selector = _VirtualSelector()
+        self._virtual_time = _START
+        self._until: float | None = None
+        self._done: Callable[[], bool] | None = None
+        self._driven = False
+        self._exhausted = False
+        self._jobs = 0
+        self._waits_since: float | None = None
+        super().__init__(selector)
+        selector.loop = self
+
+    def time(self) -> float:
+        """The virtual time, in seconds."""
+        return self._virtual_time
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """As any loop's; the clock stands still while the thread is at work."""
+        future = super().run_in_executor(executor, func, *args)
+        self._jobs += 1
+        future.add_done_callback(self._job_done)
+        return future
+
+    def _job_done(self, _future: Any) -> None:
+        self._jobs -= 1
+
+    def drive(self, seconds: float = 0.0, done: Callable[[], bool] | None = None) -> None:
+        """Run for *seconds* of virtual time, then until nothing is ready any more, or until *done*.
+
+        Raises:
+            RuntimeError: called from within the loop.
+        """
+        if self.is_running():
+            raise RuntimeError("the loop is running: this is for the test, not for the actors")
+        self._until = self._virtual_time + seconds
+        self._done = done
+        self._driven = True
+        self._exhausted = False
+        try:
+            while not self._exhausted:
+                self.run_forever()
+        finally:
+            self._driven = False
+
+    def nothing_ready(self, timeout: float | None) -> float:
+        """Called by the selector: move the clock, or stop. Returns for how many real seconds to wait.
+
+        Args:
+            timeout: virtual seconds until the next timer; None when there is none; 0 when something is ready.
+        """
+        if self._driven and self._done is not None and self._done():
+            self._stop()
+            return 0.0
+        if timeout is not None and timeout <= 0:
+            return 0.0
+        if self._jobs and self._may_wait():
+            return 0.05
+        self._waits_since = None
+        wake = None if timeout is None else self._virtual_time + timeout
+        if not self._driven:
+            if wake is None:
+                return 0.05
+            self._virtual_time = wake
+        elif self._until is not None and wake is not None and wake <= self._until:
+            self._virtual_time = wake
+        else:
+            self._virtual_time = max(self._virtual_time, self._until or 0.0)
+            self._stop()
+        return 0.0
+
+    def _may_wait(self) -> bool:
+        now = time.monotonic()
+        if self._waits_since is None:
+            self._waits_since = now
+        return now - self._waits_since < THREADS_DEADLINE_S
+
+    def _stop(self) -> None:
+        self._exhausted = True
+        self.stop()
+
+
+class MemoryNode(Node):
+    """A node that can be killed: it then does nothing any more, as a process after SIGKILL."""
+
+    is_dead = False
+
+    def schedule(self, cell: Cell) -> None:
+        """Have the cell take a turn soon, if the node lives."""
+        if not self.is_dead:
+            super().schedule(cell)
+
+
+class MemoryNetwork:
+    """Joins the nodes of one or more deterministic systems.
+
+    Args:
+        loop: the loop that all of them run on.
+    """
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.drop: Drop | None = None
+        """Called with recipient and message of all that is sent between nodes: what it says True to is lost."""
+        self._systems: dict[Origin, list[MemoryNode]] = {}
+        self._routes: dict[tuple[Origin, str], MemoryNode] = {}
+        self._delays: dict[tuple[Node, Node], float] = {}
+        self._cuts: set[tuple[Node, Node]] = set()
+        self._queues: dict[tuple[Node, Node], deque[tuple[float, Callable[[], None]]]] = {}
+        self._turns: dict[Origin, int] = {}
+
+    # ------------------------------------------------------------------ nodes
+
+    def new_address(self, system: str) -> ActorAddress:
+        """The address of another system of this network."""
+        return ActorAddress(system, HOST, FIRST_PORT + len(self._systems), "/")
+
+    def add_node(
+        self, address: ActorAddress, number: int, rng: random.Random, settings: CoreSettings, remote: bool
+    ) -> Node:
+        """One node more; number 0 is its system's root."""
+        node = MemoryNode(
+            self.loop,
+            address.system,
+            address,
+            rng.getrandbits(62) + 1,
+            settings=settings,
+            remote=None,
+            temp=str(number) if number else "",
+            rng=rng,
+            turn_budget_s=None,
+        )
+        if remote:
+            node.remote = MemoryLink(self, node)
+        self._systems.setdefault(node.origin, []).append(node)
+        if number:
+            self._routes[node.origin, f"/temp/{number}"] = node
+        node.event_stream.on_change = functools.partial(self._subscriptions_changed, node.origin)
+        return node
+
+    def _subscriptions_changed(self, origin: Origin, _table: Table) -> None:
+        """Every node knows at once whom the others' subscriptions are for."""
+        nodes = self._systems[origin]
+        for node in nodes:
+            table: dict[ActorRef, tuple[str, ...]] = {}
+            for other in nodes:
+                if other is not node:
+                    for ref, entries in other.event_stream.table.items():
+                        here = node.ref(ref.path, ref.uid, ref.origin)
+                        table[here] = (*table.get(here, ()), *entries)
+            node.event_stream.replace(table)
+
+    def find(self, ref: ActorRef) -> MemoryNode | None:
+        """The node where *ref* lives, or would live; None when there is no such system."""
+        nodes = self._systems.get(ref.origin)
+        if nodes is None:
+            return None
+        prefix = ref.path
+        while prefix:
+            found = self._routes.get((ref.origin, prefix))
+            if found is not None:
+                return found
+            prefix = prefix.rpartition("/")[0]
+        return nodes[0]
+
+    def place(self, order: CreateOrder, origin: Origin) -> MemoryNode:
+        """The node where an actor is to live: the root for local ones, the first other for shared ones, else by turns.
+
+        Raises:
+            RecipientUnreachable: there is no such system.
+            ActorSystemError: no node is left for it.
+        """
+        nodes = self._systems.get(origin)
+        if nodes is None:
+            raise RecipientUnreachable(f"nothing listens at {origin.host}:{origin.port}")
+        hosts = [node for node in nodes[1:] if not node.is_dead]
+        if len(nodes) == 1 or Placement(order.placement) is Placement.LOCAL:
+            return nodes[0]
+        if not hosts:
+            raise ActorSystemError(f"{origin.system} has no node left for {order.path}")
+        turn = 0
+        if Placement(order.placement) is not Placement.SHARED:
+            turn = self._turns.get(origin, 0)
+            self._turns[origin] = turn + 1
+        return hosts[turn % len(hosts)]
+
+    def route(self, ref: ActorRef, node: MemoryNode) -> None:
+        """From now on what is sent to *ref*, and to all below it, goes to *node*."""
+        self._routes[ref.origin, ref.path] = node
+
+    # ------------------------------------------------------------------ what may go wrong
+
+    def delay(self, sender: Node, recipient: Node, seconds: float) -> None:
+        """From now on what goes from one node to the other takes so long; it stays in order."""
+        self._delays[sender, recipient] = seconds
+
+    def cut(self, one: Node, other: Node) -> None:
+        """From now on all that goes between the two nodes is lost."""
+        self._cuts |= {(one, other), (other, one)}
+
+    def heal(self, one: Node, other: Node) -> None:
+        """They are joined again."""
+        self._cuts -= {(one, other), (other, one)}
+
+    def kill(self, victim: Node) -> None:
+        """End a node at once, as SIGKILL does a process, and let all others know."""
+        assert isinstance(victim, MemoryNode)
+        victim.is_dead = True
+        if victim.root is not None:
+            for other in self._systems[victim.origin]:
+                other.is_dead = True
+        for nodes in self._systems.values():
+            for node in nodes:
+                if not node.is_dead and isinstance(node.remote, MemoryLink):
+                    node.remote.learn_of_deaths()
+
+    def transmit(self, sender: MemoryNode, recipient: MemoryNode, arrive: Callable[[], None]) -> None:
+        """Have *arrive* called when what *sender* sends now is at *recipient*, if it ever is."""
+        if sender.is_dead or (sender, recipient) in self._cuts:
+            return
+        queue = self._queues.setdefault((sender, recipient), deque())
+        due = self.loop.time() + self._delays.get((sender, recipient), 0.0)
+        if queue:
+            due = max(due, queue[-1][0])  # a delay that was shortened lets nothing overtake
+        queue.append((due, arrive))
+        if due > self.loop.time():
+            self.loop.call_at(due, self._arrive, queue, recipient)
+        else:
+            self.loop.call_soon(self._arrive, queue, recipient)
+
+    @staticmethod
+    def _arrive(queue: deque[tuple[float, Callable[[], None]]], recipient: MemoryNode) -> None:
+        _, arrive = queue.popleft()
+        if not recipient.is_dead and not recipient.is_closed:
+            arrive()
+
+
+class MemoryLink:
+    """The `Remote` of a node in a `MemoryNetwork`.
+
+    Args:
+        network: the network.
+        node: the node.
+    """
+
+    def __init__(self, network: MemoryNetwork, node: MemoryNode) -> None:
+        self._network = network
+        self._node = node
+        self._watched: set[ActorRef] = set()
+
+    def send(self, ref: ActorRef, message: Any, sender: ActorRef | None) -> None:
+        """Send a message."""
+        payload = self._node.serializer.dumps(message)
+        there = self._network.find(ref)
+        if there is None or there.is_dead:
+            error = RecipientUnreachable(f"the process of {ref.path} cannot be reached")
+            self._node.undeliverable(ref, message, sender, error)
+            return
+        if there is self._node:
+            self._node.deliver(ref, message, sender)
+            return
+        if self._network.drop is not None and self._network.drop(ref, message):
+            return
+        text = None if sender is None else str(sender)
+
+        def arrive() -> None:
+            who = None if text is None else ActorRef.parse(text, there)
+            there.deliver_text(ref.path, ref.uid, there.serializer.loads(payload), who)
+
+        self._network.transmit(self._node, there, arrive)
+
+    def send_system(self, ref: ActorRef, message: SystemMessage) -> None:
+        """Send a system message."""
+        payload = self._node.serializer.dumps(message)
+        there = self._network.find(ref)
+        if there is None or there.is_dead:
+            if isinstance(message, Watch):
+                ended = DeathWatchNotification(ref, existence_confirmed=False, address_terminated=True)
+                self._node.send_system(message.watcher, ended)
+        elif there is self._node:
+            self._node.deliver_system(ref, message)
+        elif self._network.drop is None or not self._network.drop(ref, message):
+
+            def arrive() -> None:
+                there.deliver_system(there.ref(ref.path, ref.uid), there.serializer.loads(payload))
+
+            self._network.transmit(self._node, there, arrive)
+
+    def create(self, order: CreateOrder, ref: ActorRef, on_failed: Callable[[Exception], None]) -> None:
+        """Have an actor made in another node."""
+        payload = self._node.serializer.dumps(order)
+        try:
+            there = self._network.place(order, ref.origin)
+        except ActorError as error:
+            self._node.loop.call_soon(on_failed, error)
+            return
+        self._network.route(ref, there)
+
+        def arrive() -> None:
+            try:
+                there.create_ordered(there.serializer.loads(payload))
+            except ActorError as error:
+                self._network.transmit(there, self._node, lambda error=error: on_failed(error))  # type: ignore[misc]
+
+        self._network.transmit(self._node, there, arrive)
+
+    def watching(self, ref: ActorRef) -> None:
+        """Say it when the node of *ref* dies."""
+        self._watched.add(ref)
+
+    def unwatching(self, ref: ActorRef) -> None:
+        """That is of interest no more."""
+        self._watched.discard(ref)
+
+    def closed(self) -> None:
+        """The node has ended."""
+        self._watched.clear()
+
+    def learn_of_deaths(self) -> None:
+        """Some node has died: those who waited for actors there are told, and actors whose parents lived there stop."""
+        node = self._node
+        for ref in [ref for ref in self._watched if self._is_dead(ref)]:
+            node.process_ended(ref)
+        for promise in node.promises.all():
+            if self._is_dead(promise.recipient):
+                error = RecipientUnreachable(f"the process of {promise.recipient.path} has ended")
+                promise.deliver_system(AskFailed(error))
+        for cell in list(node.cells.values()):
+            if cell.parent._target is None and self._is_dead(cell.parent):
+                cell.deliver_system(Terminate())
+
+    def _is_dead(self, ref: ActorRef) -> bool:
+        there = self._network.find(ref)
+        return there is None or there.is_dead
 
 
 class DrivenAsk(Ask[T]):
@@ -79,16 +460,12 @@ class DeterministicSystem(ActorSystemBase):
             )
             for number in range(nodes)
         ]
+        self.node = self.nodes[0]
         for node in self.nodes:
             node.ask_type = DrivenAsk
             node.system = self if node is self.node else _NodeView(node, self)
         self._terminated = False
         self.run_until_idle()
-
-    @property
-    def node(self) -> Node:
-        """The root node."""
-        return self.nodes[0]
 
     @property
     def now(self) -> float:
@@ -138,17 +515,8 @@ class _NodeView(ActorSystemBase):
     """The system as the actors of a node other than the root see it."""
 
     def __init__(self, node: Node, whole: DeterministicSystem) -> None:
-        self._node = node
+        self.node = node
         self._whole = whole
-
-    @property
-    def node(self) -> Node:
-        return self._node
-
-    def _actor_of(self, props: Props, name: str | None) -> ActorRef:
-        raise ActorSystemError(
-            "top-level actors are made in the system's root node; make a child with context.actor_of"
-        )
 
     def terminate(self, timeout_s: float = 10.0) -> None:
         self._whole.terminate(timeout_s)

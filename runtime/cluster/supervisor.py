@@ -19,8 +19,7 @@ from typing import Any
 
 from actors import Actor, ActorProcessDied, ActorRef, Backoff, Directive, OneForOneStrategy, Props, message
 from actors.address import ActorAddress
-from actors.core.guardians import Guardian
-from actors.core.node import Node
+from actors.core.node import Guardian, Node
 from runtime.environment.claims import Claim
 from runtime.environment.context import ComponentContext, wait_for_process, wait_readable
 from runtime.environment.descriptor import ProcessRecord

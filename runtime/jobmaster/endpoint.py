@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.errors import ActorError, FencingError, RecipientUnreachable, WireError
-from actors.process.log_context import set_process_context
+from actors.process.logs import set_process_context
 from actors.receptionist import ReceptionistGateway, receptionist_of
 from actors.rpc.gateway import FencingToken, rpc, rpc_sync, rpc_tell
 from actors.rpc.service import RpcService

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import actors.errors
+
 EXIT_FAILED = 1
 """Exit status of a task process whose code has failed, unless it says another itself."""
 
@@ -53,7 +55,7 @@ class ZygoteLostError(ZygoteError):
     """The zygote died; it took its task processes with it."""
 
 
-class WireError(SparkError):
+class WireError(SparkError, actors.errors.WireError):
     """A peer of a control socket sent something that is not a frame."""
 
 

@@ -1,4 +1,4 @@
-"""Frames of the control sockets between TaskExecutor, zygote and task process: a 4-byte length and a MessagePack map.
+"""Messages of the control sockets between TaskExecutor, zygote and task process: frames that hold a MessagePack map.
 
 The sockets are inherited Unix socket pairs, so their peers need no authentication.
 """
@@ -6,58 +6,45 @@ The sockets are inherited Unix socket pairs, so their peers need no authenticati
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from typing import Any
 
-import msgpack
-
+from actors.errors import WireError as FrameError
+from actors.rpc.wire import FrameDecoder, frame, pack_value, unpack_value
 from runtime.spark.errors import WireError
 
 MAX_FRAME = 64 * 1024 * 1024
-"""Bytes that a frame may have."""
+"""Largest message, in bytes."""
 
-_HEADER = struct.Struct(">I")
 Message = dict[str, Any]
 
 
 def encode(message: Message) -> bytes:
-    """Return the frame of a message."""
-    body: bytes = msgpack.packb(message, use_bin_type=True)
+    """Return the frame of a message. Raises `WireError` where it is too large."""
+    body = pack_value(message)
     if len(body) > MAX_FRAME:
         raise WireError(f"a control message of {len(body)} bytes is over the limit of {MAX_FRAME}")
-    return _HEADER.pack(len(body)) + body
+    return frame(body)
 
 
 class FrameReader:
     """Turns a byte stream into messages (no I/O)."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._decoder = FrameDecoder(MAX_FRAME, _decode)
 
     def feed(self, data: bytes) -> list[Message]:
         """Take bytes as they come; return the messages that are complete with them. Raises `WireError`."""
-        self._buffer += data
-        messages: list[Message] = []
-        while len(self._buffer) >= _HEADER.size:
-            (length,) = _HEADER.unpack_from(self._buffer)
-            if length > MAX_FRAME:
-                raise WireError(f"a control frame of {length} bytes is over the limit of {MAX_FRAME}")
-            end = _HEADER.size + length
-            if len(self._buffer) < end:
-                break
-            messages.append(_decode(bytes(self._buffer[_HEADER.size : end])))
-            del self._buffer[:end]
-        return messages
+        try:
+            return list(self._decoder.feed(data))
+        except FrameError as error:
+            raise WireError(f"what came on a control socket is no message: {error}") from error
 
 
-def _decode(body: bytes) -> Message:
-    try:
-        message = msgpack.unpackb(body, raw=False, strict_map_key=False)
-    except ValueError as error:
-        raise WireError(f"a control frame is not MessagePack: {error}") from error
+def _decode(body: bytes | bytearray) -> Message:
+    message = unpack_value(body)
     if not isinstance(message, dict):
-        raise WireError(f"a control frame holds {type(message).__name__}, not a map")
+        raise FrameError(f"a control frame holds {type(message).__name__}, not a map")
     return message
 
 

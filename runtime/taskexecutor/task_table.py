@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from actors.errors import ActorError
-from actors.process.log_context import log_context
+from actors.process.logs import log_context
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, ResourceID
 from runtime.protocol.descriptor import (

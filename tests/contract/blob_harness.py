@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
-from actors.rpc.records import TAG_SIZE, Tags
-from actors.rpc.security import TARGET_SIZE, authenticate_client_socket
+from actors.rpc.security import TARGET_SIZE
+from actors.rpc.wire import TAG_SIZE, Tags
 from blob.client import BlobClient
 from blob.errors import BlobProtocolError
 from blob.key import DIGEST_SIZE
@@ -32,6 +32,7 @@ from blob.protocol import (
 from blob.server import BlobServer
 from blob.settings import BlobServerOptions
 from blob.store import BlobStore
+from tests.handshakes import authenticate_client_socket
 from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")

@@ -20,9 +20,9 @@ from actors.rpc import wire
 from actors.rpc.codec import wire_error
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.gateway import Ask, FencedRpcGateway, RpcGateway, rpc, rpc_sync, rpc_tell
-from actors.rpc.security import ClientHandshake, authenticate_client_socket
+from actors.rpc.security import ClientHandshake
 from actors.rpc.service import RpcConfig, RpcService
-from tests.handshakes import Records
+from tests.handshakes import Records, authenticate_client_socket
 from tests.waiting import PATIENCE_S
 
 SECRET = b"0123456789abcdef0123456789abcdef"

@@ -24,9 +24,9 @@ from actors.client import ActorClient
 from actors.errors import AuthenticationError, RecipientUnreachable
 from actors.rpc import wire
 from actors.rpc.config import RpcConfig
-from actors.rpc.records import TAG_SIZE, Tags
 from actors.rpc.security import HELLO_SIZE, LOCAL, MAC_SIZE, PROOF_SIZE, ClientHandshake
 from actors.rpc.service import RpcService
+from actors.rpc.wire import TAG_SIZE, Tags
 from blob.client import BlobClient
 from blob.errors import BlobAuthenticationError, BlobConnectionError, DigestMismatch
 from blob.key import BlobType, TransientBlobKey

@@ -478,13 +478,13 @@ def test_a_server_that_takes_nothing_makes_senders_wait_and_memory_stays_bounded
     with Deaf() as deaf, ActorClient(SECRET, RpcConfig(ask_timeout_s=0.3)) as client:
         gateway = client.gateway(deaf.address, ProbeGateway)
         begin = time.monotonic()
-        while client._caller.dropped < 2:
+        while client.dropped < 2:
             for _ in range(100):
                 gateway.add(2**40)
-                if client._caller.dropped >= 2:
+                if client.dropped >= 2:
                     break
             assert time.monotonic() - begin < DEADLINE_S
-        (connection,) = client._caller._connections.values()
+        (connection,) = client._connections.values()
         assert rpc_blocking.HIGH_WATER // 2 < connection.unsent < 2 * rpc_blocking.HIGH_WATER
         assert time.monotonic() - begin >= 0.6, "each tell was made to wait before it was dropped"
         assert len([record for record in caplog.records if "was not sent" in record.getMessage()]) == 1

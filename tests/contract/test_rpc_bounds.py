@@ -20,8 +20,7 @@ import pytest
 from actors.address import ActorAddress
 from actors.client import ActorClient
 from actors.errors import EndpointStateError, FrameTooLarge, RecipientUnreachable
-from actors.process.direct_loop import DirectLoop
-from actors.process.host import EmbeddedLoop
+from actors.process.loops import DirectLoop, EmbeddedLoop
 from actors.rpc import wire
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc, rpc_sync

@@ -269,7 +269,7 @@ def test_a_unix_socket_takes_this_users_processes_alone(
         raise AuthenticationError("the other end of the Unix socket is a process of user 4711")
 
     if guard == "guarded":
-        module = {"server": "listener", "loop": "peer", "thread": "establish"}[kind]
+        module = {"server": "service", "loop": "service", "thread": "blocking"}[kind]
         monkeypatch.setattr(f"actors.rpc.{module}.check_peer_is_us", refuse)
     config = RpcConfig(socket_dir=tmp_path, ask_timeout_s=DEADLINE_S)
 

@@ -124,7 +124,7 @@ def test_an_await_given_up_in_another_loop_leaves_no_noise(
     asyncio.run(give_up("late failure"))
     server.break_connections()
     wait_until(
-        lambda: not any(one.broken is None for one in client._caller._connections.values()),
+        lambda: not any(one.broken is None for one in client._connections.values()),
         "the end of the connection at the client",
     )
     assert probe.echo(b"again").result() == b"again"

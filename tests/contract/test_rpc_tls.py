@@ -14,7 +14,7 @@ import pytest
 
 from actors.client import ActorClient
 from actors.errors import ActorSystemError, AuthenticationError, FrameTooLarge
-from actors.rpc.security import TARGET_SIZE, authenticate_client_socket
+from actors.rpc.security import TARGET_SIZE
 from actors.rpc.service import RpcConfig, RpcService
 from actors.rpc.tls import TlsConfig
 from tests.contract.rpc_harness import (
@@ -28,6 +28,7 @@ from tests.contract.rpc_harness import (
     wait_until,
 )
 from tests.fakes.certificates import CertificateAuthority
+from tests.handshakes import authenticate_client_socket
 
 FRAME_SIZE = 8 << 20
 

@@ -16,11 +16,11 @@ from actors.process.thespian_base import die_with_parent
 TARGETS = ("decoder", "handshake", "serializer", "blob")
 _INSTRUMENTED = (
     "actors.rpc.wire",
-    "actors.rpc.records",
+    "actors.rpc.wire",
     "actors.rpc.security",
     "actors.rpc.codec",
     "actors.serialization",
-    "actors.core.message_types",
+    "actors.serialization",
     "actors.ref",
     "actors.address",
     "blob.protocol",

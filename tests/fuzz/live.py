@@ -25,14 +25,13 @@ from actors.address import ActorAddress
 from actors.errors import ActorError
 from actors.rpc import wire
 from actors.rpc.config import RpcConfig
-from actors.rpc.security import authenticate_client_socket
 from actors.rpc.service import RpcService
 from actors.rpc.tls import TlsConfig
 from tests.fakes.certificates import CertificateAuthority
 from tests.fuzz import decoder, handshake
 from tests.fuzz.live_server import FRAME_SIZE, SECRET, Item, TargetGateway
 from tests.fuzz.source import ByteSource
-from tests.handshakes import Records
+from tests.handshakes import Records, authenticate_client_socket
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.fuzz.live_server"

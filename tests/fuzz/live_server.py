@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.process.host import EmbeddedLoop
+from actors.process.loops import EmbeddedLoop
 from actors.rpc.config import RpcConfig
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.gateway import Ask, FencedRpcGateway, FencingToken, RpcGateway, rpc, rpc_sync, rpc_tell

@@ -6,7 +6,7 @@ from tests.mutants.model import Mutant
 
 _CELL = "actors/core/cell.py"
 _SECURITY = "actors/rpc/security.py"
-_RECORDS = "actors/rpc/records.py"
+_RECORDS = "actors/rpc/wire.py"
 _FENCING = "actors/rpc/fencing.py"
 _THESPIAN = "actors/process/thespian_base.py"
 
@@ -123,7 +123,7 @@ MUTANTS = (
     Mutant(
         "unauthenticated-unbounded",
         "Connections that have shown no secret are bounded, and the oldest gives way.",
-        "actors/rpc/listener.py",
+        "actors/rpc/service.py",
         "next(iter(service.unauthenticated)).make_way()",
         "pass",
         ("contract/test_rpc_bounds.py::test_connections_without_a_handshake_are_bounded_and_the_oldest_gives_way",),
@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(
         "unix-socket-client-unchecked",
         "A client's loop compares the user at the other end of a Unix socket.",
-        "actors/rpc/peer.py",
+        "actors/rpc/service.py",
         "                    check_peer_is_us(sock)\n",
         "",
         ("contract/test_rpc_hostile.py::test_a_unix_socket_takes_this_users_processes_alone",),
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant(
         "unix-socket-thread-unchecked",
         "A client's thread compares the user at the other end of a Unix socket.",
-        "actors/rpc/establish.py",
+        "actors/rpc/blocking.py",
         "                    check_peer_is_us(sock)\n",
         "",
         ("contract/test_rpc_hostile.py::test_a_unix_socket_takes_this_users_processes_alone",),
@@ -155,15 +155,15 @@ MUTANTS = (
     Mutant(
         "unix-socket-server-unchecked",
         "A server compares the user at the other end of a Unix socket.",
-        "actors/rpc/listener.py",
-        "                check_peer_is_us(sock)\n",
-        "                pass\n",
+        "actors/rpc/service.py",
+        "                check_peer_is_us(sock)\n            except AuthenticationError as error:\n",
+        "                pass\n            except AuthenticationError as error:\n",
         ("contract/test_rpc_hostile.py::test_a_unix_socket_takes_this_users_processes_alone",),
     ),
     Mutant(
         "unix-socket-for-everybody",
         "A Unix socket has mode 0600, whatever the umask is.",
-        "actors/rpc/listener.py",
+        "actors/rpc/service.py",
         "previous = os.umask(0o177)",
         "previous = os.umask(0)",
         ("contract/test_rpc_close.py::test_what_listens_is_loopback_and_0600",),
@@ -215,7 +215,7 @@ MUTANTS = (
         _RECORDS,
         "        self._state.update(data)\n        return self._state.digest()\n\n"
         "    def fits(self, data: bytes, tag: bytes) -> bool:\n"
-        '        """Whether *tag* is the `next` of *data*. After a false one no other can be trusted."""\n'
+        '        """Return whether *tag* is the `next` of *data*. After a false one no other can be trusted."""\n'
         "        state = self._state\n",
         "        state = self._state.copy()\n        state.update(data)\n        return state.digest()\n\n"
         "    def fits(self, data: bytes, tag: bytes) -> bool:\n"
@@ -245,20 +245,11 @@ MUTANTS = (
         "frame-length-unbounded",
         "A frame over the maximum is refused on its header alone.",
         "actors/rpc/wire.py",
-        "                if size > self._maximum:",
-        "                if False:",
+        "    if size > maximum:\n        raise FrameTooLarge",
+        "    if False:\n        raise FrameTooLarge",
         (
             "unit/test_actors_wire.py::test_an_oversized_frame_is_refused_on_its_header_alone",
             "contract/test_rpc_bounds.py::test_a_clients_error_names_the_remedy_when_its_frame_is_too_large",
-        ),
-    ),
-    Mutant(
-        "frame-length-unbounded-for-threads",
-        "A thread's connection refuses a frame over the maximum too.",
-        "actors/rpc/intake.py",
-        "if size > self._maximum:",
-        "if False:",
-        (
             "unit/test_actors_dispatch.py::test_a_threads_connection_refuses_a_frame_over_the_maximum_on_its_header_alone",
         ),
     ),
@@ -487,7 +478,7 @@ MUTANTS = (
     Mutant(
         "outbox-unbounded",
         "What waits for a process that takes nothing is bounded.",
-        "actors/rpc/peer.py",
+        "actors/rpc/service.py",
         "if self._connection.unsent > self._limit:",
         "if False:",
         ("contract/test_rpc_bounds.py::test_what_waits_for_a_peer_is_bounded",),
@@ -525,22 +516,30 @@ MUTANTS = (
         "quarantine-forgotten",
         "An incarnation in quarantine is not spoken with again.",
         "actors/remote/peers.py",
-        "        if uid in self._quarantined:\n            return Seen(False)\n",
-        "",
+        "return uid not in self._quarantined",
+        "return True",
         ("unit/test_actor_associations.py::test_quarantine_is_for_ever",),
+    ),
+    Mutant(
+        "late-word-of-a-dead-incarnation",
+        "A late word of an incarnation in quarantine does not supersede the one that has its address now.",
+        "actors/remote/peers.py",
+        "        if uid in self._quarantined:\n            return None\n",
+        "",
+        ("unit/test_actor_associations.py::test_another_incarnation_supersedes_a_living_one",),
     ),
     Mutant(
         "superseded-incarnation-not-quarantined",
         "An incarnation whose address another has taken is dead for good.",
         "actors/remote/peers.py",
-        '        self._remember(known.uid, f"another incarnation ({uid}) has taken its address {address}")\n',
+        '        self.quarantine(known, f"another incarnation ({uid}) has taken its address {address}")\n',
         "",
         ("unit/test_actor_associations.py::test_another_incarnation_supersedes_a_living_one",),
     ),
     Mutant(
         "silence-taken-for-an-interval",
         "A silence that was taken for death does not make the failure detector patient.",
-        "actors/remote/failure_detector.py",
+        "actors/remote/heartbeats.py",
         "if self._last is not None and self.is_available(now):",
         "if self._last is not None:",
         (
@@ -560,7 +559,7 @@ MUTANTS = (
         "announced-length-takes-memory",
         "A length that a message announces takes no memory before its bytes are there.",
         "actors/serialization.py",
-        "            if len(data) > _LARGE:\n                _walk_through(data)\n",
+        "            if len(data) > LARGE:\n                walk_through(data)\n",
         "",
         ("unit/test_actor_serialization.py::test_announced_lengths_take_no_memory",),
     ),
@@ -568,7 +567,7 @@ MUTANTS = (
         "announced-length-of-a-frame-takes-memory",
         "A length that a frame announces inside takes no memory before its bytes are there.",
         "actors/rpc/wire.py",
-        "        if len(body) > _LARGE:\n            _walk_through(body)\n",
+        "        if len(body) > LARGE:\n            walk_through(body)\n",
         "",
         ("unit/test_actors_wire.py::test_announced_lengths_take_no_memory",),
     ),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.actor import Actor
-from actors.core.children import Children, Waiting
+from actors.core.cell import Children, Waiting
 from actors.errors import ActorSystemError, InvalidActorName
 from actors.props import Props
 from actors.ref import ActorRef, Origin

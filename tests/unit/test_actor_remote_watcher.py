@@ -10,8 +10,9 @@ import pytest
 
 from actors.errors import RecipientUnreachable
 from actors.remote.gateway import NodeId
-from actors.remote.watcher import HeartbeatConfig, Heartbeats
-from actors.testkit.virtual_loop import VirtualLoop
+from actors.remote.heartbeats import Heartbeats
+from actors.system_config import HeartbeatConfig
+from actors.testkit.deterministic import VirtualLoop
 
 NODE = NodeId("s", "127.0.0.1", 1001, 42, "127.0.0.1", 1000, 1, pulse_port=1002)
 CONFIG = HeartbeatConfig(interval_s=1.0, threshold=8.0, acceptable_pause_s=3.0)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from actors.actor import Actor
-from actors.core.router import RouterActor, mailbox_size, routed
 from actors.errors import AskTimeout, MailboxFull, RecipientTerminated, UnhandledMessageError
 from actors.mailbox import BoundedMailbox, Overflow
 from actors.messages import (
@@ -32,9 +31,12 @@ from actors.routing import (
     Group,
     Pool,
     RoundRobin,
+    RouterActor,
     RoutingLogic,
     ScatterGatherFirstCompleted,
     SmallestMailbox,
+    mailbox_size,
+    routed,
 )
 from actors.supervision import Directive, OneForOneStrategy
 from actors.testkit import DeterministicSystem, TestProbe

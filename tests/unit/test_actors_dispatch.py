@@ -12,11 +12,11 @@ import pytest
 
 from actors.errors import FrameTooLarge
 from actors.rpc import wire
+from actors.rpc.blocking import Intake
 from actors.rpc.connection import HANDSHAKE_TIMEOUT_S, ServerConnection
 from actors.rpc.dispatch import Dispatcher
 from actors.rpc.endpoint import RpcEndpoint
 from actors.rpc.gateway import Ask, RpcGateway, rpc
-from actors.rpc.intake import Intake
 from actors.rpc.service import RpcConfig, RpcService
 
 TURNS = 50

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.process.direct_loop import LINGER_S
-from actors.process.host import TURN_BUDGET_S, EmbeddedLoop
+from actors.process.loops import LINGER_S, TURN_BUDGET_S, EmbeddedLoop
 from tests.waiting import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
@@ -207,8 +206,8 @@ class WorkClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WorkClock:
     clock = WorkClock()
-    monkeypatch.setattr("actors.process.host.time", clock)
-    monkeypatch.setattr("actors.process.direct_loop.time", clock)
+    monkeypatch.setattr("actors.process.loops.time", clock)
+    monkeypatch.setattr("actors.process.loops.time", clock)
     return clock
 
 
@@ -300,7 +299,7 @@ def test_a_turn_that_is_over_before_it_begins_still_asks_for_the_next(
 ) -> None:
     """On a busy machine the time of a turn may be over at its first look, while the timer that woke it is ready."""
     settle(embedded)
-    monkeypatch.setattr("actors.process.host.TURN_BUDGET_S", 0.0)
+    monkeypatch.setattr("actors.process.loops.TURN_BUDGET_S", 0.0)
     steps: list[int] = []
 
     def step() -> None:
@@ -344,8 +343,8 @@ def test_one_turn_serves_a_serial_asker_for_as_long_as_it_goes_on(
     embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(embedded)
-    monkeypatch.setattr("actors.process.host.TURN_BUDGET_S", DEADLINE_S)
-    monkeypatch.setattr("actors.process.direct_loop.LINGER_S", 0.2)
+    monkeypatch.setattr("actors.process.loops.TURN_BUDGET_S", DEADLINE_S)
+    monkeypatch.setattr("actors.process.loops.LINGER_S", 0.2)
     ours, theirs = pair
     embedded.loop.add_direct_reader(ours.fileno(), lambda: ours.send(ours.recv(100)))
     answered: list[bytes] = []
@@ -366,7 +365,7 @@ def test_work_that_a_direct_callback_makes_runs_at_once(
     embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(embedded)
-    monkeypatch.setattr("actors.process.direct_loop.LINGER_S", DEADLINE_S)
+    monkeypatch.setattr("actors.process.loops.LINGER_S", DEADLINE_S)
     ours, theirs = pair
     steps: list[str] = []
 
@@ -385,7 +384,7 @@ def test_work_that_a_direct_callback_makes_runs_at_once(
         embedded.loop.call_later(0.005, steps.append, "later")
         future.set_result(None)
         tasks.append(embedded.loop.create_task(work()))
-        tasks[0].add_done_callback(lambda _: monkeypatch.setattr("actors.process.direct_loop.LINGER_S", 0.001))
+        tasks[0].add_done_callback(lambda _: monkeypatch.setattr("actors.process.loops.LINGER_S", 0.001))
 
     embedded.loop.add_direct_reader(ours.fileno(), on_readable)
     theirs.send(b"x")
@@ -398,7 +397,7 @@ def test_a_timer_that_is_due_is_not_held_up_by_direct_callbacks(
     embedded: EmbeddedLoop, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(embedded)
-    monkeypatch.setattr("actors.process.host.TURN_BUDGET_S", DEADLINE_S)
+    monkeypatch.setattr("actors.process.loops.TURN_BUDGET_S", DEADLINE_S)
     ours, theirs = pair
     theirs.send(b"never read, so it is always ready")
     calls: list[float] = []

@@ -10,6 +10,8 @@ import pytest
 
 from actors.address import ActorAddress
 from actors.errors import ActorSystemError, AskTimeout, EndpointStateError, FencingError
+from actors.rpc.codec import proxy_type
+from actors.rpc.dispatch import method_table
 from actors.rpc.endpoint import FencedRpcEndpoint, RpcEndpoint
 from actors.rpc.gateway import (
     Ask,
@@ -23,7 +25,6 @@ from actors.rpc.gateway import (
     rpc_tell,
 )
 from actors.rpc.service import RpcConfig, RpcService
-from actors.rpc.tables import method_table, proxy_type
 from tests.waiting import PATIENCE_S
 
 SECRET = b"0123456789abcdef"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actors.errors import AskTimeout
-from actors.rpc.pending import PendingAsk, PendingAsks
+from actors.rpc.connection import PendingAsk, PendingAsks
 
 
 class ManualLoop:

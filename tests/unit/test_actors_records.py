@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import RecipientUnreachable, WireError
-from actors.rpc.records import RECORD_SIZE, TAG_SIZE, RecordReader, Tags, seal, unseal
+from actors.rpc.wire import RECORD_SIZE, TAG_SIZE, RecordReader, Tags, seal, unseal
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 HEADER_SIZE = 4
@@ -108,7 +108,7 @@ def test_what_was_tampered_with_is_refused_and_nothing_of_it_is_given_out(name: 
 
 def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = mock.Mock(side_effect=hmac.compare_digest)
-    monkeypatch.setattr("actors.rpc.records.compare_digest", compared)
+    monkeypatch.setattr("actors.rpc.wire.compare_digest", compared)
     (record,) = records(b"said")
     assert read(record) == b"said"
     compared.assert_called_once_with(record[-TAG_SIZE:], record[-TAG_SIZE:])

@@ -26,13 +26,13 @@ from actors.rpc.security import (
     VERSION,
     ClientHandshake,
     ServerHandshake,
-    authenticate_client_socket,
     check_peer_is_us,
     far_end,
     load_or_create_secret,
     load_secret,
     near_end,
 )
+from tests.handshakes import authenticate_client_socket
 from tests.waiting import PATIENCE_S
 
 SECRET = b"0123456789abcdef0123456789abcdef"

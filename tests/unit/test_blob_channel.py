@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.rpc.records import Tags
+from actors.rpc.wire import Tags
 from blob import channel
 from blob.channel import MINIMUM_RATE, Channel, Pace
 from blob.errors import BlobConnectionTampered, BlobTimeout

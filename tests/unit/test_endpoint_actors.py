@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from actors import Actor, DeadLetter, MailboxFull, PoisonPill, Props, Terminated
+from actors import (
+    Actor,
+    ActorKilled,
+    DeadLetter,
+    Directive,
+    Identify,
+    Kill,
+    MailboxFull,
+    OneForOneStrategy,
+    PoisonPill,
+    Props,
+    Terminated,
+)
 from actors.address import ActorAddress
 from actors.errors import ActorSystemError, EndpointStateError, UnknownActor
 from actors.mailbox import BoundedMailbox
@@ -67,6 +79,27 @@ class Notes(RpcEndpoint, NotesGateway):
 
 class Child(Actor):
     """Has no use for anything."""
+
+
+class Opened:
+    """An event."""
+
+
+class Patient(Notes):
+    """Puts messages aside until it hears of `Opened`, then has one more from a timer. Its children may be killed."""
+
+    supervisor_strategy = OneForOneStrategy({ActorKilled: Directive.RESUME})
+
+    def receive(self, message: Any) -> None:  # type: ignore[override]
+        if isinstance(message, Opened):
+            self.context.become(self.opened)
+            self.context.unstash_all()
+            self.timers.start_single_timer("later", "from a timer", 0.01)
+        else:
+            self.context.stash()
+
+    def opened(self, message: Any) -> None:
+        self.taken.append(message)
 
 
 @pytest.fixture
@@ -133,6 +166,20 @@ async def test_it_has_children_and_is_told_of_their_end(notes: Notes) -> None:
     assert child.path == "/user/notes/child"
     child.tell(PoisonPill())
     await until(lambda: "child has stopped" in notes.taken, "the news")
+
+
+async def test_it_stashes_has_timers_hears_events_and_supervises_by_a_strategy(service: RpcService) -> None:
+    patient = Patient(service, "patient")
+    await service.start_server(patient)
+    service.node.event_stream.subscribe(patient.self_ref, Opened)
+    patient.self_ref.tell("early")
+    await gateway_to(patient).first("a call")
+    service.node.publish(Opened())
+    await until(lambda: len(patient.taken) == 3, "the message that was put aside, and that of the timer")
+    assert patient.taken == ["a call", "early", "from a timer"]
+    child = patient.context.actor_of(Props(Child).local(), "child")
+    child.tell(Kill())
+    assert (await child.ask(Identify(1))).ref == child, "it was resumed"
 
 
 async def test_who_is_poisoned_stops_and_answers_what_waits(service: RpcService, notes: Notes) -> None:

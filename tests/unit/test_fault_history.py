@@ -14,8 +14,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from actors.errors import AskTimeout
-from actors.process.log_context import log_context
-from actors.process.logs import TextFormatter
+from actors.process.logs import TextFormatter, log_context
 from blob.errors import BlobError
 from runtime.ha.election import DefaultLeaderElectionService, LeaderContender, LeaderElectionDriver
 from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError

@@ -15,8 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.process.diagnostics import INHERITED, ROOT, LogLevelError, log_levels, set_log_level
-from actors.process.log_context import current_context, log_context, set_process_context
-from actors.process.logs import JsonFormatter, LogConfig, TextFormatter, configure_logging, fields_of, without_secrets
+from actors.process.logs import (
+    JsonFormatter,
+    LogConfig,
+    TextFormatter,
+    configure_logging,
+    current_context,
+    fields_of,
+    log_context,
+    set_process_context,
+    without_secrets,
+)
 from conf.configuration import Configuration
 from runtime.environment.context import log_config
 from runtime.environment.directory import ClusterDirectory

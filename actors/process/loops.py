@@ -1,8 +1,8 @@
-"""An event loop that stops instead of sleeping, and that calls readers of sockets straight from where it waits.
+"""Event loops: one that runs inside a Thespian actor (`EmbeddedLoop`), and one in a thread of its own (`LoopThread`).
 
-asyncio's selector is asked to wait for as long as the loop may sleep; this one arms a timerfd and stops the loop
-instead. The connections of the RPC layer are served in it, without asyncio's machinery. Only public interfaces of
-asyncio are used. `actors.process.host` runs it inside a Thespian actor.
+asyncio's selector is asked to wait for as long as the loop may sleep; that of an embedded loop arms a timerfd and stops
+the loop instead. The connections of the RPC layer are served in it, straight from where it waits, without asyncio's
+machinery. Only public interfaces of asyncio are used.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import os
 import select
 import selectors
 import struct
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import Context
-from typing import Any, NamedTuple, TypeVarTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 LINGER_S = 0.001
+TURN_BUDGET_S = 0.005
 MAX_EVENTS = 256
 
 Callback = Callable[[], object]
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _CLOCK_MONOTONIC = 1
@@ -275,3 +278,79 @@ class DirectLoop(asyncio.SelectorEventLoop):
         """As the base's; how long the loop may wait has changed."""
         self._direct_selector.touched = True
         return super().call_at(when, callback, *args, context=context)
+
+
+class EmbeddedLoop:
+    """An asyncio event loop that runs inside a Thespian actor, a turn at a time.
+
+    Thespian watches one descriptor (`ThespianWatch`): the loop's own epoll. When something is ready the actor runs the
+    loop until it has nothing to do, lingers for a moment (a serial asker's next message comes within it and then costs
+    no Thespian wake-up, which is 30 us of CPU), and returns to Thespian. Timers reach Thespian by a timerfd in the same
+    epoll.
+
+    `fileno()` is what the actor hands to `ThespianWatch`; `turn()` is what it calls on each wake-up.
+    """
+
+    def __init__(self) -> None:
+        self._selector = YieldingSelector()
+        self.loop = DirectLoop(self._selector)
+        asyncio.set_event_loop(self.loop)
+
+    def fileno(self) -> int:
+        """The epoll descriptor: readable whenever the loop has something to do."""
+        return self._selector.fileno()
+
+    def turn(self) -> None:
+        """Run the loop until it has nothing to do for `LINGER_S`, at most about `TURN_BUDGET_S` seconds."""
+        self._selector.turn_ends = time.monotonic() + TURN_BUDGET_S
+        self.loop.run_forever()
+
+    @contextlib.contextmanager
+    def outside_thespian(self) -> Iterator[None]:
+        """Within this context the loop sleeps as an ordinary one (`run_until_complete` at start and stop)."""
+        self._selector.blocking = True
+        try:
+            yield
+        finally:
+            self._selector.blocking = False
+            if not self.loop.is_closed():
+                self._selector.timer.arm(0.0)  # what was made ready in here needs a turn that nothing else may ask for
+
+    def close(self) -> None:
+        """Close the loop and its descriptors."""
+        self.loop.close()
+
+
+class LoopThread:
+    """An event loop in a daemon thread, for processes that have none.
+
+    Args:
+        name: the thread's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is on the loop's thread."""
+        return threading.current_thread() is self._thread
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+
+    def close(self) -> None:
+        """Stop the loop and end the thread; idempotent."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
