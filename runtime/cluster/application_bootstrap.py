@@ -10,6 +10,7 @@ the secret. If this process is lost, its successor runs main() again, which find
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import select
@@ -269,7 +270,7 @@ class ApplicationBootstrap:
         """Write the logs of the jobs' tasks beside those of the components, where they outlive the cluster."""
         for job_id in self._jobs():
             try:
-                for entry, content in self._insist(lambda job_id=job_id: self._client.logs(job_id)):  # type: ignore[misc]
+                for entry, content in self._insist(functools.partial(self._client.logs, job_id)):
                     if entry.name in TASK_LOGS and content:
                         write_job_log(self._directory.log, job_id, entry.task, entry.attempt, entry.name, content)
             except (BlobError, JobNotFoundError, OSError) as error:

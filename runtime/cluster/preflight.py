@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import os
 import resource
 import shutil
@@ -83,9 +84,9 @@ def standard_checks(
         Check("open files", check_file_limit),
     ]
     for option in (JobManagerOptions.RPC_PORT, BlobOptions.SERVER_PORT):
-        port, key = configuration.get(option), option.key
+        port = configuration.get(option)
         if port != 0 and with_ports:
-            checks.append(Check(key, lambda port=port, key=key: check_port_free(bind_host, port, key)))  # type: ignore[misc]
+            checks.append(Check(option.key, functools.partial(check_port_free, bind_host, port, option.key)))
     if configuration.get(RestOptions.ENABLED) and with_ports:
         checks.append(Check("web endpoint", lambda: check_web_endpoint(configuration)))
     options, get = TaskManagerOptions, configuration.get
