@@ -7,11 +7,14 @@ and every completion, so bodies import what is slow to load (the client, the act
 from __future__ import annotations
 
 import functools
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -216,6 +219,36 @@ def waiting(what: str, left: str, stream: TextIO | None = None) -> Iterator[None
     except KeyboardInterrupt:
         print_line(f"interrupted: {left}", out)
         sys.exit(ExitStatus.INTERRUPTED)
+
+
+@contextmanager
+def interrupt_kept() -> Iterator[Callable[[], None]]:
+    """Keep the first Ctrl-C until the function that this yields is called; a second one interrupts at once.
+
+    For a submission: interrupted in the middle of it, a command could not tell whether there is a job to cancel.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # the caller ignores Ctrl-C, or sees to it
+        yield lambda: None
+        return
+    kept = threading.Event()
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        if kept.is_set():
+            raise KeyboardInterrupt
+        kept.set()
+
+    def release() -> None:
+        signal.signal(signal.SIGINT, before)
+        if kept.is_set():
+            kept.clear()
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield release
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def await_or_cancel(name: str, wait: Callable[[], T], cancel: Callable[[], None]) -> tuple[T, bool]:

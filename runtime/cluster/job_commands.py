@@ -20,6 +20,7 @@ from runtime.cluster.command_line import (
     connected,
     examples,
     files_option,
+    interrupt_kept,
     job_argument,
     job_id_of,
     json_option,
@@ -160,11 +161,12 @@ def job_run(
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
         if not detach and not as_json:
             sys.exit(run_attached(client, graph, file, libraries))
-        submitted = client.submit(graph, file, libraries=libraries)
-        if detach:
-            print_result({"job_id": submitted}, submitted, as_json)
-            return
-        ended, interrupted = _await_or_cancel(client, submitted, lambda _: None)
+        with interrupt_kept() as release:
+            submitted = _submit(client, graph, file, libraries)
+            if detach:
+                print_result({"job_id": submitted}, submitted, as_json)
+                return
+            ended, interrupted = _await_or_cancel(client, submitted, lambda _: None, release)
         print_json(ended)
         sys.exit(status_of_end(ended.status.value, interrupted))
 
@@ -196,10 +198,13 @@ def run_attached(
     """Submit a job, show its progress until it ends, and print what it wrote to standard output."""
     from runtime.cluster.views import job_progress, print_failed_job, view_of_job
 
-    submitted = client.submit(graph, file, libraries=libraries)
-    say(f"job {submitted} was submitted")
-    with job_progress() as progress:
-        ended, interrupted = _await_or_cancel(client, submitted, lambda job: progress.update(view_of_job(job)))
+    with interrupt_kept() as release:
+        submitted = _submit(client, graph, file, libraries)
+        say(f"job {submitted} was submitted")
+        with job_progress() as progress:
+            ended, interrupted = _await_or_cancel(
+                client, submitted, lambda job: progress.update(view_of_job(job)), release
+            )
     for log, content in client.logs(submitted):
         if log.name == "stdout" and log.attempt == max(
             task.attempts[-1].number for task in ended.tasks if task.name == log.task
@@ -212,16 +217,32 @@ def run_attached(
     return status
 
 
+def _submit(
+    client: ClusterClient, graph: JobGraph, file: Path, libraries: Sequence[tuple[Path, ArtifactRole]]
+) -> JobID:
+    shown_by = f"`understudy job info {graph.job_id}` shows whether it was"
+    with waiting("", f"job {graph.job_id} may have been submitted; {shown_by}"):
+        return client.submit(graph, file, libraries=libraries)
+
+
 def _await_or_cancel(
-    client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
+    client: ClusterClient,
+    job_id: JobID,
+    show: Callable[[ArchivedExecutionGraph], object],
+    release: Callable[[], None],
 ) -> tuple[ArchivedExecutionGraph, bool]:
+    """Wait for a job's end; *release* raises a Ctrl-C that was kept while the job was submitted."""
     from runtime.protocol.errors import JobAlreadyTerminatedError
 
     def cancel() -> None:
         with contextlib.suppress(JobAlreadyTerminatedError):  # it ended at the same moment
             client.cancel(job_id)
 
-    return await_or_cancel(f"job {job_id}", lambda: _await_end(client, job_id, show), cancel)
+    def wait() -> ArchivedExecutionGraph:
+        release()
+        return _await_end(client, job_id, show)
+
+    return await_or_cancel(f"job {job_id}", wait, cancel)
 
 
 def _await_end(

@@ -8,9 +8,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
@@ -19,6 +23,7 @@ from click.testing import CliRunner
 from runtime.cluster import job_commands
 from runtime.cluster.__main__ import SHELLS, cli
 from runtime.cluster.command_line import ExitStatus, waiting
+from runtime.cluster.job_commands import run_attached
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_JSON = {"demo", "completion"}
@@ -122,6 +127,57 @@ def test_what_is_interrupted_says_what_is_left(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(job_commands, "connected", interrupted)
     done = CliRunner().invoke(cli, ["job", "list"])
     assert (done.exit_code, done.stderr) == (ExitStatus.INTERRUPTED, "interrupted\n")
+
+
+class Submitting:
+    """A client during whose submission the user presses Ctrl-C so many times."""
+
+    def __init__(self, presses: int) -> None:
+        self.presses = presses
+        self.did: list[str] = []
+
+    def submit(self, graph: Any, file: Path, libraries: Any) -> str:
+        for _ in range(self.presses):
+            signal.raise_signal(signal.SIGINT)
+        self.did.append("submitted")
+        return str(graph.job_id)
+
+    def cancel(self, job_id: str) -> None:
+        self.did.append(f"cancelled {job_id}")
+
+    def watch(self, job_id: str) -> list[Any]:
+        self.did.append("watched")
+        return [SimpleNamespace(status=SimpleNamespace(value="CANCELED"), tasks=(), error=None)]
+
+    def logs(self, job_id: str) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def shown_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.cluster.views.view_of_job", lambda job: job)
+    monkeypatch.setattr(
+        "runtime.cluster.views.job_progress", lambda: nullcontext(SimpleNamespace(update=lambda job: None))
+    )
+
+
+@pytest.mark.usefixtures("shown_jobs")
+def test_ctrl_c_while_a_job_is_submitted_cancels_it(capsys: pytest.CaptureFixture[str]) -> None:
+    client: Any = Submitting(1)
+    assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) is ExitStatus.INTERRUPTED
+    assert client.did == ["submitted", "cancelled j", "watched"]
+    assert "cancelling job j; Ctrl-C again leaves it to the cluster" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("shown_jobs")
+def test_ctrl_c_twice_while_a_job_is_submitted_says_that_it_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    client: Any = Submitting(2)
+    with pytest.raises(SystemExit) as ended:
+        run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f"))
+    assert ended.value.code == ExitStatus.INTERRUPTED
+    assert client.did == []
+    assert "interrupted: job j may have been submitted" in capsys.readouterr().err
 
 
 def completed(words: str, *, home: Path) -> list[str]:
