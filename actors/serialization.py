@@ -36,7 +36,6 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import os
-import sys
 import types
 from collections.abc import Callable
 from pathlib import Path, PosixPath, PurePath, PurePosixPath
@@ -50,6 +49,7 @@ from actors.core.message_types import import_path as import_path
 from actors.core.message_types import message as message
 from actors.core.message_types import name_of as name_of
 from actors.errors import RemoteError, SerializationError
+from actors.own_modules import loaded_module
 from actors.ref import ActorRef
 from actors.rpc.codec import ERROR_TEXT_LIMIT, decode_error, encode_error, sendable
 
@@ -345,7 +345,7 @@ def _known_exception(name: str) -> type[BaseException] | None:
     Names are looked up in dictionaries only: the attribute of a lazy module would import others.
     """
     module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
+    found: Any = loaded_module(module)
     for element in qualified.split("."):
         if not issubclass(type(found), (types.ModuleType, type)):
             return None

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from actors.errors import RemoteError, SerializationError
+from actors.own_modules import import_own, wire_name
 
 Check = Callable[[Any], bool]
 """Whether a value passes."""
@@ -151,7 +152,7 @@ enums_by_name: dict[str, type[enum.Enum]] = {}
 
 def name_of(cls: type) -> str:
     """``module:Qualname`` of a class, by which it is known on the wire."""
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return f"{wire_name(cls.__module__)}:{cls.__qualname__}"
 
 
 @typing.dataclass_transform(frozen_default=True)
@@ -191,7 +192,7 @@ def find(registry: dict[str, T], name: str, kind: str) -> T:
     found = registry.get(name)
     if found is None and name.startswith("actors.") and len(name) < 100:
         for module in _OWN_MODULES:  # fixed names, not the one received
-            importlib.import_module(f"actors.{module}")
+            import_own(f"actors.{module}")
         found = registry.get(name)
     if found is not None:
         return found

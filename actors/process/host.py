@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 
 from thespian.actors import Actor, ActorExitRequest, ThespianWatch, WatchMessage
 
+from actors.own_modules import import_own
 from actors.process.diagnostics import Diagnostics
 from actors.process.direct_loop import DirectLoop, YieldingSelector
 from actors.process.logs import LogConfig, configure_logging
@@ -274,7 +274,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
 
 def _named(path: str) -> Callable[..., Awaitable[Any]]:
     module, _, function = path.partition(":")
-    found: Callable[..., Awaitable[Any]] = getattr(importlib.import_module(module), function)
+    found: Callable[..., Awaitable[Any]] = getattr(import_own(module), function)
     return found
 
 

@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from actors.own_modules import wire_name
 from runtime.spark.errors import STOP_REFUSED
 
 _OWN_DIRECTORY = str(Path(__file__).resolve().parent)
@@ -28,7 +29,7 @@ def describe(error: BaseException, files: dict[str, str]) -> dict[str, Any]:
     text = str(error)
     if STOP_REFUSED in text:
         text = f"{_STOP_HINT}: {text}"
-    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{wire_name(kind.__module__)}."
     return {
         "type": f"{module}{kind.__qualname__}",
         "message": _clip(text),

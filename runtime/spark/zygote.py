@@ -1,4 +1,5 @@
-"""The zygote: a warm process that forks task processes in 4 to 18 ms. Run as `python -m runtime.spark.zygote FD`.
+"""The zygote: a warm process that forks task processes in 4 to 18 ms. Run as
+`python -m understudy.runtime.spark.zygote FD`: a job may have modules of our names.
 
 It has imported pyspark, pandas, pyarrow and gRPC, opened no channel and started no thread, so that a fork of it is
 sound. Its owner speaks to it over an inherited Unix socket pair: `fork` (with the task's control socket, and what it is
@@ -19,6 +20,7 @@ import socket
 import sys
 from typing import NoReturn
 
+from actors.own_modules import import_own
 from runtime.spark.errors import WireError
 from runtime.spark.prepared import run_prepared
 from runtime.spark.process import die_with
@@ -46,10 +48,8 @@ WARM_MODULES = (
     "pyarrow.parquet",
     "grpc",
     "grpc._channel",
-    "runtime.api",
-    "runtime.spark.pipeline",
-    "runtime.spark.script",
 )
+OWN_WARM_MODULES = ("runtime.api", "runtime.spark.pipeline", "runtime.spark.script")
 WARM_MODULES_IF_INSTALLED = ("ipykernel",)
 """PySpark imports it at the first function of columns, to name the notebook's cell in errors: 50 ms in every task."""
 
@@ -169,6 +169,8 @@ def warm_up() -> None:
     """Import what tasks need."""
     for name in WARM_MODULES:
         importlib.import_module(name)
+    for name in OWN_WARM_MODULES:
+        import_own(name)
     for name in WARM_MODULES_IF_INSTALLED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -184,7 +186,3 @@ def main() -> int:
     gc.freeze()  # a collection in a child would copy every page it looks at
     _Zygote(owner).serve()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

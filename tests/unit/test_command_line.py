@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from runtime.cluster import commands
-from runtime.cluster.__main__ import INTERRUPTED, cli
+from runtime.cluster.command_line import INTERRUPTED, cli
 from runtime.cluster.examples import EXAMPLES
 from runtime.cluster.options import SHELLS
 from runtime.cluster.running import ExitStatus, waiting

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from conf.configuration import Configuration
-from runtime.cluster.__main__ import cli
+from runtime.cluster.command_line import cli
 from runtime.cluster.host_commands import HostFileError, Master, parse_hosts, parse_masters, read_host_files
 from runtime.cluster.role_configuration import Role
 from runtime.cluster.ssh import HostRole, remote_command, ssh_command
