@@ -218,6 +218,13 @@ def inherited_environment() -> dict[str, str]:
     }
 
 
+def _python_path() -> str:
+    """Return the Python workers' path: ours last, for a user's modules may have the names of ours."""
+    root = str(Path(__file__).resolve().parents[2])
+    entries = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    return os.pathsep.join(sorted(entries, key=lambda entry: entry == root))
+
+
 def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
     """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
     own_address = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(options.master) else {}
@@ -233,6 +240,7 @@ def environment(java: Java, options: DriverOptions, connection_file: Path, token
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYSPARK_PIN_THREAD": "true",
             "PYTHONHASHSEED": "0",  # the Python workers': hashes of strings agree among them
+            "PYTHONPATH": _python_path(),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
         }
     )
