@@ -82,6 +82,16 @@ def test_the_users_modules_win_and_ours_work_behind_them(project: Path, first: s
     ]
 
 
+def test_a_project_with_one_of_the_names_may_call_the_others_as_ever(project: Path) -> None:
+    (project / "runtime.py").unlink()
+    text = (
+        "import understudy.runtime.job_file\n"
+        "from runtime.api import Pipeline\nimport conf.options, blob\n"
+        "print(Pipeline is understudy.Pipeline, conf.options.MINE, blob.MINE)"
+    )
+    assert run(text, project) == "True 1 1\n"
+
+
 def test_a_path_that_a_program_adds_later_wins(project: Path, tmp_path: Path) -> None:
     text = (
         "import sys\nfrom understudy import Pipeline\n"
