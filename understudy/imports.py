@@ -63,15 +63,16 @@ def _top(name: str) -> str:
 def _is_top_level(name: str) -> bool:
     """Whether a module of ours has been imported under its top-level name."""
     module = sys.modules.get(name)
-    return module is not None and getattr(module, "__name__", "") == name and _is_ours(module.__spec__)
+    return (
+        module is not None and getattr(module, "__name__", "") == name and _is_ours(getattr(module, "__spec__", None))
+    )
 
 
 def _is_ours(spec: ModuleSpec | None) -> bool:
-    """Whether a top-level module, or one below it, comes from our files."""
+    """Whether a top-level module, or one below it, is of Understudy: of these files, or of another installation."""
     if spec is None or spec.origin is None:
         return False
-    package = ROOT / _top(spec.name)
-    return Path(spec.origin).resolve().is_relative_to(package)
+    return any(place.name == _top(spec.name) and _is_root(place.parent) for place in Path(spec.origin).parents)
 
 
 class _Finder:
@@ -123,8 +124,9 @@ def _has_modules(spec: ModuleSpec) -> bool:
     return any(any(place.glob(kind)) for place in directories for kind in ("*.py", "*/__init__.py"))
 
 
-def _is_root(entry: str) -> bool:
-    return Path(entry).resolve() == ROOT
+def _is_root(entry: str | Path) -> bool:
+    """Whether our packages stand in a directory."""
+    return Path(entry, __package__, Path(__file__).name).is_file()
 
 
 class _AliasLoader(Loader):

@@ -109,6 +109,19 @@ def test_ours_come_last_wherever_they_stand_on_the_path(project: Path, tmp_path:
     assert run(text, tmp_path) == "1 1\n"
 
 
+def test_another_installation_is_nobody_elses(project: Path, tmp_path: Path) -> None:
+    for name in ("runtime/__init__.py", "runtime/api.py", "understudy/imports.py"):
+        path = tmp_path / "other" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    text = (
+        f"import sys\nsys.path[:] = [{str(tmp_path / 'other')!r}, *sys.path[1:]]\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\nfrom understudy import Pipeline\nimport runtime.api\n"
+        "print(runtime.api.Pipeline is Pipeline)"
+    )
+    assert run(text, project) == "True\n"
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
