@@ -220,9 +220,8 @@ def inherited_environment() -> dict[str, str]:
 
 def _python_path() -> str:
     """Return the Python workers' path: ours last, for a user's modules may have the names of ours."""
-    root = str(Path(__file__).resolve().parents[2])
-    entries = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    return os.pathsep.join(sorted(entries, key=lambda entry: entry == root))
+    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join(sorted(entries, key=lambda entry: Path(entry, "understudy", "imports.py").is_file()))
 
 
 def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:

@@ -90,6 +90,18 @@ def test_environment_does_not_pass_on_the_settings_of_another_spark(
     assert env["PYSPARK_PYTHON"] == sys.executable
 
 
+def test_python_workers_find_a_users_modules_before_ours(
+    options: DriverOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, "", "/first", "/second"]))
+    assert environment(JAVA, options, Path("/x"), "token")["PYTHONPATH"].split(os.pathsep) == [
+        "/first",
+        "/second",
+        root,
+    ]
+
+
 def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Path, jars: list[Path]) -> None:
     cache = tmp_path / "cache"
     first = sharing(cache, JAVA, jars, tmp_path)
