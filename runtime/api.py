@@ -304,7 +304,7 @@ class Pipeline:
             TaskError: a function returned something else than its edges need.
             Exception: whatever a function raises.
         """
-        from runtime.spark.local import run_local  # only who runs it needs pyspark
+        from runtime.spark.task.pipeline import run_local  # only who runs it needs pyspark
 
         return run_local(self.to_job_graph(), dict(self._functions), spark)
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from runtime.spark.java import find_java
+from runtime.spark.driver.java import find_java
 from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from runtime.spark.java import find_java, launcher_home
+from runtime.spark.driver.java import find_java, launcher_home
 from tests.cluster_harness import ROOT, await_value
 from tests.waiting import PATIENCE_S
 

@@ -1,4 +1,4 @@
-"""How main() reaches its cluster: through the process that runs it, which alone has the cluster's secret.
+"""The way of main() to its cluster: through the process that runs it, which alone has the cluster's secret.
 
 Both ends of their way: typed values in frames over a socket pair. Nothing of what main() sends is unpickled.
 """
@@ -32,8 +32,12 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
+_CALLS = frozenset({"status_of", "job", "cancel", "function_result", "logs", "list_jobs"})
+"""Methods of `ClusterClient` that main() may call."""
+
+
 class ApplicationClient:
-    """What `runtime.client.ClusterClient` is elsewhere, as far as main() has it: its jobs.
+    """The `runtime.client.ClusterClient` of main(), with the jobs of its application alone.
 
     Args:
         channel: to the process that runs main().
@@ -61,7 +65,8 @@ class ApplicationClient:
 
     def status_of(self, job_id: JobID) -> JobStatus:
         """As `ClusterClient.status_of`."""
-        return JobStatus(self._ask("status_of", job_id=job_id))
+        found: JobStatus = from_plain(self._ask("status_of", job_id=job_id), JobStatus)
+        return found
 
     def job(self, job_id: JobID) -> ArchivedExecutionGraph:
         """As `ClusterClient.job`."""
@@ -110,6 +115,20 @@ class ApplicationClient:
         )
 
 
+_current: ApplicationClient | None = None
+
+
+def application_client() -> ApplicationClient | None:
+    """The client of the application whose main() runs in this process; None in any other process."""
+    return _current
+
+
+def use(client: ApplicationClient) -> None:
+    """Have this process reach its cluster by this client."""
+    global _current  # a process has one main()
+    _current = client
+
+
 class ApplicationGateway:
     """The other end: does for one run of main() what it asks for.
 
@@ -142,21 +161,10 @@ class ApplicationGateway:
     def _value(self, op: str, message: Message) -> Any:
         if op == "submit":
             return self._submit(message)
-        if op == "list_jobs":
-            return [to_plain(job) for job in self._insist(self._client.list_jobs)]
-        job_id = JobID(message["job_id"])
-        match op:
-            case "status_of":
-                return self._insist(lambda: self._client.status_of(job_id)).value
-            case "job":
-                return to_plain(self._insist(lambda: self._client.job(job_id)))
-            case "cancel":
-                return self._insist(lambda: self._client.cancel(job_id))
-            case "function_result":
-                return self._insist(lambda: self._client.function_result(job_id))
-            case "logs":
-                return [[to_plain(log), content] for log, content in self._insist(lambda: self._client.logs(job_id))]
-        raise ValueError(f"main() asks for {op!r}, which there is not")
+        if op not in _CALLS:
+            raise ValueError(f"main() asks for {op!r}, which there is not")
+        job_ids = [JobID(message["job_id"])] if "job_id" in message else []
+        return to_plain(self._insist(lambda: getattr(self._client, op)(*job_ids)))
 
     def _submit(self, message: Message) -> JobID:
         graph = decode_job_graph(message["graph"])

@@ -11,16 +11,14 @@ import socket
 import sys
 from pathlib import Path
 
-from runtime.application.client import ApplicationClient
-from runtime.application.current import use
+from runtime.application.client import ApplicationClient, use
 from runtime.errors import JobFailedError, NotebookError
 from runtime.ids import JobID
 from runtime.spark.errors import ScriptExitError
-from runtime.spark.limits import explain, impose
-from runtime.spark.main_program import run_main
 from runtime.spark.process import die_with
 from runtime.spark.spec import ResourceLimits
-from runtime.spark.tracebacks import describe
+from runtime.spark.task.control import describe
+from runtime.spark.task.program import explain, impose, run_main
 from runtime.spark.wire import BlockingChannel
 
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"  # as Python has it
@@ -45,16 +43,17 @@ def main() -> int:
     except BaseException as error:  # whatever it is, it is how main() ended
         shown = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
         described = describe(shown, {order["file"]: Path(order["file"]).name})
-        words = explain(error, limits) or f"{described['type']}: {described['message']}"
+        words = explain(error, limits) or f"{described.type}: {described.message}"
+        trace = described.traceback
         if isinstance(error, ScriptExitError):
-            words, described["traceback"] = str(error), ""
+            words, trace = str(error), ""
         elif isinstance(error, NotebookError):
             words = str(error)
             if error.details:
-                described["traceback"] = f"{error.details.rstrip()}\n{_CAUSE}{described['traceback']}"
-        sys.stderr.write(described["traceback"])
+                trace = f"{error.details.rstrip()}\n{_CAUSE}{trace}"
+        sys.stderr.write(trace)
         sys.stderr.flush()
-        channel.send({"op": "failed", "error": words, "traceback": described["traceback"], "job_id": _cause(error)})
+        channel.send({"op": "failed", "error": words, "traceback": trace, "job_id": _cause(error)})
         return 1
     channel.send({"op": "finished"})
     return 0

@@ -1,4 +1,4 @@
-"""What an application is made of, and what becomes of it: files in the runtime directory of its cluster."""
+"""The program of an application and its result, as files in the runtime directory of its cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PackagedProgram:
 
     @property
     def python_path(self) -> tuple[str, ...]:
-        """Where main() finds its py-files: archives as such, modules by their directories."""
+        """Entries of main()'s path for its py-files: archives as such, modules by their directories."""
         files = [Path(path) for path, role in self.libraries if role is ArtifactRole.PY_FILE]
         return tuple(str(path.parent if path.suffix == ".py" else path) for path in files)
 
@@ -87,7 +87,7 @@ class ApplicationFiles:
         return str(shutil.copyfile(path, place / path.name))
 
     def program(self) -> PackagedProgram:
-        """What `deploy` left. Raises OSError, WireError."""
+        """Read the program that `deploy` has written. Raises OSError, WireError."""
         return decode(self._program.read_bytes(), PackagedProgram)
 
     def cancel(self) -> None:
@@ -104,7 +104,7 @@ class ApplicationFiles:
         write_private(self._result, json.dumps(to_plain(result)).encode())  # for people, too: it stays
 
     def result(self) -> ApplicationResult | None:
-        """How it ended; None while it has not. Raises OSError, WireError."""
+        """Return how the application ended; None while it has not. Raises OSError, WireError."""
         try:
             found: ApplicationResult = from_plain(json.loads(self._result.read_bytes()), ApplicationResult)
         except FileNotFoundError:

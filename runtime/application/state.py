@@ -1,4 +1,4 @@
-"""What is to be done for an application next, and how it has ended. Pure (Flink's `ApplicationDispatcherBootstrap`)."""
+"""Decides the next step of an application, and its result. Pure (Flink's `ApplicationDispatcherBootstrap`)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from runtime.protocol.archived_execution_graph import ApplicationStatus
 from runtime.protocol.execution_state import JobStatus
 
 MAX_LOSSES = 3
-"""How often main() is run again after its process was lost."""
+"""Most times that main() is run again after its process was lost."""
 
 
 class MainOutcome(Enum):
-    """How a run of main() ended."""
+    """End of a run of main()."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
-    """It raised something, or left with another exit status than 0."""
+    """Main() raised something, or left with another exit status than 0."""
     LOST = "LOST"
     """Its process was killed."""
 
@@ -43,7 +43,7 @@ class MainEnd:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationResult:
-    """How an application ended; *error* and *traceback* are empty where it SUCCEEDED."""
+    """Result of an application; *error* and *traceback* are empty where it SUCCEEDED."""
 
     status: ApplicationStatus
     error: str = ""
@@ -76,7 +76,7 @@ Instruction = RunMain | StopMain | CancelJobs | Wait | ApplicationResult
 
 
 class ApplicationState:
-    """What is known of main(); of the jobs, the cluster knows.
+    """State of main(); the cluster knows that of the jobs.
 
     Where the process that has the book is lost, a new book begins with running main() again: its executes find the jobs
     of the run before.
@@ -102,7 +102,7 @@ class ApplicationState:
         self._losses += end.outcome is MainOutcome.LOST
 
     def next(self, jobs: Mapping[JobID, JobStatus]) -> Instruction:
-        """What is to be done, until it is an `ApplicationResult`.
+        """Return the next step, which in the end is an `ApplicationResult`.
 
         Args:
             jobs: all jobs of the cluster; while main() runs they do not matter.

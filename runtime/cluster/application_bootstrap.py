@@ -49,7 +49,7 @@ from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS, write_job_log
 from runtime.protocol.errors import PASSING, JobAlreadyTerminatedError, JobNotFoundError, JobNotReachableError
 from runtime.protocol.execution_state import JobStatus
-from runtime.spark.launch import inherited_environment
+from runtime.spark.driver.launch import inherited_environment
 from runtime.spark.wire import FrameReader, Message, encode
 from runtime.taskexecutor.spark_options import task_limits
 

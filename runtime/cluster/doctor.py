@@ -40,10 +40,10 @@ from runtime.ha.errors import HaError
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.messages import ClusterOverview, TaskManagerView
 from runtime.rest.listening import exposure_warning
+from runtime.spark.driver.java import REMEDY as JAVA_REMEDY
+from runtime.spark.driver.java import find_java
+from runtime.spark.driver.launch import class_path
 from runtime.spark.errors import SparkError
-from runtime.spark.java import REMEDY as JAVA_REMEDY
-from runtime.spark.java import find_java
-from runtime.spark.launch import class_path
 from runtime.taskexecutor.spark_options import driver_options
 
 EXPECTED = (ActorError, ClusterError, GatewayError, HaError, SparkError, OSError)
@@ -276,12 +276,12 @@ def describe_cluster(overview: ClusterOverview, workers: Sequence[TaskManagerVie
 
 async def _start_spark(configuration: Configuration) -> str:
     """Start a Spark driver as a worker does, and end it."""
-    from runtime.spark import SparkDriver
+    from runtime.spark.driver.local import LocalDriver
 
     with tempfile.TemporaryDirectory(prefix="us-doctor-") as scratch:
         began = time.monotonic()
         directory = Path(scratch)
-        driver = await SparkDriver.start(driver_options(configuration, directory / "spark", directory / "spark.log"))
+        driver = await LocalDriver.start(driver_options(configuration, directory / "spark", directory / "spark.log"))
         took_s = time.monotonic() - began
         await driver.stop()
         return f"Spark {driver.info.spark_version} at {driver.info.master} started in {took_s:.1f} s"

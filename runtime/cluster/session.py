@@ -211,7 +211,7 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
 
 
 def _find_java(configuration: Configuration) -> str:
-    from runtime.spark.java import find_java
+    from runtime.spark.driver.java import find_java
 
     if configuration.get(SparkOptions.REMOTE) is not None:
         return "not needed for spark.remote"
@@ -224,10 +224,10 @@ def check_spark_master(configuration: Configuration) -> str:
     """Whether the Spark master, or the endpoint, can be had, in words; raises `SparkError`."""
     remote = configuration.get(SparkOptions.REMOTE)
     if remote is not None:
-        from runtime.spark.remote import check_remote
+        from runtime.spark.driver.remote import check_remote
 
         return check_remote(remote.reveal())
-    from runtime.spark.masters import check_master, network_conf
+    from runtime.spark.driver.launch import check_master, network_conf
 
     master = configuration.get(SparkOptions.MASTER)
     found = check_master(master)

@@ -26,9 +26,12 @@ from runtime.cluster.claimed_process import await_gate
 from runtime.cluster.leftovers import collect_orphans, remove_abandoned_sockets
 from runtime.cluster.supervisor import Child, Running, own_supervisor, wait_for_exit
 from runtime.environment.context import ComponentContext, log_config
-from runtime.spark import SparkDriver, SparkError, info_file
-from runtime.spark.adopted import AdoptedDriver
-from runtime.spark.remote import RemoteDriver
+from runtime.spark.driver.adopted import AdoptedDriver
+from runtime.spark.driver.api import SparkDriver, info_file
+from runtime.spark.driver.cds import ArchiveBuild
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.driver.remote import RemoteDriver
+from runtime.spark.errors import SparkError
 from runtime.taskexecutor.program_info import ProgramInfo
 from runtime.taskexecutor.spark_options import driver_options, remote_options
 
@@ -114,7 +117,7 @@ class TaskManagerRunner:
         if (remote := remote_options(configuration, directory, log_file)) is not None:
             self._driver = await RemoteDriver.watch(remote)
             return self._driver
-        self._driver = driver = await SparkDriver.start(driver_options(configuration, directory, log_file))
+        self._driver = driver = await LocalDriver.start(driver_options(configuration, directory, log_file))
         self._driver_is_cold = True
         logger.info("Spark %s runs as process %d", driver.info.spark_version, driver.info.pid)
         return driver
@@ -130,11 +133,10 @@ class TaskManagerRunner:
     async def _build_archive(self) -> None:
         """Make the class-data-sharing archive for later starts, once this one has settled."""
         get = self._context.configuration.get
-        is_own = self._driver is not None and not self._is_embedded and not self._driver.info.remote
-        if self._driver is None or not is_own or not (get(SparkOptions.CDS_ENABLED) and get(SparkOptions.WARM_UP)):
+        if self._driver is None or not (get(SparkOptions.CDS_ENABLED) and get(SparkOptions.WARM_UP)):
             return  # the list of classes of a driver that was not warmed is too short
         await asyncio.sleep(ARCHIVE_DELAY_S)
-        await self._driver.archive_build(get(SparkOptions.CDS_CACHE_DIR)).run()
+        await ArchiveBuild(get(SparkOptions.CDS_CACHE_DIR), self._driver.info).run()
 
 
 def main() -> int:

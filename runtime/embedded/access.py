@@ -1,4 +1,4 @@
-"""How code in Spark's executors reaches the actors and blobs of an embedded cluster."""
+"""Access to the actors and blobs of an embedded cluster for code in Spark's executors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ClusterAccess:
             return str(blobs.put_bytes(data, TransientBlobKey))
 
     def get_blob(self, key: str) -> bytes:
-        """What is kept under a key; raises `BlobNotFound`."""
+        """Return the bytes that are kept under a key; raises `BlobNotFound`."""
         with self.cluster().client.blobs() as blobs:
             return blobs.get_bytes(BlobKey.parse(key))
 

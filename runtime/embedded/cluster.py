@@ -31,8 +31,9 @@ from runtime.jobgraph.validation import check_name
 from runtime.jobmaster.restart_strategy import RestartStrategy, create_restart_strategy, default_restart_strategy
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
-from runtime.spark.adopted import OfferedDriver
+from runtime.spark.embedding import OfferedDriver, ProgramQueries
 from runtime.spark.errors import DriverStartError
+from runtime.spark.messages import Running
 from runtime.spark.process import start_time
 from runtime.spark.spec import TaskSpec
 from runtime.taskexecutor.program_info import ProgramInfo
@@ -80,7 +81,7 @@ class EmbeddedCluster:
         self._lock = threading.Lock()
         self._stopped = False
         self._attached = threading.Event()
-        self._queries: Any = None
+        self._queries: ProgramQueries | None = None
         self._offer: OfferedDriver | None = None
         self._control: ProgramControl | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -139,24 +140,17 @@ class EmbeddedCluster:
 
     def _run(self, spec: TaskSpec) -> None:
         """A TaskExecutor has attached."""
-        from runtime.spark.program_queries import ProgramQueries
-
         control, offer = self._control, self._offer
         if control is None or offer is None or spec.streaming is None:
             return
         with self._lock:
             if self._queries is None and not self._stopped:
                 self._queries = ProgramQueries(
-                    spec.streaming,
-                    control.tell_query,
-                    control.tell_note,
-                    control.acquire_lease,
-                    self._new_policy,
-                    offer.add,
+                    spec.streaming, control.tell, control.acquire_lease, self._new_policy, offer.add
                 )
                 self._queries.install()
                 control.failed_queries = self._queries.failed
-        control.tell("running")
+        control.tell(Running())
         control.tell_known()
         self._attached.set()
 
@@ -188,7 +182,7 @@ class EmbeddedCluster:
     # ----------------------------------------------------------------- executors
 
     def access(self) -> ClusterAccess:
-        """What a function that Spark's executors run needs to reach actors and blobs."""
+        """Return what a function needs to reach actors and blobs from Spark's executors."""
         if self._secret is None:
             secret = load_secret(self._configuration.get(SecurityOptions.SECRET_FILE))
             self._secret = self._spark.sparkContext.broadcast(secret)

@@ -9,7 +9,7 @@ from typing import cast
 from conf.configuration import Configuration
 from conf.options import HighAvailabilityOptions, SecurityOptions
 from conf.secret import SecretStr
-from runtime.application.current import application_client
+from runtime.application.client import application_client
 from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect_by_address, connect_by_redis
 from runtime.cluster.session import connect as connect_local

@@ -1,4 +1,4 @@
-"""What the streaming queries of a job are, found without running the job: each runs one batch of no rows.
+"""Describes the streaming queries of a job without running the job: each query runs one batch of no rows.
 
 The job's code runs in this process, on a Spark of one core, up to where it first waits for a query. Every streaming
 source is replaced by an empty one with the same columns, every sink by none, and every checkpointLocation by one of
@@ -25,8 +25,8 @@ from runtime.checkpoint.errors import SnapshotError
 from runtime.checkpoint.files import path_of
 from runtime.checkpoint.snapshot import describe_query
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark.java import find_java, launcher_home
-from runtime.spark.streaming_writer import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of
+from runtime.spark.driver.java import find_java, launcher_home
+from runtime.spark.task.streaming import FILE_FORMATS, LOCATION, RECORDED, record_calls, settings_of, take_given
 
 _READS = ("load", "json", "orc", "parquet", "text", "csv", "xml", "table")
 
@@ -75,7 +75,7 @@ class DryRun:
         self._locations: list[Path] = []
         self._unnamed = 0
         self.queries: list[QueryDescription] = []
-        """What was found, in the order of start."""
+        """The queries that were found, in the order of their start."""
 
     def run_script(self, path: Path, argv: Sequence[str]) -> None:
         """Run a script as a program, up to its first wait. Raises what it raises, SystemExit too."""
@@ -105,7 +105,7 @@ class DryRun:
 
         self._await: Any = StreamingQuery.awaitTermination
         for method in ("format", "option", "options"):
-            record_calls(DataStreamReader, method, _READER[method])
+            record_calls(DataStreamReader, method, RECORDED[method])
         for method, arguments in RECORDED.items():
             record_calls(DataStreamWriter, method, arguments)
         self._read_parquet: Any = DataStreamReader.parquet
@@ -136,11 +136,7 @@ class DryRun:
         signature, run = inspect.signature(getattr(writer, method)), self
 
         def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            given = signature.bind(self, *arguments, **keywords).arguments
-            self.options(**given.get("options", {}))
-            for name in ("format", "outputMode", "queryName"):
-                if given.get(name) is not None:
-                    getattr(self, name)(given[name])
+            take_given(self, signature.bind(self, *arguments, **keywords).arguments)
             return run._started(self)
 
         setattr(writer, method, start)
@@ -170,7 +166,7 @@ class DryRun:
         return replace(found, sources=sources)
 
     def _kind_of(self, entry: Path) -> str:
-        """What a source of a query really is, by the empty directory that stands for it."""
+        """Return the kind of a query's real source, by the empty directory that stands for it."""
         try:
             directory = path_of(json.loads(entry.read_text().splitlines()[1])["path"]).parent.name
             return self._kinds[int(directory.removeprefix("source-"))]
@@ -198,10 +194,3 @@ def _topics(settings: Mapping[str, str]) -> str:
     if "assign" in settings:
         return f"kafka:{','.join(sorted(json.loads(settings['assign'])))}"
     return "unknown"  # by a pattern: which topics there are, the broker knows
-
-
-_READER: dict[str, Callable[..., dict[str, Any]]] = {
-    "format": lambda source: {"format": source.lower()},
-    "option": lambda key, value: {key.lower(): value},
-    "options": lambda **options: {key.lower(): value for key, value in options.items()},
-}

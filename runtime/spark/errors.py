@@ -6,7 +6,7 @@ EXIT_FAILED = 1
 """Exit status of a task process whose code has failed, unless it says another itself."""
 
 STOP_REFUSED = "Cannot stop SparkContext within listener bus thread"
-"""Spark's message where `runtime.spark.script_application` has refused a stop."""
+"""Spark's message where `runtime.spark.driver.script_application` has refused a stop."""
 
 
 class SparkError(Exception):
@@ -42,7 +42,7 @@ class UnsupportedByEndpointError(DriverError):
 
 
 class StillRunningError(DriverError):
-    """What a task left running in the driver JVM does not end."""
+    """Work that a task left running in the driver JVM does not end."""
 
 
 class ZygoteError(SparkError):

@@ -29,16 +29,14 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1 else int(fields[19])
 
 
-def set_parent_death_signal(number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when the *thread* that forked it ends. Raises `OSError`."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when the *thread* that forked it ends; to be called in a freshly forked child.
+
+    *parent* is the pid that the parent process is expected to have. Raises `OSError`.
+    """
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def die_with(parent: int) -> None:
-    """Die by SIGKILL with the parent process; to be called in a freshly forked child. `parent` is the pid expected."""
-    set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:  # it died between the fork and the prctl
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,38 +1,19 @@
-"""What a task process is told: plain data that may travel. Importable without pyspark."""
+"""Orders to a task process: plain data that may travel. Importable without pyspark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from actors.rpc.codec import prepare
-from runtime.jobgraph.codec import decode, encode
+from runtime.jobgraph.job_graph import JobKind, ShipStrategy
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 
 SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
 
-
 STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
 """Setting of a session: whether the start of a streaming query stops one of its id, in whichever session that runs."""
-
-
-class TaskKind(Enum):
-    """What the task's file is: an unchanged PySpark program, or a module of vertex functions."""
-
-    SCRIPT = "script"
-    PIPELINE = "pipeline"
-
-
-class ShipStrategy(Enum):
-    """How the rows of an input are divided among the partitions of its reader (Flink's stream partitioners)."""
-
-    FORWARD = "forward"
-    HASH = "hash"
-    REBALANCE = "rebalance"
-    BROADCAST = "broadcast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +106,7 @@ class VertexSpec:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """What a task process may take; None for no limit.
+    """Limits of a task process; None for no limit.
 
     Args:
         memory_bytes: beyond what it starts with.
@@ -145,14 +126,14 @@ class ResourceLimits:
 
 @dataclass(frozen=True, slots=True)
 class StreamingSpec:
-    """What the streaming queries of a task begin with.
+    """The beginning of a task's streaming queries.
 
     Args:
         directory: where the job keeps what is its own of them: checkpointLocations that its code does not name, and
             marks of what was restored; one directory for each task.
         driver_directory: the Spark driver's current directory, from which relative paths count.
         restore: what there is of their state; None for a task that begins without.
-        failure_grace_s: how long one that has failed may be left alone; see `runtime.spark.query_supervision`.
+        failure_grace_s: how long one that has failed may be left alone; see `runtime.spark.task.streaming`.
     """
 
     directory: str
@@ -192,7 +173,7 @@ class TaskSpec:
     job_name: str
     attempt_id: str
     task_name: str
-    kind: TaskKind
+    kind: JobKind
     file: str
     work_dir: str
     vertices: tuple[VertexSpec, ...]
@@ -213,39 +194,18 @@ class TaskSpec:
 
     @property
     def python_path(self) -> list[str]:
-        """What `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
+        """Entries that `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
         entries = [str(Path(path).parent) if path.endswith(".py") else path for path in self.py_files]
         return list(dict.fromkeys(entries))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSpec:
-    """What a process is told that is made ready before its task is known: one of the two ways into Spark."""
+    """Order to a process that is made ready before its task is known: one of the two ways into Spark."""
 
     classic: ClassicEndpoint | None = None
     connect: ConnectEndpoint | None = None
 
 
-def encode_prepared(spec: PreparedSpec) -> bytes:
-    """Return a spec as MessagePack."""
-    return encode(spec)
-
-
-def decode_prepared(data: bytes) -> PreparedSpec:
-    """Return the spec that `encode_prepared` was given."""
-    return decode(data, PreparedSpec)
-
-
-def encode_spec(spec: TaskSpec) -> bytes:
-    """Return a spec as MessagePack."""
-    return encode(spec)
-
-
-def decode_spec(data: bytes) -> TaskSpec:
-    """Return the spec that `encode_spec` was given."""
-    return decode(data, TaskSpec)
-
-
-def prepare_decoding() -> None:
-    """Compile now what reads the specs, 20 ms: the processes that are forked from this one find it done."""
-    prepare(TaskSpec, PreparedSpec)
+WORKER_VARIABLE = "UNDERSTUDY_TASK"
+"""In the environment of the Python workers of a classic task with py-files: the task's name."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from runtime.checkpoint.restore import restore_snapshot
 from runtime.checkpoint.savepoint import open_savepoint
 from runtime.checkpoint.state_choice import StateChoice, choose_state
-from runtime.spark.driver import SparkDriver
-from runtime.spark.launch import DriverOptions
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import LocalDriver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,7 @@ async def _first_rows(choice: StateChoice, limit: int, java_home: str | None) ->
             master="local[1]",
             die_with_parent=True,
         )
-        driver = await SparkDriver.start(options)
+        driver = await LocalDriver.start(options)
         try:
             endpoint = await driver.open_session(isolated=False)
             return await asyncio.to_thread(_collect, endpoint.url, choice, directory, limit)

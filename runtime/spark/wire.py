@@ -18,7 +18,6 @@ MAX_FRAME = 64 * 1024 * 1024
 """Bytes that a frame may have."""
 
 _HEADER = struct.Struct(">I")
-
 Message = dict[str, Any]
 
 

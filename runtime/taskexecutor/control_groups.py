@@ -2,7 +2,7 @@
 
 Both kinds are known: version 2, one tree for all controllers, and version 1, a tree for each. Groups are made below the
 one that the TaskExecutor was given (``taskmanager.cgroup``) and go with their tasks; a task's process enters its group
-by itself, before it runs anything of the job's (`runtime.spark.limits.enter`).
+by itself, before it runs anything of the job's (`runtime.spark.task.program.enter`).
 
 Files of this kind belong to the kernel: each read and write is a call of it, and none waits for a disk.
 """

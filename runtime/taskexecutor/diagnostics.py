@@ -12,7 +12,8 @@ from actors.rpc.endpoint import RpcEndpoint
 from runtime.ids import ExecutionAttemptID
 from runtime.protocol.diagnostics import ThreadDump, ThreadInfo
 from runtime.protocol.errors import NoSuchTaskError, TaskNotRespondingError
-from runtime.spark import TaskProcess, ZygoteError
+from runtime.spark.errors import ZygoteError
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.stack_samples import MOST_SAMPLES, StackProfile, StackSampler
 from runtime.threads import thread_stacks, thread_states
 

@@ -12,14 +12,8 @@ from pathlib import Path
 
 from conf.files import write_private
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
-from runtime.spark import (
-    DriverCallError,
-    DriverLostError,
-    SparkDriver,
-    SparkError,
-    ZygoteError,
-    ZygoteLostError,
-)
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.errors import DriverCallError, DriverLostError, SparkError, ZygoteError, ZygoteLostError
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +204,7 @@ class DriverWatch:
             logger.warning("the Spark driver (process %d): %s %s", self._driver.info.pid, finding.value, detail)
         if self._health.loss and not before.loss:
             logger.critical("the Spark driver (process %d) is killed: %s", self._driver.info.pid, self._health.loss)
-            self._driver.condemn(self._health.loss)
+            self._driver.kill(self._health.loss)
 
 
 async def kind_of(error: Exception, driver: SparkDriver, watch: DriverWatch | None) -> FailureKind:

@@ -56,7 +56,7 @@ def own_driver_reason(choice: SparkDriverChoice, text: str, jars: Sequence[str])
     """Why a script runs on a Spark driver of its own, as a predicate; empty where it shares the TaskExecutor's.
 
     The text is a hint only. What it does not show, a library's code for instance, the shared driver refuses or undoes;
-    see `runtime.spark.script_application`.
+    see `runtime.spark.driver.script_application`.
 
     Args:
         choice: ``task.spark-driver``.

@@ -13,16 +13,18 @@ from pathlib import Path
 
 from actors.rpc.service import RpcService
 from runtime.environment.context import ComponentContext
-from runtime.spark import TaskProcess, ZygoteError
-from runtime.spark.adopted import AdoptedDriver
-from runtime.spark.spec import TaskSpec, encode_spec
-from runtime.spark.task import EXIT_CANCELED
-from runtime.spark.wire import Message, encode
+from runtime.spark.driver.adopted import AdoptedDriver
+from runtime.spark.errors import ZygoteError
+from runtime.spark.messages import Canceled, Failed, Finished, FromTask, Run, pack
+from runtime.spark.spec import TaskSpec
+from runtime.spark.task.run import EXIT_CANCELED
+from runtime.spark.task.zygote_client import TaskProcess
+from runtime.spark.wire import encode
 from runtime.taskexecutor.endpoint import TaskExecutor, build
 from runtime.taskexecutor.program_info import ProgramInfo
 from runtime.taskexecutor.services import TaskHost
 
-_LAST_WORDS = {"finished": 0, "canceled": EXIT_CANCELED, "failed": 1}
+_LAST_WORDS = {Finished: 0, Canceled: EXIT_CANCELED, Failed: 1}
 _LOST = -9
 
 
@@ -34,12 +36,12 @@ class AttachedProgram(TaskProcess):
         self.pid = pid
         self._status = _LOST
 
-    async def _receive(self) -> Message | None:
+    async def _receive(self) -> FromTask | None:
         message = await super()._receive()
         if message is None:
             self.ended(self._status)
         else:
-            self._status = _LAST_WORDS.get(str(message.get("type")), self._status)
+            self._status = _LAST_WORDS.get(type(message), self._status)
         return message
 
     def kill(self) -> None:
@@ -67,7 +69,7 @@ class ProgramHost:
         control.setblocking(False)
         try:
             await loop.sock_connect(control, self._program.socket)
-            await loop.sock_sendall(control, encode({"type": "run", "spec": encode_spec(spec)}))
+            await loop.sock_sendall(control, encode(pack(Run(spec))))
         except OSError as error:
             control.close()
             raise ZygoteError(f"the program (process {self.pid}) takes no task: {error}") from error

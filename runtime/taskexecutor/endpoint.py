@@ -55,8 +55,10 @@ from runtime.protocol.messages import (
     TaskLog,
 )
 from runtime.protocol.task_executor import TaskExecutorGateway
-from runtime.spark import SparkDriver, Zygote, keep_warming, try_driver, warm_up
-from runtime.spark.remote import adopt_driver
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.driver.remote import adopt_driver
+from runtime.spark.driver.warm import keep_warming, try_driver, warm_up
+from runtime.spark.task.zygote_client import Zygote
 from runtime.stack_samples import StackProfile
 from runtime.taskexecutor.connections import JobConnections, ResourceManagerConnection
 from runtime.taskexecutor.diagnostics import ThreadDumps
@@ -208,7 +210,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         host = await self._start_host(self._directory)
         zygote = host if isinstance(host, Zygote) else None
         # A session that waits at somebody else's endpoint is closed there when its owner likes.
-        size = 0 if self._driver.info.remote else self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE)
+        size = self._configuration.get(TaskManagerOptions.TASK_POOL_SIZE) if self._driver.is_ours else 0
         pool = TaskPool(self, self._driver, zygote, self._directory / "ready", size)
         watch = self._new_watch(zygote)
         self._services = create_services(

@@ -23,7 +23,8 @@ from runtime.checkpoint.lease import (
     refusal,
 )
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark import SparkDriver, SparkError
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.errors import SparkError
 
 POLL_S = 0.2
 RETRY_S = 10.0

@@ -18,7 +18,8 @@ from runtime.metrics.process import NANOSECONDS, add_process_metrics
 from runtime.metrics.registry import MetricRegistry
 from runtime.protocol.diagnostics import TaskManagerMetrics, TaskPoolReport
 from runtime.protocol.slots import SlotReport
-from runtime.spark import SparkDriver, SparkError
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.errors import SparkError
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,10 @@ from conf.options import (
 from runtime.environment.context import blob_store_url
 from runtime.librarycache.builder import EnvironmentBuilder
 from runtime.librarycache.manager import LibraryCacheManager
-from runtime.spark import DriverOptions, SparkDriver, TaskProcess, UnsupportedByEndpointError
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.driver.launch import DriverOptions
 from runtime.spark.spec import ResourceLimits, TaskSpec
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroups, control_groups
 from runtime.taskexecutor.driver_health import DriverWatch
 from runtime.taskexecutor.driver_sharing import FairPools
@@ -64,7 +66,7 @@ class TaskServices:
             leave Spark before the driver is.
         limits: what a task's process may take.
         checkpoints_dir: where the jobs' checkpoints are.
-        query_failure_grace_s: see `runtime.spark.query_supervision`.
+        query_failure_grace_s: see `runtime.spark.task.streaming`.
         task_env: in the environment of task processes.
         no_progress_timeout_s: seconds that a streaming query may be in one batch; None for any time.
         host: the address of this machine.
@@ -113,11 +115,6 @@ def create_services(
     get = configuration.get
 
     def own_driver(directory: Path, jars: Sequence[Path]) -> DriverOptions:
-        if driver.info.remote:
-            raise UnsupportedByEndpointError(
-                f"a script that brings jars needs a Spark driver of its own, and spark.remote is {driver.info.master}: "
-                "run it on a cluster without spark.remote"
-            )
         return driver_options(configuration, directory, directory / "spark.log", jars)
 
     cache = BlobCache(

@@ -15,10 +15,8 @@ from conf.options import (
     StateBackend,
     TaskManagerOptions,
 )
-from runtime.spark import DriverOptions
-from runtime.spark.launch import WORKER_PYTHON
-from runtime.spark.masters import is_local
-from runtime.spark.remote import RemoteOptions, shown_url
+from runtime.spark.driver.launch import WORKER_PYTHON, DriverOptions, is_local
+from runtime.spark.driver.remote import RemoteOptions, shown_url
 from runtime.spark.spec import ResourceLimits
 
 _STATE_STORE = "spark.sql.streaming.stateStore"

@@ -26,7 +26,9 @@ from runtime.protocol.streaming_query import (
     StreamingQuery,
     sum_known,
 )
-from runtime.spark import ClassicEndpoint, ConnectEndpoint, SparkDriver, SparkError, StreamingQueryInfo
+from runtime.spark.driver.api import SparkDriver, StreamingQueryInfo
+from runtime.spark.errors import SparkError
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
 
 WINDOW = 5
 LOW_FROM = 0.5

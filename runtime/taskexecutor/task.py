@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from blob.errors import BlobError
 from conf.options import SparkDriverChoice
@@ -30,24 +29,32 @@ from runtime.protocol.descriptor import (
     VertexProgress,
 )
 from runtime.protocol.execution_state import ExecutionState, FailureKind
-from runtime.protocol.query_snapshot import QueryLocation
 from runtime.protocol.streaming_query import StreamingQuery
-from runtime.spark import (
+from runtime.spark.driver.api import QueryFailure, SparkDriver
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.errors import (
     DriverCallError,
     DriverLostError,
-    SparkDriver,
     SparkError,
     StillRunningError,
-    TaskProcess,
     UnsupportedByEndpointError,
     ZygoteError,
 )
-from runtime.spark.query_stop import QueryFailure
-from runtime.spark.result_partition import discard_unfinished
-from runtime.spark.spec import (
-    ClassicEndpoint,
-    ConnectEndpoint,
+from runtime.spark.messages import (
+    ErrorDescription,
+    Failed,
+    Finished,
+    FromTask,
+    LeaseRequest,
+    Note,
+    Progress,
+    QueryFailed,
+    QueryStarts,
+    Running,
 )
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
+from runtime.spark.task.result_partition import discard_unfinished
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_sparks
 from runtime.taskexecutor.driver_sharing import own_driver_reason
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
@@ -234,8 +241,8 @@ class Task:
         if not reason:
             return await self._run_in(self._driver, files, environment)
         logger.info("%s %s: it gets a Spark driver of its own", self.descriptor.task_name, reason)
-        self._driver = driver = await SparkDriver.start(self._services.own_driver(self._directory / "spark", jars))
-        driver.alone = True
+        options = self._services.own_driver(self._directory / "spark", jars)
+        self._driver = driver = await LocalDriver.start(options, alone=True)
         try:
             self._files.tell_user(
                 f"the script {reason}: it runs on a Spark driver of its own, process {driver.info.pid}"
@@ -245,7 +252,7 @@ class Task:
             await driver.stop()
 
     def _own_driver_reason(self, files: dict[ArtifactRole, list[Path]], jars: Sequence[Path]) -> str:
-        if self.descriptor.kind is not JobKind.SCRIPT or not (self._driver.is_ours or jars):
+        if self.descriptor.kind is not JobKind.SCRIPT or not self._driver.is_ours:
             return ""
         own = self.descriptor.spark_driver
         choice = SparkDriverChoice(own) if own else self._services.spark_driver
@@ -338,10 +345,7 @@ class Task:
             self._watch.task_ended()
         try:
             async with asyncio.timeout(patience + ANSWER_S):
-                if isinstance(endpoint, ClassicEndpoint):
-                    await driver.close_classic(endpoint, interrupted=interrupted, patience=patience)
-                else:
-                    await driver.release_session(endpoint, interrupted=interrupted, patience=patience)
+                await driver.release(endpoint, interrupted=interrupted, patience=patience)
                 await driver.unlock_files(self.descriptor.attempt_id)
         except (StillRunningError, TimeoutError) as error:
             logger.critical(
@@ -419,52 +423,46 @@ class Task:
         self._fail(FailureKind.SPARK_LOST, "SparkDriverLostException", message)
         process.kill()
 
-    def _received(self, process: TaskProcess, message: dict[str, Any]) -> None:
-        attempt_id = self.descriptor.attempt_id
-        match message.get("type"):
-            case "running":
-                self._enter(TaskExecutionState(attempt_id, ExecutionState.RUNNING))
-            case "query":
-                note = str(message.get("note", ""))
-                self.checkpoints.query_started(_query_location(message), int(message["batch"]), was_restored=bool(note))
-                if note:
-                    logger.warning("task %s: %s", self.descriptor.task_name, note)
-            case "note":
-                self._note = str(message["text"])
+    def _received(self, process: TaskProcess, message: FromTask) -> None:
+        match message:
+            case Running():
+                self._enter(TaskExecutionState(self.descriptor.attempt_id, ExecutionState.RUNNING))
+            case QueryStarts():
+                self.checkpoints.query_started(message.query, message.batch, was_restored=bool(message.note))
+                if message.note:
+                    logger.warning("task %s: %s", self.descriptor.task_name, message.note)
+            case Note():
+                self._note = message.text
                 logger.warning("task %s: %s", self.descriptor.task_name, self._note)
-            case "lease":
+            case LeaseRequest():
                 self._leasing.add(asking := asyncio.create_task(self._lease(process, message)))
                 asking.add_done_callback(self._leasing.discard)
-            case "query_failed":
-                error = message["error"]
-                text = f"streaming query {message['name']} has failed, and the job's code goes on: {error['message']}"
-                self._give_up(FailureKind.USER_CODE, error["type"], text, error["traceback"])
-            case "query_lost":
-                self._give_up(FailureKind.RUNTIME, _QUERY_LOST, lost_query(str(message["name"])))
-            case "progress":
-                self._progress = _vertex_progress(message["vertices"])
+            case QueryFailed(name, None):
+                self._give_up(FailureKind.RUNTIME, _QUERY_LOST, lost_query(name))
+            case QueryFailed(name, ErrorDescription() as error):
+                text = f"streaming query {name} has failed, and the job's code goes on: {error.message}"
+                self._give_up(FailureKind.USER_CODE, error.type, text, error.traceback)
+            case Progress():
+                self._progress = _vertex_progress(message.vertices)
                 self._tell_progress()
-            case "finished":
-                result = message["result"]
-                if (lost := result.get("lost_queries")) and not self._is_ending:
-                    self._fail(FailureKind.RUNTIME, _QUERY_LOST, lost_query(str(lost[0])))
-                self._outcome.finish(ResultPartitionInfo(**each) for each in result.get("partitions", ()))
-                self._seen_queries.add_reports(result.get("queries", ()))
-                self._is_batch = not result.get("streaming", True)
+            case Finished():
+                if message.lost_queries and not self._is_ending:
+                    self._fail(FailureKind.RUNTIME, _QUERY_LOST, lost_query(message.lost_queries[0]))
+                self._outcome.finish(ResultPartitionInfo(**each) for each in message.partitions)
+                self._seen_queries.add_reports(message.queries)
+                self._is_batch = not message.streaming
                 if self._is_done:
                     self._logs.begin()
-            case "failed":
-                error = message["error"]
-                lost = error.get("lost_result")
-                kind = FailureKind.USER_CODE if lost is None else FailureKind.RESULT_LOST
-                self._fail(kind, error["type"], error["message"], error["traceback"], lost)
+            case Failed(error):
+                kind = FailureKind.USER_CODE if error.lost_result is None else FailureKind.RESULT_LOST
+                self._fail(kind, error.type, error.message, error.traceback, error.lost_result)
 
-    async def _lease(self, process: TaskProcess, message: dict[str, Any]) -> None:
+    async def _lease(self, process: TaskProcess, asked: LeaseRequest) -> None:
         patience_s = self._services.cancellation_timeout_s
         holder = lease_holder(self.descriptor, self._driver, self._services.host)
-        give_up = self._files.tell_user if message.get("is_running") else self._has_no_lease
+        give_up = self._files.tell_user if asked.is_running else self._has_no_lease
         leases = LocationLeases(self._driver, holder, patience_s, self._files.tell_user, give_up)
-        await process.answer_lease(int(message["number"]), await leases.request(str(message["location"])))
+        await process.answer_lease(asked.number, await leases.request(asked.location))
 
     def _has_no_lease(self, why: str) -> None:
         self._give_up(FailureKind.RUNTIME, "LeaseUnknownException", why)
@@ -519,12 +517,6 @@ def _vertex_progress(vertices: dict[str, dict[str, int]]) -> tuple[VertexProgres
         )
         for vertex_id, counts in vertices.items()
     )
-
-
-def _query_location(message: dict[str, Any]) -> QueryLocation:
-    """Read what the task process says of a streaming query before it starts."""
-    sink = message["sink"]
-    return QueryLocation(str(message["name"]), str(message["location"]), None if sink is None else str(sink))
 
 
 def _now_ms() -> int:

@@ -30,7 +30,7 @@ from runtime.protocol.checkpoints import (
 )
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation, QuerySnapshot
-from runtime.spark import SparkError
+from runtime.spark.errors import SparkError
 from runtime.taskexecutor.connections import JobConnections
 
 RETRY_S = 0.5

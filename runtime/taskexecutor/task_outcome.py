@@ -10,7 +10,7 @@ from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.descriptor import ResultPartitionInfo, TaskDeploymentDescriptor, TaskExecutionState
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, FailureKind
-from runtime.spark.query_stop import StoppedQueries
+from runtime.spark.driver.api import StoppedQueries
 from runtime.spark.spec import ResourceLimits
 from runtime.taskexecutor.task_checkpoints import StopOutcome
 

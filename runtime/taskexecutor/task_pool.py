@@ -14,8 +14,10 @@ from pathlib import Path
 from actors.rpc.endpoint import RpcEndpoint
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.diagnostics import TaskPoolReport
-from runtime.spark import SparkDriver, SparkError, TaskProcess, Zygote
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.errors import SparkError
 from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, PreparedSpec, TaskSpec
+from runtime.spark.task.zygote_client import TaskProcess, Zygote
 from runtime.taskexecutor.task_pool_policy import Miss, Preparation, TaskPoolPolicy
 
 PREPARATION_TIMEOUT_S = 180.0
@@ -151,7 +153,7 @@ class TaskPool:
 
     async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
         """Set configuration of the session of a process that a task has taken; whether it is open."""
-        return await self._driver.configure_session(endpoint, conf)
+        return await self._driver.configure(endpoint, conf)
 
     async def taken_was_dead(self, ready: ReadyProcess) -> None:
         """A process, or its session, had ended when it was to run a task."""
@@ -177,15 +179,13 @@ class TaskPool:
 
     async def _make_ready(self, kind: JobKind) -> ReadyProcess:
         """Open the way into Spark, fork a process, wait until it has gone that way once."""
-        endpoint: ClassicEndpoint | ConnectEndpoint
-        output: Path | None = None
+        name, output = f"ready-{uuid.uuid4().hex}", None
         if kind is JobKind.SCRIPT:
-            name = f"ready-{uuid.uuid4().hex}"
             output = private_file(self._directory / name)
-            endpoint = await self._driver.open_classic(name, output)
+        endpoint = await self._driver.open(kind, name, output=output)
+        if isinstance(endpoint, ClassicEndpoint):
             spec = PreparedSpec(classic=endpoint)
         else:
-            endpoint = await self._driver.open_session()
             spec = PreparedSpec(connect=endpoint)
         process: TaskProcess | None = None
         try:

@@ -11,23 +11,22 @@ from pathlib import Path
 
 from blob.cache import BlobCache
 from blob.key import BlobKey
-from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
+from runtime.jobgraph.job_graph import Artifact, ArtifactRole
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.manager import EnvironmentLease
 from runtime.protocol.descriptor import TaskDeploymentDescriptor
-from runtime.spark import SparkDriver, TaskProcess
+from runtime.spark.driver.api import SparkDriver
 from runtime.spark.spec import (
     SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
     ResourceLimits,
-    ShipStrategy,
     StreamingSpec,
-    TaskKind,
     TaskSpec,
     VertexInput,
     VertexSpec,
 )
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.control_groups import ControlGroup
 from runtime.taskexecutor.services import TaskServices
 from runtime.taskexecutor.task_pool import private_file
@@ -150,7 +149,7 @@ class TaskStarter:
             made = _task_spec(descriptor, self._directory, dict(files), environment, endpoint, limits, conf)
             return replace(
                 made,
-                streaming=None if driver.info.remote else self._streaming(driver),
+                streaming=self._streaming(driver) if driver.has_streaming else None,
                 shipping_dir=driver.info.shipping_dir,
                 env=self._services.task_env,
             )
@@ -160,11 +159,12 @@ class TaskStarter:
             taken = self._services.pool.take(descriptor.kind, own_environment=environment is not None)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
             return process, taken.endpoint
-        endpoint: SparkEndpoint
-        if descriptor.kind is JobKind.SCRIPT:
-            endpoint = await driver.open_classic(descriptor.attempt_id, private_file(self._directory / "stdout"))
-        else:
-            endpoint = await driver.open_session(isolated=environment is not None)
+        endpoint = await driver.open(
+            descriptor.kind,
+            descriptor.attempt_id,
+            output=private_file(self._directory / "stdout"),
+            isolated=environment is not None,
+        )
         try:
             return await self._services.task_host.fork(spec(endpoint)), endpoint
         except BaseException:
@@ -219,7 +219,7 @@ def _task_spec(
         job_name=descriptor.job_name,
         attempt_id=descriptor.attempt_id,
         task_name=descriptor.task_name,
-        kind=TaskKind.SCRIPT if descriptor.kind is JobKind.SCRIPT else TaskKind.PIPELINE,
+        kind=descriptor.kind,
         file=str(files[ArtifactRole.MAIN][0]),
         work_dir=str(directory),
         vertices=_vertices(descriptor),
@@ -243,9 +243,7 @@ def _vertices(descriptor: TaskDeploymentDescriptor) -> tuple[VertexSpec, ...]:
             name=vertex.name,
             function=vertex.function or "",
             inputs=tuple(
-                VertexInput(
-                    item.source, item.path, ShipStrategy(item.ship_strategy.value), item.keys, vertex.parallelism
-                )
+                VertexInput(item.source, item.path, item.ship_strategy, item.keys, vertex.parallelism)
                 for item in vertex.inputs
             ),
             result_path=vertex.result_path,

@@ -19,7 +19,7 @@ from runtime.protocol.descriptor import (
 )
 from runtime.protocol.errors import GatewayError
 from runtime.protocol.execution_state import ErrorInfo
-from runtime.spark import TaskProcess
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.connections import JobConnections
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from examples import flight_delays as job
-from runtime.spark.info import DriverInfo
+from runtime.spark.driver.api import DriverInfo
 from runtime.spark.spec import ConnectEndpoint
 
 

@@ -41,7 +41,8 @@ from runtime.checkpoint.files import list_names
 from runtime.checkpoint.layout import last_commit
 from runtime.checkpoint.snapshot import restore_snapshot, take_snapshot
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
-from runtime.spark import DriverOptions, SparkDriver
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import LocalDriver
 from tests.faults import exactly_once
 
 CHANGES = 1000
@@ -80,7 +81,7 @@ def _killed(directory: Path, kills: int) -> Figures:
 
 async def _on_a_driver(directory: Path, rounds: int) -> Figures:
     log = directory / "log" / "spark-driver.log"
-    driver = await SparkDriver.start(
+    driver = await LocalDriver.start(
         DriverOptions(work_dir=directory / "driver", log_file=log, memory="2g", die_with_parent=True, conf=CONF)
     )
     try:

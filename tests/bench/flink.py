@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyspark
 
-from runtime.spark.java import find_java
+from runtime.spark.driver.java import find_java
 from tests.flink_package import OPENED, flink_home
 from tests.rest_client import RestClient
 

@@ -40,8 +40,8 @@ from runtime.ids import JobID
 from runtime.job_file import read_job_file
 from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph
 from runtime.protocol.execution_state import JobStatus
-from runtime.spark.info import DriverInfo, info_file
-from runtime.spark.java import find_java, launcher_home
+from runtime.spark.driver.api import DriverInfo, info_file
+from runtime.spark.driver.java import find_java, launcher_home
 from tests.bench.flink import TOTAL, FlinkSession, flink_session
 
 SCRIPT = """\

@@ -13,7 +13,7 @@ import pytest
 from conf import Configuration
 from runtime.cluster.preflight import standard_checks
 from runtime.spark.errors import TaskLimitError
-from runtime.spark.limits import enter
+from runtime.spark.task.program import enter
 from runtime.taskexecutor.control_groups import ControlGroupError, ControlGroups, GroupLimits
 from tests.processes import lives
 from tests.temporary_cgroup import temporary_cgroup
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S
 LIMITS = GroupLimits(memory_bytes=64 << 20, cpus=0.5)
 PROGRAM = """\
 import subprocess, sys, time
-from runtime.spark.limits import enter
+from runtime.spark.task.program import enter
 
 enter(tuple(sys.argv[2:]))
 daemon = ["sleep", "600"]

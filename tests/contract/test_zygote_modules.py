@@ -10,7 +10,7 @@ from tests.waiting import PATIENCE_S
 
 PROGRAM = """\
 import json, sys
-from runtime.spark.zygote import warm_up
+from runtime.spark.task.zygote import warm_up
 warm_up()
 before = set(sys.modules)
 import pyspark.sql.connect.session, pyspark.sql.connect.client.core

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
-from runtime.spark.java import find_java
+from runtime.spark.driver.java import find_java
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import TRIVIAL, write_job
 from tests.processes import lives

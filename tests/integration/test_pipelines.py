@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from runtime.spark.java import find_java, launcher_home
+from runtime.spark.driver.java import find_java, launcher_home
 from tests.cluster_harness import ROOT, Cluster, await_value
 from tests.job_files import write_job
 from tests.waiting import PATIENCE_S

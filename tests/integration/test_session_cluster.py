@@ -13,7 +13,7 @@ import psutil
 from runtime.client import ClusterClient
 from runtime.ids import JobID
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.spark.java import find_java
+from runtime.spark.driver.java import find_java
 from tests.cluster_harness import ROOT, Cluster, WaitingJob, await_full_task_pool, await_value
 from tests.job_files import FAILING, PIPELINE, TRIVIAL, WAITING, write_job
 from tests.waiting import PATIENCE_S

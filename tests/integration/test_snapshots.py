@@ -34,7 +34,8 @@ from runtime.checkpoint.savepoint import open_savepoint, verify_savepoint, write
 from runtime.checkpoint.snapshot import describe_query, inspect_location, restore_snapshot, take_snapshot
 from runtime.checkpoint.state_schema import schema_fields
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark import DriverOptions, SparkDriver
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import LocalDriver
 from runtime.spark.state_reader import read_state
 from tests.damage import DAMAGES, Damage, damaged_files, found_in_live, found_in_snapshot
 from tests.seeds import printed_seed
@@ -143,7 +144,7 @@ async def spark(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spark
         die_with_parent=True,
         conf={"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.noDataMicroBatches.enabled": "false"},
     )
-    driver = await SparkDriver.start(options)
+    driver = await LocalDriver.start(options)
     endpoint = await driver.open_session(isolated=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark sets it, and leaves it for all that come after

@@ -22,23 +22,16 @@ import pytest
 import pytest_asyncio
 
 from runtime.checkpoint.lease import lock_holder
-from runtime.spark import (
-    ClassicEndpoint,
-    ConnectEndpoint,
-    DriverLostError,
-    DriverOptions,
-    SparkDriver,
-    TaskKind,
-    TaskProcess,
-    TaskSpec,
-    VertexInput,
-    VertexSpec,
-    Zygote,
-    ZygoteLostError,
-)
+from runtime.jobgraph.job_graph import JobKind
+from runtime.spark.driver.launch import DriverOptions
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.driver.warm import QUERIES_AT_A_TIME, keep_warming
+from runtime.spark.errors import DriverLostError, ZygoteLostError
+from runtime.spark.messages import Canceled, ErrorDescription, Failed, Finished, FromTask, Progress, Running
 from runtime.spark.process import start_time
-from runtime.spark.result_partition import MANIFEST
-from runtime.spark.warm import QUERIES_AT_A_TIME, keep_warming
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.task.result_partition import MANIFEST
+from runtime.spark.task.zygote_client import TaskProcess, Zygote
 from tests.no_java import path_without_java
 from tests.processes import lives
 from tests.unit.metric_values import JVM
@@ -54,27 +47,26 @@ DEADLINE = PATIENCE_S
 class Outcome:
     """What a task told, and how it ended."""
 
-    messages: list[dict[str, Any]]
+    messages: list[FromTask]
     status: int
     stdout: str
     stderr: str
 
     @property
-    def last(self) -> dict[str, Any]:
-        return self.messages[-1] if self.messages else {}
+    def last(self) -> FromTask | None:
+        return self.messages[-1] if self.messages else None
 
     @property
-    def error(self) -> dict[str, Any]:
-        assert self.last["type"] == "failed", self.messages
-        error: dict[str, Any] = self.last["error"]
-        return error
+    def error(self) -> ErrorDescription:
+        assert isinstance(self.last, Failed), self.messages
+        return self.last.error
 
 
 @dataclass
 class Vehicle:
     """A driver and a zygote with what a TaskExecutor does with them."""
 
-    driver: SparkDriver
+    driver: LocalDriver
     zygote: Zygote
     directory: Path
     endpoints: dict[str, ClassicEndpoint | ConnectEndpoint] = field(default_factory=dict)
@@ -90,18 +82,18 @@ class Vehicle:
         endpoint = await self.driver.open_classic(attempt)
         vertex = VertexSpec("script", "script")
         file = self.file("script.py", text)
-        return await self._fork(attempt, endpoint, TaskKind.SCRIPT, file, (vertex,), classic=endpoint, **more)
+        return await self._fork(attempt, endpoint, JobKind.SCRIPT, file, (vertex,), classic=endpoint, **more)
 
     async def pipeline(self, file: Path, *vertices: VertexSpec, **more: Any) -> TaskProcess:
         endpoint = await self.driver.open_session(isolated="py_files" in more)
         attempt = uuid.uuid4().hex
-        return await self._fork(attempt, endpoint, TaskKind.PIPELINE, file, vertices, connect=endpoint, **more)
+        return await self._fork(attempt, endpoint, JobKind.PIPELINE, file, vertices, connect=endpoint, **more)
 
     async def _fork(
         self,
         attempt: str,
         endpoint: ClassicEndpoint | ConnectEndpoint,
-        kind: TaskKind,
+        kind: JobKind,
         file: Path,
         vertices: tuple[VertexSpec, ...],
         **more: Any,
@@ -129,11 +121,7 @@ class Vehicle:
         return Outcome(messages, status, (directory / "stdout").read_text(), (directory / "stderr").read_text())
 
     async def release(self, task: TaskProcess) -> None:
-        endpoint = self.endpoint(task)
-        if isinstance(endpoint, ClassicEndpoint):
-            await self.driver.close_classic(endpoint)
-        else:
-            await self.driver.release_session(endpoint)
+        await self.driver.release(self.endpoint(task))
 
     def endpoint(self, task: TaskProcess) -> ClassicEndpoint | ConnectEndpoint:
         return self.endpoints[task.spec.attempt_id]
@@ -165,7 +153,7 @@ async def vehicle(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Veh
             archive_dir=None,
             die_with_parent=True,
         )
-        driver, zygote = await asyncio.gather(SparkDriver.start(options), Zygote.start(directory / "zygote.log"))
+        driver, zygote = await asyncio.gather(LocalDriver.start(options), Zygote.start(directory / "zygote.log"))
         try:
             yield Vehicle(driver, zygote, directory)
         finally:
@@ -216,7 +204,7 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
         """,
         argv=("--out", "x"),
     )
-    assert outcome.last["type"] == "finished", outcome.stderr
+    assert isinstance(outcome.last, Finished), outcome.stderr
     assert outcome.status == 0
     assert outcome.stdout.splitlines() == [
         "rdd 90 45",
@@ -226,7 +214,9 @@ async def test_script_uses_rdd_dataframe_and_python_function(vehicle: Vehicle) -
         "again 4 []",
         "bye",
     ]
-    vertices = outcome.messages[-2]["vertices"]
+    progress = outcome.messages[-2]
+    assert isinstance(progress, Progress)
+    vertices = progress.vertices
     assert vertices["script"]["state"] == "FINISHED"
     assert vertices["script"]["tasks_total"] == vertices["script"]["tasks_completed"] > 0
     assert await vehicle.driver.ping()  # `spark.stop()` did not stop the driver
@@ -270,14 +260,14 @@ async def test_failure_is_the_users_own_traceback(vehicle: Vehicle) -> None:
     )
     error = outcome.error
     assert outcome.status == 1
-    assert error["type"].endswith("AnalysisException")
-    assert error["error_class"] == "TABLE_OR_VIEW_NOT_FOUND"
-    lines = error["traceback"].splitlines()
+    assert error.type.endswith("AnalysisException")
+    assert error.error_class == "TABLE_OR_VIEW_NOT_FOUND"
+    lines = error.traceback.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1] == '  File "script.py", line 6, in <module>'
     assert '  File "script.py", line 5, in report' in lines
-    assert "runtime/spark" not in error["traceback"]
-    assert error["traceback"] in outcome.stderr
+    assert "runtime/spark" not in error.traceback
+    assert error.traceback in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -290,8 +280,8 @@ async def test_failure_is_the_users_own_traceback(vehicle: Vehicle) -> None:
 )
 async def test_script_that_ends_itself(vehicle: Vehicle, text: str, kind: str, message: str) -> None:
     error = (await vehicle.run_script(text)).error
-    assert error["type"].endswith(kind)
-    assert message in error["message"]
+    assert error.type.endswith(kind)
+    assert message in error.message
 
 
 async def test_python_function_fails_in_a_worker(vehicle: Vehicle) -> None:
@@ -305,9 +295,9 @@ async def test_python_function_fails_in_a_worker(vehicle: Vehicle) -> None:
         spark.range(1).select(udf(divide, "long")("id")).show()
         """
     )
-    assert outcome.error["type"].endswith("PythonException")
-    assert "ZeroDivisionError" in outcome.error["message"]
-    assert "in divide" in outcome.error["traceback"]
+    assert outcome.error.type.endswith("PythonException")
+    assert "ZeroDivisionError" in outcome.error.message
+    assert "in divide" in outcome.error.traceback
 
 
 async def test_cancel_of_a_script_leaves_no_spark_job(vehicle: Vehicle) -> None:
@@ -332,7 +322,7 @@ async def test_cancel_of_a_script_leaves_no_spark_job(vehicle: Vehicle) -> None:
     await until(job_runs, "the script's Spark job")
     await task.cancel()
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "canceled"}
+    assert outcome.last == Canceled()
     assert outcome.stdout == "TaskCancelled 7\n"  # the Py4J connection was not torn
 
     async def no_jobs() -> bool:
@@ -351,7 +341,7 @@ async def test_cancel_of_a_script_that_waits_in_python(vehicle: Vehicle) -> None
     await until(waits, "the script's first line")
     await task.cancel()
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "canceled"}
+    assert outcome.last == Canceled()
 
 
 async def test_cancel_of_a_streaming_script(vehicle: Vehicle) -> None:
@@ -376,7 +366,7 @@ async def test_cancel_of_a_streaming_script(vehicle: Vehicle) -> None:
     endpoint = vehicle.endpoint(task)
     assert [query.active for query in await vehicle.driver.streaming_queries(endpoint)] == [True]
     await task.cancel()
-    assert (await vehicle.outcome(task)).last == {"type": "canceled"}
+    assert (await vehicle.outcome(task)).last == Canceled()
     assert await vehicle.driver.streaming_queries(endpoint) == []
 
 
@@ -386,7 +376,7 @@ async def test_a_file_is_locked_by_the_driver_for_one_task(vehicle: Vehicle, tmp
     assert lock_holder(path) == driver.info.pid
     await driver.unlock_files("b")
     assert lock_holder(path) == driver.info.pid
-    await driver.close_classic(await driver.open_classic("a script that ends meanwhile"))
+    await driver.release(await driver.open_classic("a script that ends meanwhile"))
     assert [await driver.lock_file(path, task) for task in ("a", "b")] == [True, False]
     await driver.unlock_files("a")
     assert lock_holder(path) is None
@@ -412,7 +402,7 @@ async def test_crash_is_seen_and_its_spark_jobs_end(vehicle: Vehicle) -> None:
         """
     )
     endpoint = vehicle.endpoint(task)
-    assert [message async for message in task.messages() if message["type"] not in ("running", "progress")] == []
+    assert [message async for message in task.messages() if not isinstance(message, Running | Progress)] == []
     assert await task.wait() == 9
     await vehicle.release(task)
 
@@ -550,7 +540,7 @@ async def test_a_driver_is_warmed_further_in_its_idle_time(
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
-    with caplog.at_level("INFO", "runtime.spark.warm"):
+    with caplog.at_level("INFO", "runtime.spark.driver.warm"):
         await keep_warming(vehicle.driver, vehicle.zygote, tmp_path / "warm-up", QUERIES_AT_A_TIME + 1, rest)
     assert [record.levelname for record in caplog.records] == ["INFO"], caplog.text
     assert rests[0] == 0
@@ -571,10 +561,10 @@ async def test_chained_pipeline(vehicle: Vehicle) -> None:
         attempt_number=2,
     )
     outcome = await vehicle.outcome(task)
-    assert outcome.last == {"type": "finished", "result": {"partitions": [], "streaming": True}}, outcome.stderr
+    assert outcome.last == Finished(partitions=[], streaming=True), outcome.stderr
     assert outcome.stdout == tables(1000)
     assert "INFO job.read: reading 1000 rows as attempt 2" in outcome.stderr
-    progress = [message["vertices"] for message in outcome.messages if message["type"] == "progress"]
+    progress = [message.vertices for message in outcome.messages if isinstance(message, Progress)]
     assert {vertex["state"] for vertex in progress[-1].values()} == {"FINISHED"}
     assert all(v["tasks_completed"] == v["tasks_total"] > 0 for v in progress[-1].values())
 
@@ -583,7 +573,7 @@ async def test_what_a_vertex_registers_for_the_end_is_done_and_the_driver_not_as
     outcome = await vehicle.outcome(
         await vehicle.pipeline(vehicle.file("flow.py", PIPELINE), VertexSpec("a", "ends", "ends"))
     )
-    assert outcome.last["type"] == "finished", outcome.stderr
+    assert isinstance(outcome.last, Finished), outcome.stderr
     assert outcome.stdout == "the vertex's own\n"
 
 
@@ -595,7 +585,7 @@ async def test_a_blocking_result_is_read_by_the_schema_in_its_manifest_which_is_
     outcome = await vehicle.outcome(
         await vehicle.pipeline(file, VertexSpec("a", "types", "types", result_path=str(result)))
     )
-    assert outcome.last["type"] == "finished", outcome.stderr
+    assert isinstance(outcome.last, Finished), outcome.stderr
     consumer = VertexSpec("b", "compare", "compare", (VertexInput("a", str(result)),))
     parameters = {"result": str(result)}
     outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
@@ -615,11 +605,11 @@ async def test_a_blocking_result_that_is_lost_while_it_is_read_is_not_taken_for_
     file = vehicle.file("losing.py", LOSING)
     result = vehicle.directory / "results" / "a" / "attempt-0"
     producer = await vehicle.pipeline(file, VertexSpec("a", "rows", "rows", result_path=str(result)))
-    assert (await vehicle.outcome(producer)).last["type"] == "finished"
+    assert isinstance((await vehicle.outcome(producer)).last, Finished)
     consumer = VertexSpec("b", "read", "read", (VertexInput("a", str(result)),))
     parameters = {"result": str(result), "how_many": how_many}
     outcome = await vehicle.outcome(await vehicle.pipeline(file, consumer, parameters=parameters))
-    assert outcome.last["type"] == "failed"
+    assert isinstance(outcome.last, Failed)
     assert f"the materialised result {result} is lost" in str(outcome.last), outcome.stderr
 
 
@@ -633,7 +623,8 @@ async def test_blocking_result_feeds_another_task(vehicle: Vehicle) -> None:
         parameters={"rows": 500},
     )
     outcome = await vehicle.outcome(producer)
-    (announced,) = outcome.last["result"]["partitions"]
+    assert isinstance(outcome.last, Finished)
+    (announced,) = outcome.last.partitions
     files = [file.stat().st_size for file in result.glob("part-*")]
     expected = {"vertex_id": "b", "path": str(result), "subpartitions": len(files), "bytes": sum(files)}
     assert announced == expected, outcome.stderr
@@ -656,7 +647,7 @@ async def test_result_without_reader_is_computed(vehicle: Vehicle, tmp_path: Pat
         parameters={"rows": 10, "marker": str(marker)},
     )
     outcome = await vehicle.outcome(task)
-    assert outcome.last["type"] == "finished"
+    assert isinstance(outcome.last, Finished)
     assert marker.read_text() == "x" * 10
 
 
@@ -675,9 +666,9 @@ async def test_result_without_reader_is_computed(vehicle: Vehicle, tmp_path: Pat
 async def test_failing_pipeline(vehicle: Vehicle, vertices: tuple[VertexSpec, ...], kind: str, message: str) -> None:
     file = vehicle.file("flow.py", PIPELINE)
     error = (await vehicle.outcome(await vehicle.pipeline(file, *vertices, parameters={"rows": 3}))).error
-    assert error["type"].endswith(kind)
-    assert message in error["message"]
-    assert "runtime/spark" not in error["traceback"]
+    assert error.type.endswith(kind)
+    assert message in error.message
+    assert "runtime/spark" not in error.traceback
 
 
 async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: Vehicle) -> None:
@@ -685,8 +676,8 @@ async def test_a_vertex_that_takes_more_memory_than_it_may_fails_alone(vehicle: 
     outcome = await vehicle.outcome(
         await vehicle.pipeline(file, VertexSpec("a", "greedy", "greedy"), memory_bytes=128 << 20)
     )
-    assert outcome.error["type"] == "MemoryError"
-    assert "bytearray(1 << 30)" in outcome.error["traceback"]
+    assert outcome.error.type == "MemoryError"
+    assert "bytearray(1 << 30)" in outcome.error.traceback
     assert outcome.stdout == f"took {8 << 20}\n"
 
 
@@ -702,7 +693,7 @@ async def test_cancel_of_a_pipeline_leaves_no_spark_job(vehicle: Vehicle) -> Non
 
     await until(job_runs, "the pipeline's Spark job")
     await task.cancel()
-    assert (await vehicle.outcome(task)).last == {"type": "canceled"}
+    assert (await vehicle.outcome(task)).last == Canceled()
     await until(no_jobs, "the end of the pipeline's Spark jobs")
 
 
@@ -808,9 +799,9 @@ async def test_adopted_by_another_process(vehicle: Vehicle) -> None:
     code = """
         import asyncio, json, sys
         from pathlib import Path
-        from runtime.spark import SparkDriver
+        from runtime.spark.driver.local import LocalDriver
         async def main():
-            driver = await SparkDriver.adopt(Path(sys.argv[1]))
+            driver = await LocalDriver.adopt(Path(sys.argv[1]))
             print(json.dumps([driver.info.pid, await driver.ping(), 'pyspark' in sys.modules]))
             await driver.close()
         asyncio.run(main())
@@ -836,7 +827,7 @@ async def test_reset_ends_what_a_former_owner_left(vehicle: Vehicle) -> None:
     await until(job_runs, "the pipeline's Spark job")
     task.kill()
     await task.wait()
-    adopted = await SparkDriver.adopt(vehicle.driver.info.file)
+    adopted = await LocalDriver.adopt(vehicle.driver.info.file)
     await adopted.reset()
     await until(no_jobs, "the end of the pipeline's Spark jobs")
     await adopted.close()
@@ -871,7 +862,7 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
             job_name="job",
             attempt_id="dies-with-zygote",
             task_name="task",
-            kind=TaskKind.SCRIPT,
+            kind=JobKind.SCRIPT,
             file=str(file),
             work_dir=str(vehicle.directory / "tasks" / "dies"),
             vertices=spec.vertices,
@@ -887,14 +878,14 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
 
     await until(gone, "the end of the task")
     await zygote.stop()
-    await vehicle.driver.close_classic(endpoint)
+    await vehicle.driver.release(endpoint)
 
 
 async def test_stop_leaves_no_process_and_death_is_noticed(tmp_path: Path) -> None:
     options = DriverOptions(tmp_path / "driver", tmp_path / "spark.log", master="local[1]", archive_dir=None)
-    driver = await SparkDriver.start(options)
+    driver = await LocalDriver.start(options)
     pid = driver.info.pid
-    adopted = await SparkDriver.adopt(driver.info.file)
+    adopted = await LocalDriver.adopt(driver.info.file)
     waiting = asyncio.create_task(adopted.wait_dead(DEADLINE))
     await driver.stop()
     assert await waiting
@@ -903,7 +894,7 @@ async def test_stop_leaves_no_process_and_death_is_noticed(tmp_path: Path) -> No
     with pytest.raises(DriverLostError, match=f"process {pid}"):
         await adopted.ping()
     with pytest.raises(DriverLostError, match="is gone"):
-        await SparkDriver.adopt(driver.info)
+        await LocalDriver.adopt(driver.info)
     assert list((tmp_path / "driver" / "local").iterdir()) == []
 
 
@@ -912,12 +903,13 @@ async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_p
     code = f"""
         import asyncio, os, signal, sys
         from pathlib import Path
-        from runtime.spark import DriverOptions, SparkDriver
+        from runtime.spark.driver.launch import DriverOptions
+        from runtime.spark.driver.local import LocalDriver
         directory = Path(sys.argv[1])
         options = DriverOptions(
             directory, directory / "spark.log", master="local[1]", archive_dir=None, die_with_parent={die_with_parent}
         )
-        driver = asyncio.run(SparkDriver.start(options))
+        driver = asyncio.run(LocalDriver.start(options))
         print(driver.info.pid, driver.info.start_time, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -932,9 +924,9 @@ async def test_driver_and_the_process_that_started_it(tmp_path: Path, die_with_p
 
         await until(gone, "the end of the driver")
         with pytest.raises(DriverLostError, match="is gone"):
-            await SparkDriver.adopt(tmp_path / "driver.json")
+            await LocalDriver.adopt(tmp_path / "driver.json")
     else:
-        driver = await SparkDriver.adopt(tmp_path / "driver.json")
+        driver = await LocalDriver.adopt(tmp_path / "driver.json")
         assert driver.info.pid == pid
         assert await driver.ping()
         await driver.stop()

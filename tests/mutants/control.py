@@ -12,7 +12,7 @@ _POOL = "runtime/jobmaster/slot_pool.py"
 _JOURNAL = "runtime/jobmaster/journal.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
 _HEARTBEAT = "runtime/heartbeat/monitor.py"
-_LAUNCH = "runtime/spark/launch.py"
+_LAUNCH = "runtime/spark/driver/launch.py"
 
 MUTANTS = (
     # ------------------------------------------------------------------ the JobMaster
@@ -505,7 +505,7 @@ MUTANTS = (
     Mutant(
         "archive-from-where-others-may-write",
         "An archive of classes is not taken from where others may write.",
-        "runtime/spark/cds.py",
+        "runtime/spark/driver/cds.py",
         "if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:",
         "if status.st_uid not in (os.geteuid(), 0):",
         ("unit/test_spark_launch.py::test_an_archive_is_not_taken_from_where_others_may_write",),
@@ -549,7 +549,7 @@ MUTANTS = (
     Mutant(
         "query-interrupted-amid-a-batch",
         "A query is stopped when it has committed a batch, and not in the middle of it.",
-        "runtime/spark/query_stop.py",
+        "runtime/spark/driver/jvm.py",
         "    while query.isActive() and query.status().isTriggerActive() and _last_batch(query) == batch:\n",
         "    while False:\n",
         ("unit/test_query_stop.py::test_a_busy_one_is_stopped_when_it_has_committed_a_batch",),
@@ -557,7 +557,7 @@ MUTANTS = (
     Mutant(
         "query-never-interrupted",
         "The stop of a query ends by its deadline, by force if need be.",
-        "runtime/spark/query_stop.py",
+        "runtime/spark/driver/jvm.py",
         "            is_forced = True\n            break\n",
         "            break\n",
         ("unit/test_query_stop.py::test_one_that_commits_none_is_stopped_by_force_and_that_is_told",),

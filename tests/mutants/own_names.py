@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "program-with-the-import-of-ours",
         "A user's program imports as Python does.",
-        "runtime/spark/main_program.py",
+        "runtime/spark/task/program.py",
         "__builtins__=builtins, ",
         "__builtins__=__builtins__, ",
         (f"{_TESTS}::test_a_program_has_pythons_own_import",),

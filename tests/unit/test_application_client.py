@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runtime.application import current
+from runtime.application import client as application
 from runtime.application.client import ApplicationClient, ApplicationGateway
 from runtime.application.state import ExecuteIds
 from runtime.ids import JobID
@@ -92,5 +92,5 @@ def test_connect_is_the_applications_own_cluster_in_its_main(
     channels: list[BlockingChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = new_client(FakeCluster(), channels)
-    monkeypatch.setattr(current, "_current", client)
+    monkeypatch.setattr(application, "_current", client)
     assert connect().client is client  # type: ignore[comparison-overlap]

@@ -19,7 +19,7 @@ from runtime.protocol.streaming_query import (
     StreamingQuery,
     back_pressure_stats,
 )
-from runtime.spark import StreamingQueryInfo
+from runtime.spark.driver.api import StreamingQueryInfo
 from runtime.taskexecutor.streaming import (
     KEPT,
     WINDOW,

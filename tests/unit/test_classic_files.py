@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime.spark.classic import ClassicAttachment
+from runtime.spark.task.classic import ClassicAttachment
 
 
 @pytest.fixture

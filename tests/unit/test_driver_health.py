@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from runtime.protocol.execution_state import ErrorInfo, FailureKind
-from runtime.spark import DriverCallError, DriverLostError, SparkDriver, ZygoteError, ZygoteLostError
+from runtime.spark.driver.api import SparkDriver
+from runtime.spark.errors import DriverCallError, DriverLostError, ZygoteError, ZygoteLostError
 from runtime.taskexecutor.driver_health import (
     DriverHealth,
     DriverLosses,
@@ -73,7 +74,7 @@ class FakeDriver:
             raise answer
         return answer
 
-    def condemn(self, why: str) -> None:
+    def kill(self, why: str = "") -> None:
         self.condemned.append(why)
 
 

@@ -16,13 +16,16 @@ import pytest
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.embedded.program import ProgramControl
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE
+from runtime.jobgraph.job_graph import JobKind
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobmaster.restart_strategy import create_restart_strategy
 from runtime.protocol.query_snapshot import QueryLocation
-from runtime.spark import TaskProcess, ZygoteError
+from runtime.spark.embedding import ProgramQueries, _Run
+from runtime.spark.errors import ZygoteError
+from runtime.spark.messages import Canceled, Finished, FromTask, LeaseRequest, QueryStarts, Running
 from runtime.spark.process import start_time
-from runtime.spark.program_queries import ProgramQueries, _Run
-from runtime.spark.spec import StreamingSpec, TaskKind, TaskSpec, VertexSpec
+from runtime.spark.spec import StreamingSpec, TaskSpec, VertexSpec
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.taskexecutor.embedded import ProgramHost
 from runtime.taskexecutor.program_info import ProgramInfo
 from tests.cluster_harness import await_value
@@ -42,26 +45,32 @@ class _Program:
 
     def _run(self, spec: TaskSpec) -> None:
         self.specs.append(spec)
-        self.control.tell("running")
+        self.control.tell(Running())
         self.control.tell_known()
         self.told.release()
 
     async def attach(self, directory: Path) -> TaskProcess:
         process = await self.connect(directory)
-        assert await _next(process) == {"type": "running"}
+        assert await _next(process) == Running()
         return process
 
     async def connect(self, directory: Path) -> TaskProcess:
         vertex = VertexSpec("v", "program")
-        spec = TaskSpec("j", "job", "a", "program", TaskKind.SCRIPT, "program.py", str(directory / "w"), (vertex,))
+        spec = TaskSpec("j", "job", "a", "program", JobKind.SCRIPT, "program.py", str(directory / "w"), (vertex,))
         return await self.host.fork(spec)
 
 
-async def _next(process: TaskProcess) -> dict[str, Any]:
+async def _next(process: TaskProcess) -> FromTask | None:
     async with asyncio.timeout(PATIENCE_S):
         async for message in process.messages():
             return message
-    return {}
+    return None
+
+
+async def _lease(process: TaskProcess) -> LeaseRequest:
+    asked = await _next(process)
+    assert isinstance(asked, LeaseRequest)
+    return asked
 
 
 @pytest.fixture
@@ -77,8 +86,8 @@ async def test_a_program_takes_its_task_and_says_when_it_needs_it_no_longer(prog
     assert program.path.stat().st_mode & 0o777 == 0o600
     assert process.pid == os.getpid()
     program.control.close()
-    assert await _next(process) == {"type": "finished", "result": {}}
-    assert await _next(process) == {}
+    assert await _next(process) == Finished()
+    assert await _next(process) is None
     assert await process.wait() == 0
     with pytest.raises(ZygoteError, match="takes no task"):
         await program.attach(tmp_path)
@@ -87,8 +96,8 @@ async def test_a_program_takes_its_task_and_says_when_it_needs_it_no_longer(prog
 async def test_a_cancelled_program_ends_its_queries_and_lives(program: _Program, tmp_path: Path) -> None:
     process = await program.attach(tmp_path)
     await process.cancel()
-    assert await _next(process) == {"type": "canceled"}
-    assert await _next(process) == {}
+    assert await _next(process) == Canceled()
+    assert await _next(process) is None
     assert await process.wait() == 143
     assert program.cancelled.is_set()
 
@@ -96,7 +105,7 @@ async def test_a_cancelled_program_ends_its_queries_and_lives(program: _Program,
 async def test_killing_it_is_letting_go(program: _Program, tmp_path: Path) -> None:
     process = await program.attach(tmp_path)
     process.kill()
-    assert await _next(process) == {}
+    assert await _next(process) is None
     assert await process.wait() == -9
     assert not program.cancelled.is_set()
     again = await program.attach(tmp_path)  # the next attempt finds it again
@@ -108,31 +117,32 @@ async def test_a_new_task_executor_is_told_of_queries_and_answers_for_leases(pro
     first = await program.attach(tmp_path)
     query = QueryLocation("counts", str(tmp_path / "location"), None)
     asking = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, query.location))
-    asked = await _next(first)
-    assert (asked["type"], asked["location"], asked["is_running"]) == ("lease", query.location, False)
+    asked = await _lease(first)
+    assert (asked.location, asked.is_running) == (query.location, False)
     first.kill()  # before it has answered: the next one is asked
     first.close()
     second = await program.connect(tmp_path)
-    told = {message["type"]: message for message in (await _next(second), await _next(second))}  # by two threads
-    assert set(told) == {"running", "lease"}
+    told = {type(message): message for message in (await _next(second), await _next(second))}  # by two threads
+    assert set(told) == {Running, LeaseRequest}
     for _ in range(2):  # once the lease is held it would be told with what is known
         assert await asyncio.to_thread(program.told.acquire, timeout=PATIENCE_S)
-    await second.answer_lease(told["lease"]["number"], None)
+    again = told[LeaseRequest]
+    assert isinstance(again, LeaseRequest)
+    await second.answer_lease(again.number, None)
     await asking
-    program.control.tell_query(query, 4, "")
-    told = {"name": "counts", "location": query.location, "sink": None, "batch": 4, "note": ""}
-    assert await _next(second) == {"type": "query", **told}
+    program.control.tell(QueryStarts(query, 4))
+    assert await _next(second) == QueryStarts(query, 4)
     second.kill()
     second.close()
 
     third = await program.attach(tmp_path)
-    asked = await _next(third)
-    assert (asked["type"], asked["is_running"]) == ("lease", True)
-    await third.answer_lease(asked["number"], None)
-    assert await _next(third) == {"type": "query", **told}
+    asked = await _lease(third)
+    assert asked.is_running
+    await third.answer_lease(asked.number, None)
+    assert await _next(third) == QueryStarts(query, 4)
 
     refused = asyncio.create_task(asyncio.to_thread(program.control.acquire_lease, "/elsewhere"))
-    await third.answer_lease((await _next(third))["number"], "another job writes there")
+    await third.answer_lease((await _lease(third)).number, "another job writes there")
     with pytest.raises(LocationInUseError, match="another job writes there"):
         await refused
     third.kill()
@@ -180,7 +190,7 @@ class _Query:
 
 def _managed(outcomes: list[Any], restarts: int) -> tuple[ProgramQueries, _Query]:
     policy = create_restart_strategy(RestartStrategyConfig.fixed_delay(restarts, 0.0))
-    managed = ProgramQueries(StreamingSpec("/d", "/"), print, print, print, lambda: policy, print)
+    managed = ProgramQueries(StreamingSpec("/d", "/"), print, print, lambda: policy, print)
     query = _Query(_Jsq("0", active=False, failed=True))
 
     def start() -> _Query:

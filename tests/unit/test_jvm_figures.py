@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from runtime.spark.gateway import DriverGateway
-from runtime.spark.handles import JvmHandles
+from runtime.spark.driver.gateway import DriverGateway
+from runtime.spark.driver.jvm import JvmHandles
 
 USAGE = "init = 1(0K) used = 2(0K) committed = 3(0K) max = -1(-1K)"
 

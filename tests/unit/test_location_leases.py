@@ -31,7 +31,7 @@ from runtime.checkpoint.lease import (
     read_holder,
     refusal,
 )
-from runtime.spark import DriverCallError, DriverLostError
+from runtime.spark.errors import DriverCallError, DriverLostError
 from runtime.taskexecutor import location_leases as module
 from runtime.taskexecutor.location_leases import LocationLeases
 from tests.waiting import PATIENCE_S

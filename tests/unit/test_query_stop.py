@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from runtime.spark.query_stop import QueryFailure, StoppedQueries, stop_at_boundary
+from runtime.spark.driver.api import QueryFailure, StoppedQueries
+from runtime.spark.driver.jvm import stop_at_boundary
 from runtime.taskexecutor.task_outcome import stop_notes
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runtime.spark import StreamingQueryInfo
+from runtime.spark.driver.api import StreamingQueryInfo
 from runtime.spark.errors import QueryLostError
-from runtime.spark.query_supervision import QuerySupervision, QuerySupervisor
+from runtime.spark.task.streaming import QuerySupervision, QuerySupervisor
 from runtime.taskexecutor.streaming import ProgressWatchdog
 
 GRACE = 10.0

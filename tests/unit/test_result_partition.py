@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runtime.spark.errors import PartitionNotFoundError
-from runtime.spark.result_partition import MANIFEST, ResultPartition, discard_unfinished
+from runtime.spark.task.result_partition import MANIFEST, ResultPartition, discard_unfinished
 
 
 @pytest.fixture

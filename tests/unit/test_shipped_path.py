@@ -6,7 +6,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from runtime.spark.executor_archive import ShippedPath
+from runtime.spark.task.imports import ShippedPath
 
 
 def test_modules_archives_and_directories_are_packed(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.spark import TaskCancelled
-from runtime.spark.control import Cancellation
+from runtime.spark.errors import TaskCancelled
+from runtime.spark.task.control import Cancellation
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark import JavaNotFoundError, UnsupportedJavaError, java
-from runtime.spark.java import find_java, major_of
+from runtime.spark.driver import java
+from runtime.spark.driver.java import find_java, major_of
+from runtime.spark.errors import JavaNotFoundError, UnsupportedJavaError
 
 
 def java_home(directory: Path, version: str, *, release: bool = True) -> Path:

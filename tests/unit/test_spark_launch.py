@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark import DriverInfo, DriverLostError, DriverOptions, Java, SparkDriver
-from runtime.spark.cds import ArchiveBuild, prune, sharing
-from runtime.spark.launch import archive_key, command, environment, spark_conf
+from runtime.spark.driver.api import DriverInfo
+from runtime.spark.driver.cds import ArchiveBuild, prune, sharing
+from runtime.spark.driver.java import Java
+from runtime.spark.driver.launch import DriverOptions, archive_key, command, environment, spark_conf
+from runtime.spark.driver.local import LocalDriver
+from runtime.spark.errors import DriverLostError
 from runtime.spark.process import ProcessHandle, start_time
 from runtime.spark.spec import STOP_ACTIVE_RUN
 from tests.waiting import PATIENCE_S
@@ -154,8 +157,8 @@ def test_the_last_used_archives_are_kept(tmp_path: Path) -> None:
 
 def info(tmp_path: Path, pid: int, started: int, class_list: str = "") -> DriverInfo:
     return DriverInfo(
-        pid, started, 1, "gateway-secret", 2, "token", "/opt/jdk", "21.0.8", "4.3.0", "local[1]",
-        str(tmp_path), str(tmp_path / "spark.log"), class_list,
+        pid, started, "4.3.0", "local[1]", str(tmp_path), str(tmp_path / "spark.log"), 1, "gateway-secret", 2, "token",
+        "/opt/jdk", "21.0.8", class_list,
     )  # fmt: skip
 
 
@@ -180,16 +183,16 @@ async def test_driver_file_is_private_and_comes_back(tmp_path: Path) -> None:
 async def test_a_driver_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "driver.json").write_text(text)
     with pytest.raises(DriverLostError, match="cannot be read"):
-        await SparkDriver.adopt(tmp_path / "driver.json")
+        await LocalDriver.adopt(tmp_path / "driver.json")
     with pytest.raises(DriverLostError, match="does not exist"):
-        await SparkDriver.adopt(tmp_path / "nowhere.json")
+        await LocalDriver.adopt(tmp_path / "nowhere.json")
 
 
 async def test_another_process_under_the_same_number_is_not_adopted(tmp_path: Path) -> None:
     started = start_time(os.getpid())
     assert started is not None
     with pytest.raises(DriverLostError, match="is gone"):
-        await SparkDriver.adopt(info(tmp_path, os.getpid(), started - 1))
+        await LocalDriver.adopt(info(tmp_path, os.getpid(), started - 1))
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import SparkOptions
-from runtime.spark import masters
+from runtime.spark.driver import launch as masters
+from runtime.spark.driver.launch import addresses, check_master, network_conf
 from runtime.spark.errors import DriverStartError
-from runtime.spark.masters import addresses, check_master, network_conf
 
 ELSEWHERE = "spark://spark.example:7077"
 

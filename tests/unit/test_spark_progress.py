@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.spark.progress import Counts, ProgressReporter, TaskProgress
+from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
 
 CHAIN = {"read": [], "clean": ["read"], "other": ["read"], "write": ["clean"]}
 

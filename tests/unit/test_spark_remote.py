@@ -11,12 +11,13 @@ import pytest
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import SparkOptions
+from runtime.jobgraph.job_graph import JobKind
+from runtime.spark.driver.api import DriverInfo
+from runtime.spark.driver.remote import RemoteDriver, adopt_driver, check_remote, shown_url
 from runtime.spark.errors import DriverLostError, DriverStartError, UnsupportedByEndpointError
-from runtime.spark.info import DriverInfo
 from runtime.spark.process import start_time
-from runtime.spark.remote import RemoteDriver, adopt_driver, check_remote, shown_url
 from runtime.spark.spec import ConnectEndpoint
-from runtime.spark.streaming_writer import refuse_streaming_queries
+from runtime.spark.task.streaming import refuse_streaming_queries
 from runtime.taskexecutor.spark_options import remote_options
 from tests.waiting import PATIENCE_S
 
@@ -72,9 +73,7 @@ def test_nobody_at_the_endpoint_is_one_line() -> None:
 def _info(directory: Path) -> DriverInfo:
     """An endpoint that this process watches."""
     pid = os.getpid()
-    return DriverInfo(
-        pid, start_time(pid) or 0, 0, "", 0, "", "", "", "4.1", "sc://localhost:1", str(directory), "log", remote=URL
-    )
+    return DriverInfo(pid, start_time(pid) or 0, "4.1", "sc://localhost:1", str(directory), "log", remote=URL)
 
 
 async def test_what_needs_the_jvm_is_refused(tmp_path: Path) -> None:
@@ -82,8 +81,9 @@ async def test_what_needs_the_jvm_is_refused(tmp_path: Path) -> None:
     driver = await adopt_driver(tmp_path / "driver.json")
     assert isinstance(driver, RemoteDriver)
     with pytest.raises(UnsupportedByEndpointError, match="make it a pipeline"):
-        await driver.open_classic("attempt")
-    session = await driver.open_session()
+        await driver.open(JobKind.SCRIPT, "attempt")
+    session = await driver.open(JobKind.PIPELINE, "attempt")
+    assert isinstance(session, ConnectEndpoint)
     assert session.remote == URL
     assert await driver.streaming_queries(session) == []
     assert [file.name for file in (tmp_path / "sessions").iterdir()] == [session.session_id]

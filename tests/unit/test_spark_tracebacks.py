@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runtime.spark
-from runtime.spark.tracebacks import describe
+from runtime.spark.task.control import describe
 
 OURS = str(Path(runtime.spark.__file__).parent / "script.py")
 
@@ -32,8 +32,8 @@ def test_frames_of_ours_are_left_out_and_the_file_has_its_own_name(tmp_path: Pat
     text = "def f():\n    1 / 0\nf()\n"
     file.write_text(text)
     described = describe(failure(text, str(file)), {str(file): "report.py"})
-    assert (described["type"], described["message"]) == ("ZeroDivisionError", "division by zero")
-    lines = [line for line in described["traceback"].splitlines() if not line.strip().startswith(("~", "^"))]
+    assert (described.type, described.message) == ("ZeroDivisionError", "division by zero")
+    lines = [line for line in described.traceback.splitlines() if not line.strip().startswith(("~", "^"))]
     assert lines == [
         "Traceback (most recent call last):",
         '  File "report.py", line 3, in <module>',
@@ -47,9 +47,9 @@ def test_frames_of_ours_are_left_out_and_the_file_has_its_own_name(tmp_path: Pat
 def test_causes_are_cleaned_too(tmp_path: Path) -> None:
     text = "try:\n    int('x')\nexcept ValueError as e:\n    raise KeyError('k') from e\n"
     described = describe(failure(text, "/long/way/report.py"), {"/long/way/report.py": "report.py"})
-    assert described["traceback"].count('File "report.py"') == 2
-    assert "runtime/spark" not in described["traceback"]
-    assert "/long/way" not in described["traceback"]
+    assert described.traceback.count('File "report.py"') == 2
+    assert "runtime/spark" not in described.traceback
+    assert "/long/way" not in described.traceback
 
 
 def test_syntax_error(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_syntax_error(tmp_path: Path) -> None:
     with pytest.raises(SyntaxError) as caught:
         runpy.run_path(str(file))
     described = describe(caught.value, {str(file): "broken.py"})
-    assert 'File "broken.py", line 1' in described["traceback"]
+    assert 'File "broken.py", line 1' in described.traceback
 
 
 def test_error_condition_of_pyspark() -> None:
@@ -66,11 +66,11 @@ def test_error_condition_of_pyspark() -> None:
         def getCondition(self) -> str:  # noqa: N802
             return "TABLE_OR_VIEW_NOT_FOUND"
 
-    assert describe(Conditional("x"), {})["error_class"] == "TABLE_OR_VIEW_NOT_FOUND"
-    assert describe(ValueError("x"), {})["error_class"] is None
+    assert describe(Conditional("x"), {}).error_class == "TABLE_OR_VIEW_NOT_FOUND"
+    assert describe(ValueError("x"), {}).error_class is None
 
 
 def test_long_texts_are_cut_in_the_middle() -> None:
     described = describe(ValueError("a" * 300_000 + "end"), {})
-    assert len(described["message"]) < 210_000
-    assert described["message"].endswith("end")
+    assert len(described.message) < 210_000
+    assert described.message.endswith("end")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.spark import ClassicEndpoint, ConnectEndpoint, ShipStrategy, TaskKind, TaskSpec, VertexInput, VertexSpec
+from runtime.jobgraph import codec
+from runtime.jobgraph.job_graph import JobKind, ShipStrategy
 from runtime.spark.errors import WireError
-from runtime.spark.spec import decode_spec, encode_spec
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint, TaskSpec, VertexInput, VertexSpec
 from runtime.spark.wire import MAX_FRAME, BlockingChannel, FrameReader, encode
 
 MESSAGES = st.dictionaries(st.text(), st.none() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.binary())
@@ -46,15 +47,15 @@ def test_spec_travels() -> None:
         job_name="job",
         attempt_id="a",
         task_name="task",
-        kind=TaskKind.PIPELINE,
+        kind=JobKind.PIPELINE,
         file="/x/job.py",
         work_dir="/x",
         vertices=(VertexSpec("v", "name", "f", (VertexInput("u", None, ShipStrategy.HASH, ("k",), 4),), "/r"),),
         parameters={"n": 1, "deep": {"list": [1, None, "x"]}},
         connect=ConnectEndpoint(1, "secret-token", "session"),
     )
-    assert decode_spec(encode_spec(spec)) == spec
-    assert decode_spec(encode_spec(spec)).connect is not None
+    assert codec.decode(codec.encode(spec), TaskSpec) == spec
+    assert codec.decode(codec.encode(spec), TaskSpec).connect is not None
 
 
 def test_secrets_are_not_shown() -> None:
@@ -63,7 +64,5 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_python_path_of_py_files() -> None:
-    spec = TaskSpec(
-        "j", "n", "a", "t", TaskKind.SCRIPT, "f", "w", (), py_files=("/a/x.py", "/a/y.py", "/b/z.zip", "/c")
-    )
+    spec = TaskSpec("j", "n", "a", "t", JobKind.SCRIPT, "f", "w", (), py_files=("/a/x.py", "/a/y.py", "/b/z.zip", "/c"))
     assert spec.python_path == ["/a", "/b/z.zip", "/c"]

@@ -11,8 +11,9 @@ import pytest
 from runtime.checkpoint.lease import LocationInUseError
 from runtime.protocol.query_snapshot import QueryLocation
 from runtime.spark.errors import QueryRunsAlreadyError
+from runtime.spark.messages import Finished, FromTask, Note, QueryStarts
 from runtime.spark.spec import StreamingSpec
-from runtime.spark.streaming_writer import StreamingQueries
+from runtime.spark.task.streaming import StreamingQueries
 
 
 class Session:
@@ -132,14 +133,14 @@ class Seen:
         self.leased: list[str] = []
         self.failed: list[tuple[str, BaseException]] = []
         self.notes: list[str] = []
-        self.queries = StreamingQueries(
-            spec,
-            lambda query, batch_id, note: self.told.append(query),
-            lambda *failed: self.failed.append(failed),
-            self.notes.append,
-            self._lease,
-        )
+        self.queries = StreamingQueries(spec, self._tell, self._lease, lambda *failed: self.failed.append(failed))
         self.queries.install(self.writer)
+
+    def _tell(self, message: FromTask) -> None:
+        if isinstance(message, QueryStarts):
+            self.told.append(message.query)
+        elif isinstance(message, Note):
+            self.notes.append(message.text)
 
     def _lease(self, location: str) -> None:
         if location == "/taken":
@@ -251,9 +252,9 @@ def test_a_query_that_ends_by_itself_is_lost_unless_its_trigger_ends_it(
 ) -> None:
     writer = seen.writer().queryName("q").format("noop").option("checkpointLocation", "/live")
     query = (writer.trigger(**when) if when else writer).start()
-    assert seen.queries.summary() == {"lost_queries": [], "queries": []}
+    assert seen.queries.finished() == Finished()
     query.isActive = False
     query.lastProgress = SimpleNamespace(json='{"batchId": 3}')
     report = {"id": "id", "run_id": "run", "name": "q", "json": '{"batchId": 3}'}
-    assert seen.queries.summary() == {"lost_queries": lost, "queries": [report]}
+    assert seen.queries.finished() == Finished(lost_queries=lost, queries=[report])
     assert seen.queries.failed() == []

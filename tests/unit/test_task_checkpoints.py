@@ -20,7 +20,7 @@ from runtime.protocol.checkpoints import (
     TriggerCheckpoint,
 )
 from runtime.protocol.query_snapshot import QueryLocation, QuerySnapshot
-from runtime.spark import SparkError
+from runtime.spark.errors import SparkError
 from runtime.taskexecutor.task_checkpoints import (
     DrainFailedError,
     NotStoppedError,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.spark.spec import ResourceLimits, TaskKind, TaskSpec, decode_spec, encode_spec
+from runtime.jobgraph.codec import decode, encode
+from runtime.jobgraph.job_graph import JobKind
+from runtime.spark.spec import ResourceLimits, TaskSpec
 from runtime.taskexecutor.task_outcome import describe_exit
 
 LIMITED = ResourceLimits(memory_bytes=1 << 30, cpu_s=60)
@@ -29,5 +31,5 @@ def test_how_a_process_ended(status: int | None, limits: ResourceLimits, text: s
 
 
 def test_limits_travel() -> None:
-    spec = TaskSpec("job", "name", "attempt", "task", TaskKind.SCRIPT, "f.py", "/work", (), limits=LIMITED)
-    assert decode_spec(encode_spec(spec)) == spec
+    spec = TaskSpec("job", "name", "attempt", "task", JobKind.SCRIPT, "f.py", "/work", (), limits=LIMITED)
+    assert decode(encode(spec), TaskSpec) == spec

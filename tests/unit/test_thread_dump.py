@@ -12,8 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.spark import SparkError, TaskProcess, ZygoteError
-from runtime.spark.control import Cancellation, TaskControl
+from runtime.spark.errors import SparkError, ZygoteError
+from runtime.spark.messages import FromTask, Running
+from runtime.spark.task.control import Cancellation, TaskControl
+from runtime.spark.task.zygote_client import TaskProcess
 from runtime.spark.wire import BlockingChannel, encode
 from runtime.taskexecutor import metrics
 from runtime.taskexecutor.diagnostics import DUMP_LIMIT, bounded_threads
@@ -54,13 +56,6 @@ def test_a_dump_is_bounded_and_says_what_is_left_out() -> None:
     assert [thread.name for thread in bounded_threads([("a", "b")])] == ["a"]
 
 
-class _Control(TaskControl):
-    def _read(self) -> None:
-        """As a task process does, but without ending with its TaskExecutor."""
-        while (message := self._channel.receive()) is not None:
-            self._handle(message)
-
-
 @pytest.fixture
 async def process() -> AsyncIterator[tuple[TaskProcess, socket.socket]]:
     ours, theirs = socket.socketpair()
@@ -71,9 +66,9 @@ async def process() -> AsyncIterator[tuple[TaskProcess, socket.socket]]:
 
 
 @contextlib.asynccontextmanager
-async def following(task: TaskProcess) -> AsyncIterator[asyncio.Queue[dict[str, Any]]]:
+async def following(task: TaskProcess) -> AsyncIterator[asyncio.Queue[FromTask]]:
     """What the task tells, read as its TaskExecutor does."""
-    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    told: asyncio.Queue[FromTask] = asyncio.Queue()
 
     async def follow() -> None:
         async for message in task.messages():
@@ -89,7 +84,7 @@ async def test_a_task_process_tells_its_threads_while_its_main_thread_is_busy(
     process: tuple[TaskProcess, socket.socket], standing: str
 ) -> None:
     task, theirs = process
-    _Control(BlockingChannel(theirs), Cancellation()).start()
+    TaskControl(BlockingChannel(theirs), Cancellation().request, on_end=lambda: None).start()
     async with following(task) as told:
         first, second = await asyncio.wait_for(asyncio.gather(task.thread_dump(), task.thread_dump()), PATIENCE_S)
         assert "in stand_still" in dict(first)[standing]
@@ -105,15 +100,15 @@ async def test_what_a_task_process_says_of_its_threads_is_not_trusted(
         dump = asyncio.create_task(task.thread_dump())
         await asyncio.get_running_loop().run_in_executor(None, theirs.recv, 100)  # it has been asked
         for message in (
-            {"type": "threads"},
-            {"type": "threads", "number": [], "threads": 5},
-            {"type": "threads", "number": 7, "threads": []},
-            {"type": "threads", "number": 1, "threads": [5, ["a"], ["b", 3], {"c": 1}]},
-            {"type": "running"},
+            {"type": "Answer"},
+            {"type": "Answer", "number": [], "values": 5},
+            {"type": "Answer", "number": 7, "values": []},
+            {"type": "Answer", "number": 1, "values": [5, ["a"], ["b", 3], {"c": 1}]},
+            {"type": "Running"},
         ):
             theirs.sendall(encode(message))
         assert await asyncio.wait_for(dump, PATIENCE_S) == [("b", "3")]
-        assert await asyncio.wait_for(told.get(), PATIENCE_S) == {"type": "running"}
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) == Running()
 
 
 async def test_a_dump_ends_with_its_process(process: tuple[TaskProcess, socket.socket]) -> None:

@@ -19,7 +19,7 @@ from actors.own_modules import import_own, loaded_module, wire_name
 from actors.rpc.codec import encode_error
 from actors.serialization import name_of
 from runtime.api import Pipeline
-from runtime.spark.main_program import run_main
+from runtime.spark.task.program import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("actors", "blob", "conf", "runtime")
@@ -173,7 +173,7 @@ def test_a_program_has_pythons_own_import(project: Path) -> None:
         "import actors, runtime\nassert type(__builtins__).__name__ == 'module'\nprint(runtime.MINE)"
     )
     text = (
-        f"from understudy.runtime.spark.main_program import run_main\nrun_main({str(project / 'program.py')!r}, [], [])"
+        f"from understudy.runtime.spark.task.program import run_main\nrun_main({str(project / 'program.py')!r}, [], [])"
     )
     assert run(text, project.parent) == "1\n"
     assert run_main.__builtins__["__import__"] is __import__  # type: ignore[attr-defined]  # here all is as ever
@@ -214,7 +214,7 @@ def test_every_module_of_ours_is_imported_below_understudy(project: Path) -> Non
 def test_no_code_of_ours_imports_ours_by_a_text() -> None:
     """`import_own` takes such a name; `importlib.import_module` would find a user's module."""
     allowed = {"actors/own_modules.py", "actors/props.py", "actors/core/message_types.py"}  # import users' classes
-    allowed |= {"runtime/spark/pipeline.py", "runtime/spark/__init__.py", "runtime/spark/zygote.py"}
+    allowed |= {"runtime/spark/task/pipeline.py", "runtime/spark/__init__.py", "runtime/spark/task/zygote.py"}
     allowed |= {"runtime/cluster/preload.py"}  # in the cluster's own processes
     found = {
         str(path.relative_to(ROOT))

@@ -1,0 +1,403 @@
+"""Calls into the driver JVM over Py4J, blocking; `SparkDriver` runs them on its executor. Needs py4j, not pyspark.
+
+Every task has a Py4J server of its own (6 ms), so that its Java objects are released with it. The server is started
+from a JVM thread that carries the task's Spark job tag and SQL session: the threads that serve the task inherit both,
+which is why every Spark job of a task bears its tag, whatever thread of the task started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+from runtime.spark.driver.api import ActiveQueries, SparkEndpoint, StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.jvm import (
+    JAVA_SPARK_CONTEXT,
+    REGISTRY_KEY,
+    SPARK_SESSION,
+    JvmHandles,
+    LeftoverSparkWork,
+    lock_file,
+    query_info,
+    stop_at_boundary,
+    unlock_files,
+)
+from runtime.spark.driver.script_application import ScriptApplications
+from runtime.spark.errors import DriverCallError, DriverLostError
+from runtime.spark.spec import ClassicEndpoint, ConnectEndpoint
+
+TAG_PREFIX = "understudy-task-"
+OFFERED = "program"
+"""Name under which the JVM's registry has the sessions of a program that has offered its JVM."""
+
+_MEMORY = re.compile(r"= (-?\d+)\(")
+"""A number in Java's `MemoryUsage.toString`: ``used = 178736408(174547K)``. All four in one call."""
+
+ALL_COLLECTORS = "GarbageCollector.All"
+
+
+class DriverGateway:
+    """The blocking Py4J client of a driver. Thread-safe; each calling thread has a JVM thread of its own."""
+
+    def __init__(self, port: int, secret: str) -> None:
+        self._server: Any = ClientServer(
+            java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+        self._handles = JvmHandles(self._server.jvm)
+        self._context: Any = None
+        self._session: Any = None
+
+    def close(self) -> None:
+        """Close the connections; the JVM goes on."""
+        self._server.close()
+        self._server._gateway_client.is_connected = False  # Py4J would go on to release objects of a JVM that is gone
+
+    # --- the driver as a whole
+
+    def create_context(self, conf: dict[str, str]) -> None:
+        """Create the JVM's SparkContext and root session. The settings travel here, so that secrets stay off `ps`."""
+        with _calls():
+            java_conf = self._jvm.org.apache.spark.SparkConf(False)
+            for key, value in conf.items():
+                java_conf.set(key, value)
+            context = getattr(self._jvm, JAVA_SPARK_CONTEXT)(java_conf)
+            # the constructor makes a session of its own and does not touch the default one
+            session = getattr(self._jvm, SPARK_SESSION)(context.sc())
+            session_class = getattr(self._jvm, SPARK_SESSION)
+            session_class.setDefaultSession(session)
+            registry = self._jvm.java.util.concurrent.ConcurrentHashMap()
+            self._handles.properties.put(REGISTRY_KEY, registry)
+            self._context, self._session = context, session
+            self._applications.note_baseline()
+
+    def attach(self) -> None:
+        """Find the SparkContext and root session that the JVM has. Raises `DriverLostError` where it has none."""
+        with _calls():
+            default = getattr(self._jvm, SPARK_SESSION).getDefaultSession()
+            if default.isEmpty():
+                raise DriverLostError("the driver JVM has no SparkContext: it was stopped; start the driver again")
+            self._session = default.get()
+            self._context = getattr(self._jvm, JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+
+    def attach_program(self) -> None:
+        """Find the sessions of a program that has offered its JVM; raises `DriverLostError` where it offers none."""
+        with _calls():
+            registry = self._registry()
+            if registry is None:
+                raise DriverLostError("the program has taken its driver back")
+            self._session = registry.get(OFFERED).get(1).get(0)
+            self._context = getattr(self._jvm, JAVA_SPARK_CONTEXT).fromSparkContext(self._session.sparkContext())
+
+    def share_program(self, name: str) -> ClassicEndpoint:
+        """Let an attempt see the program's sessions under its own name. No server is opened: nobody would use it."""
+        with _calls():
+            registry = self._registry()
+            registry.put(name, registry.get(OFFERED))
+            return ClassicEndpoint(name, 0, "", TAG_PREFIX + name)
+
+    def unshare_program(self, name: str) -> None:
+        """Undo `share_program`."""
+        with _calls():
+            registry = self._registry()
+            if registry is not None:  # or the program has taken its driver back
+                registry.remove(name)
+
+    def ping(self) -> bool:
+        """Whether the JVM answers and its SparkContext is not stopped."""
+        with _calls():
+            return not self._context.sc().isStopped()
+
+    def pid(self) -> int:
+        """The JVM's process id, as it sees it."""
+        with _calls():
+            return int(self._jvm.java.lang.ProcessHandle.current().pid())
+
+    def jvm_figures(self) -> dict[str, int]:
+        """Return the JVM's figures of itself, by Flink's metric names below ``Status.JVM`` (Flink's `MetricUtils`).
+
+        Memory is in bytes (a maximum of -1: none), times of garbage collection are in milliseconds since the start.
+        """
+        with _calls():
+            beans = self._handles
+            found: dict[str, int] = {
+                "ClassLoader.ClassesLoaded": beans.class_bean.getTotalLoadedClassCount(),
+                "ClassLoader.ClassesUnloaded": beans.class_bean.getUnloadedClassCount(),
+                "Threads.Count": beans.thread_bean.getThreadCount(),
+            }
+            for name, usage in (
+                ("Heap", beans.memory_bean.getHeapMemoryUsage()),
+                ("NonHeap", beans.memory_bean.getNonHeapMemoryUsage()),
+                *(("Metaspace", bean.getUsage()) for bean in beans.metaspace_beans),
+            ):
+                _, *numbers = (int(number) for number in _MEMORY.findall(str(usage.toString())))
+                found |= zip((f"Memory.{name}.{part}" for part in ("Used", "Committed", "Max")), numbers, strict=True)
+            for name, bean in beans.buffer_beans.items():
+                pool = f"Memory.{name.capitalize()}"
+                found[f"{pool}.Count"] = bean.getCount()
+                found[f"{pool}.MemoryUsed"] = bean.getMemoryUsed()
+                found[f"{pool}.TotalCapacity"] = bean.getTotalCapacity()
+            collectors = [
+                (bean.getCollectionCount(), bean.getCollectionTime()) for bean in beans.collector_beans.values()
+            ]
+            names = [f"GarbageCollector.{name.replace(' ', '_')}" for name in beans.collector_beans]
+            totals = (sum(count for count, _ in collectors), sum(spent for _, spent in collectors))
+            for name, (count, spent) in zip([*names, ALL_COLLECTORS], [*collectors, totals], strict=True):
+                found |= {f"{name}.Count": count, f"{name}.Time": spent}
+            return found
+
+    def shares_classes(self) -> bool:
+        """Whether the JVM runs with a class-data-sharing archive."""
+        with _calls():
+            return "sharing" in str(self._jvm.java.lang.System.getProperty("java.vm.info"))
+
+    def connect_port(self) -> int:
+        """The port of the Spark Connect server."""
+        with _calls():
+            return int(self._handles.connect_service.localPort())
+
+    def warm_up(self) -> None:
+        """Load Spark's SQL engine: one small query with a shuffle, 1 to 3 s in a cold JVM."""
+        with _calls():
+            self._session.sql("SELECT id % 7, count(*) FROM range(1000) GROUP BY 1").count()
+
+    # --- classic tasks
+
+    def open_classic(self, name: str, output: str, alone: bool) -> ClassicEndpoint:
+        """Start a Py4J server for one task, with a SQL session of its own.
+
+        What Spark prints for it (the console sink of streaming queries) is appended to the file *output*. A task that
+        is *alone* has the driver to itself, and gets Spark as it is; others see `script_application`.
+        """
+        with _calls():
+            if alone:
+                return self._open_classic(name, output, self._session.newSession(), alone)
+            with self._applications.refuse_stop():
+                return self._open_classic(name, output, self._applications.create(), alone)
+
+    def _open_classic(self, name: str, output: str, session: Any, alone: bool) -> ClassicEndpoint:
+        endpoint_secret = secrets.token_hex(32)
+        tag = TAG_PREFIX + name
+        sessions = self._jvm.java.util.Vector()
+        sessions.add(session)
+        loopback = self._jvm.java.net.InetAddress.getByName("127.0.0.1")
+        builder = getattr(self._jvm, "py4j.ClientServer$ClientServerBuilder")(sessions)
+        builder.authToken(endpoint_secret).javaPort(0).javaAddress(loopback)
+        session_class = getattr(self._jvm, SPARK_SESSION)
+        console = getattr(getattr(self._jvm, "scala.Console$"), "MODULE$")
+        shared_output = console.out()
+        own_output = self._jvm.java.io.PrintStream(self._jvm.java.io.FileOutputStream(output, True), True)
+        # this thread of ours is one thread of the JVM's too, from here to the `finally`
+        console.setOutDirect(own_output)
+        self._context.sc().addJobTag(tag)
+        self._context.sc().setInterruptOnCancel(True)  # as Connect does: a cancel is to end what blocks, too
+        session_class.setActiveSession(session)
+        try:
+            server = builder.build()  # starts it, too
+        finally:
+            console.setOutDirect(shared_output)
+            session_class.clearActiveSession()
+            self._context.sc().setInterruptOnCancel(False)
+            self._context.sc().clearJobTags()
+        port = int(server.getJavaServer().getListeningPort())
+        entry = self._jvm.java.util.ArrayList()
+        entry.add(server)
+        entry.add(sessions)
+        entry.add(own_output)
+        self._registry().put(name, entry)
+        return ClassicEndpoint(name, port, endpoint_secret, tag, alone)
+
+    def release_classic(self, name: str, interrupted: bool) -> tuple[str, LeftoverSparkWork]:
+        """Cancel what a script left running, stop its streaming queries, close its server. May be repeated.
+
+        `interrupted`: see `LeftoverSparkWork`. Returns the name that its own Python workers bear, and what is to be
+        looked at until it has all ended (`still_runs`).
+        """
+        with _calls():
+            tag = TAG_PREFIX + name
+            entry = self._registry().remove(name)
+            self._context.sc().cancelJobsWithTag(tag)
+            if entry is not None:
+                server, sessions = entry.get(0), entry.get(1)
+                for session in list(sessions):
+                    for query in list(session.streams().active()):
+                        query.stop()
+                server.shutdown()
+                entry.get(2).close()
+                self._applications.end(name, sessions.get(0))
+            return name, LeftoverSparkWork(self._handles, self._context, (tag,), tag, (tag,), interrupted)
+
+    def still_runs(self, remains: LeftoverSparkWork) -> str:
+        """Name the work of an ended task that has not ended yet; return nothing where all has."""
+        with _calls():
+            return remains.look()
+
+    def classic_names(self) -> list[str]:
+        """Names of the tasks that have a server."""
+        with _calls():
+            return [str(name) for name in self._registry().keySet()]
+
+    # --- file locks
+
+    def lock_file(self, path: str, owner: str) -> bool:
+        """See `runtime.spark.driver.jvm`."""
+        with _calls():
+            return lock_file(self._handles, path, owner)
+
+    def unlock_files(self, owner: str | None = None) -> None:
+        """See `runtime.spark.driver.jvm`."""
+        with _calls():
+            unlock_files(self._handles, owner)
+
+    # --- Spark jobs
+
+    def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
+        """Ids of the running Spark jobs of a task: they bear its tag, those of Connect with the operation's id."""
+        tag = endpoint.tag if isinstance(endpoint, ClassicEndpoint) else operation_tag(endpoint)
+        with _calls():
+            tracker = self._context.sc().statusTracker()
+            store = self._context.sc().statusStore()
+            found = []
+            for job_id in tracker.getActiveJobIds():
+                with contextlib.suppress(Py4JJavaError):  # NoSuchElementException: it is over, and out of the store
+                    tags = self._handles.as_java(store.job(job_id).jobTags())
+                    if any(str(item).startswith(tag) for item in tags):
+                        found.append(int(job_id))
+            return sorted(found)
+
+    def cancel_all(self) -> None:
+        """Cancel every Spark job of the driver."""
+        with _calls():
+            self._context.sc().cancelAllJobs()
+
+    # --- Connect sessions
+
+    def open_session(self, endpoint: ConnectEndpoint) -> None:
+        """Create a Connect session whose artifacts (py-files, jars) are its own.
+
+        A session that a client makes has its isolation decided before the client can ask for it.
+        """
+        with _calls():
+            session = self._session.newSession()
+            session.conf().set("spark.sql.artifact.isolation.enabled", "true")
+            session.conf().set("spark.sql.artifact.isolation.alwaysApplyClassloader", "true")
+            names = endpoint.user_id, endpoint.session_id
+            self._handles.session_manager.registerExistingSession(*names, session)
+
+    def release_session(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
+        """Interrupt a Connect session, stop its streaming queries and close it.
+
+        Returns as `release_classic`. A session that never was opened is no error, and returns None.
+        """
+        with _calls():
+            holder = self._holder(endpoint)
+            if holder is None:
+                return None
+            uuid = str(holder.session().sessionUUID())
+            operations = [str(item) for item in self._handles.as_java(holder.listActiveOperationIds())]
+            holder.interruptAll()
+            for query in list(holder.session().streams().active()):
+                query.stop()
+            self._handles.session_manager.closeSession(self._key(endpoint), False)
+            prefix = operation_tag(endpoint)
+            tags = [prefix + item for item in operations]
+            threads = [f"SparkConnectExecuteThread_opId={item}" for item in operations]
+            return uuid, LeftoverSparkWork(self._handles, self._context, tags, prefix, threads, interrupted)
+
+    def connect_sessions(self) -> list[tuple[str, str]]:
+        """Id and user of the open Connect sessions."""
+        with _calls():
+            infos = self._handles.as_java(self._handles.session_manager.listActiveSessions())
+            return [(str(info.sessionId()), str(info.userId())) for info in infos]
+
+    def configure_session(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
+        """Set configuration of a Connect session; whether it is open."""
+        with _calls():
+            holder = self._holder(endpoint)
+            if holder is None:
+                return False
+            settings = holder.session().conf()
+            for key, value in conf.items():
+                settings.set(key, value)
+            return True
+
+    # --- streaming queries
+
+    def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
+        """The running streaming queries of a task."""
+        with _calls():
+            return [query_info(query) for query in self._queries(endpoint)]
+
+    def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
+        """The running streaming queries of a task, for `stop_at_boundary`."""
+        with _calls():
+            return self._queries(endpoint)
+
+    def stop_at_boundary(self, queries: ActiveQueries, drain: bool, timeout_s: float) -> StoppedQueries:
+        """See `runtime.spark.driver.jvm`."""
+        with _calls():
+            return stop_at_boundary(queries, drain=drain, timeout_s=timeout_s)
+
+    def stop_queries(self) -> None:
+        """Stop every streaming query of the driver."""
+        with _calls():
+            active = self._session.sharedState().activeStreamingQueries()
+            for query in list(active.values()):
+                query.stop()
+
+    @property
+    def _jvm(self) -> Any:
+        return self._handles.jvm
+
+    @cached_property
+    def _applications(self) -> ScriptApplications:
+        return ScriptApplications(self._handles, self._context.sc(), self._session)
+
+    def _registry(self) -> Any:
+        return self._handles.properties.get(REGISTRY_KEY)
+
+    def _queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
+        if isinstance(endpoint, ClassicEndpoint):
+            entry = self._registry().get(endpoint.name)
+            sessions = [] if entry is None else list(entry.get(1))
+        else:
+            holder = self._holder(endpoint)
+            sessions = [] if holder is None else [holder.session()]
+        return [query for session in sessions for query in session.streams().active()]
+
+    def _key(self, endpoint: ConnectEndpoint) -> Any:
+        return self._handles.new_session_key(endpoint.user_id, endpoint.session_id)
+
+    def _holder(self, endpoint: ConnectEndpoint) -> Any:
+        found = self._handles.session_manager.getIsolatedSessionIfPresent(self._key(endpoint))
+        return found.get() if found.isDefined() else None
+
+
+def operation_tag(endpoint: ConnectEndpoint) -> str:
+    """Return the beginning of the Spark job tags of a Connect session's operations; the operation's id follows."""
+    return f"SparkConnect_OperationTag_User_{endpoint.user_id}_Session_{endpoint.session_id}_Operation_"
+
+
+@contextlib.contextmanager
+def _calls() -> Iterator[None]:
+    """Turn Py4J's errors into ours: the JVM is gone, or it answered with an exception."""
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise DriverLostError(f"the driver JVM does not answer: {error}") from error
+    except Py4JJavaError as error:
+        raise DriverCallError(str(error.java_exception)) from error
+    except Py4JError as error:
+        raise DriverCallError(str(error).strip()) from error
+
+
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
+"""Py4J logs every refused connection with a traceback; the exception that follows says the same."""

@@ -1,0 +1,344 @@
+"""Work on objects of the driver JVM: handles that are looked up once, leftover work, file locks, streaming queries.
+
+All of it is blocking and goes over Py4J; see `DriverGateway`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
+
+from runtime.causes import cause_of
+from runtime.spark.driver.api import QueryFailure, StoppedQueries, StreamingQueryInfo
+
+SPARK_SESSION = "org.apache.spark.sql.classic.SparkSession"
+JAVA_SPARK_CONTEXT = "org.apache.spark.api.java.JavaSparkContext"
+
+REGISTRY_KEY = "understudy.tasks"
+"""System property under which the JVM keeps the open task servers: an adopter finds those of its predecessor there."""
+
+LOCKS_KEY = "understudy.locks"
+"""System property under which the JVM keeps the files that it has locked for tasks."""
+
+BASELINE_KEY = "understudy.properties"
+"""System property under which the JVM keeps its first system properties."""
+
+OWN_KEYS = (REGISTRY_KEY, LOCKS_KEY, BASELINE_KEY)
+"""System properties that stay at the end of a script: an adopter of the JVM finds there what it has to know."""
+
+
+class JvmHandles:
+    """Classes, methods and singletons of one JVM, by the names of `_LOOK_UPS`. Thread-safe.
+
+    Each is looked up once: with Py4J every name on the way to a class is a question to the JVM.
+
+    Args:
+        jvm: Py4J's view of the JVM.
+    """
+
+    def __init__(self, jvm: Any) -> None:
+        self.jvm = jvm
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LOOK_UPS:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        found = self.__dict__[name] = _LOOK_UPS[name](self)
+        return found
+
+    def new_kryo(self) -> Any:
+        """Return a copier of objects, for one thread."""
+        kryo = self.jvm.com.esotericsoftware.kryo.Kryo()
+        kryo.setInstantiatorStrategy(self.jvm.org.objenesis.strategy.StdInstantiatorStrategy())
+        return kryo
+
+
+def _singleton(of: JvmHandles, name: str) -> Any:
+    """Return an object of Scala's."""
+    return getattr(getattr(of.jvm, name), "MODULE$")
+
+
+def _buffers(of: JvmHandles) -> dict[str, Any]:
+    kind = of.jvm.java.lang.Class.forName("java.lang.management.BufferPoolMXBean")
+    found = {str(bean.getName()): bean for bean in of.beans.getPlatformMXBeans(kind)}
+    return {name: found[name] for name in ("direct", "mapped")}
+
+
+_LOOK_UPS: dict[str, Callable[[JvmHandles], Any]] = {
+    # the JVM: its system properties, the stacks of its threads, its beans of management
+    "properties": lambda of: of.jvm.java.lang.System.getProperties(),
+    "all_stack_traces": lambda of: of.jvm.java.lang.Thread.getAllStackTraces,
+    "beans": lambda of: of.jvm.java.lang.management.ManagementFactory,
+    "memory_bean": lambda of: of.beans.getMemoryMXBean(),
+    "class_bean": lambda of: of.beans.getClassLoadingMXBean(),
+    "thread_bean": lambda of: of.beans.getThreadMXBean(),
+    # only a JVM of the HotSpot kind has this pool
+    "metaspace_beans": lambda of: [bean for bean in of.beans.getMemoryPoolMXBeans() if bean.getName() == "Metaspace"],
+    "buffer_beans": _buffers,
+    "collector_beans": lambda of: {str(bean.getName()): bean for bean in of.beans.getGarbageCollectorMXBeans()},
+    # Scala
+    "as_java": lambda of: of.jvm.scala.jdk.javaapi.CollectionConverters.asJava,
+    "as_scala": lambda of: of.jvm.scala.jdk.javaapi.CollectionConverters.asScala,
+    "await_result": lambda of: of.jvm.scala.concurrent.Await.result,
+    "new_duration": lambda of: of.jvm.scala.concurrent.duration.Duration.create,
+    "none": lambda of: _singleton(of, "scala.None$"),
+    "empty_map": lambda of: _singleton(of, "scala.collection.immutable.Map$").empty(),
+    # Spark
+    "set_default_session": lambda of: getattr(of.jvm, SPARK_SESSION).setDefaultSession,
+    "files_directory": lambda of: str(of.jvm.org.apache.spark.SparkFiles.getRootDirectory()),
+    "active_streaming_context": lambda of: of.jvm.org.apache.spark.streaming.StreamingContext.getActive,
+    # states of Spark jobs that run or did not succeed
+    "unsuccessful": lambda of: [getattr(of.jvm.org.apache.spark.JobExecutionStatus, s) for s in ("RUNNING", "FAILED")],
+    # mark of threads that may not stop a SparkContext
+    "within_listener_thread": lambda of: _singleton(
+        of, "org.apache.spark.scheduler.LiveListenerBus$"
+    ).withinListenerThread(),
+    "connect_service": lambda of: _singleton(of, "org.apache.spark.sql.connect.service.SparkConnectService$"),
+    "session_manager": lambda of: of.connect_service.sessionManager(),
+    "new_session_key": lambda of: getattr(of.jvm, "org.apache.spark.sql.connect.service.SessionKey"),
+    # the root logger, and the level with which `runtime.spark.driver.launch` starts it
+    "set_log_level": lambda of: of.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel,
+    "log_level": lambda of: of.jvm.org.apache.logging.log4j.Level.INFO,
+}
+
+
+# ------------------------------------------------------------------ leftover work
+# Spark's cancel returns before anything has ended: the scheduler marks the jobs, the executors' threads end when they
+# look, and a thread that was between two Spark jobs submits the next one. So whoever says CANCELED looks here until
+# nothing is left.
+
+_ANSWER = "10s"
+_BUS_WAIT_MS = 1000
+_NEWEST = 100
+"""Jobs of the JVM among which those that were cancelled are looked for: their tasks end in seconds, or never."""
+
+
+class LeftoverSparkWork:
+    """Work of an ended task that is left in the JVM: its Spark jobs, their running tasks, its own threads.
+
+    `look` until it returns nothing. Blocking, and not thread-safe.
+
+    Args:
+        handles: those of the driver's JVM.
+        context: its JavaSparkContext.
+        tags: the tags of the Spark jobs that may run.
+        prefix: what the tags of all the task's Spark jobs begin with.
+        thread_names: how the names of the task's JVM threads end.
+        interrupted: whether the task may have been interrupted before: then Spark jobs that it has had are looked for
+            too, for of a cancelled one tasks may still run.
+    """
+
+    def __init__(
+        self,
+        handles: JvmHandles,
+        context: Any,
+        tags: Iterable[str],
+        prefix: str,
+        thread_names: Iterable[str],
+        interrupted: bool,
+    ) -> None:
+        self._handles = handles
+        self._context: Any = context.sc()
+        self._tracker: Any = context.statusTracker()
+        self._tags = tuple(tags)
+        self._prefix = prefix
+        self._thread_names = tuple(thread_names)
+        self._jobs: set[int] = set()
+        self.interrupted = interrupted
+
+    def look(self) -> str:
+        """Cancel what runs; return in words what has not ended yet, nothing where all has."""
+        for tag in self._tags:
+            self._jobs |= self._cancel(tag)
+        left = [f"thread {name}" for name in self._threads()]
+        self.interrupted = self.interrupted or bool(self._jobs)
+        if self.interrupted:
+            with contextlib.suppress(Py4JJavaError):  # a TimeoutException: on a busy bus the next look is as good
+                self._context.listenerBus().waitUntilEmpty(_BUS_WAIT_MS)
+            self._jobs |= self._unsuccessful()
+            left += [text for job_id in sorted(self._jobs) if (text := self._running(job_id))]
+        return ", ".join(left)
+
+    def _cancel(self, tag: str) -> set[int]:
+        """Cancel the jobs that bear a tag; their ids, from the scheduler itself and not from what it has published."""
+        cancelled = self._context.cancelJobsWithTagWithFuture(tag, "its task has ended")
+        jobs = self._handles.await_result(cancelled, self._handles.new_duration(_ANSWER))
+        return {int(job.jobId()) for job in self._handles.as_java(jobs)}
+
+    def _unsuccessful(self) -> set[int]:
+        """The task's newest jobs that run, or were cancelled."""
+        as_java = self._handles.as_java
+        jobs = as_java(self._context.statusStore().jobsList(self._handles.unsuccessful).take(_NEWEST))
+        return {
+            int(job.jobId()) for job in jobs if any(str(t).startswith(self._prefix) for t in as_java(job.jobTags()))
+        }
+
+    def _running(self, job_id: int) -> str:
+        job = self._tracker.getJobInfo(job_id)
+        if job is None:
+            return ""
+        if str(job.status().name()) == "RUNNING":
+            return f"Spark job {job_id}"
+        for stage_id in job.stageIds():
+            stage = self._tracker.getStageInfo(stage_id)
+            if stage is not None and stage.numActiveTasks() > 0:
+                return f"{stage.numActiveTasks()} tasks of Spark job {job_id}"
+        return ""
+
+    def _threads(self) -> list[str]:
+        if not self._thread_names:
+            return []
+        living = self._handles.all_stack_traces().keySet().toString()  # not a call for each thread
+        return [name for name in self._thread_names if f"{name}," in living]
+
+
+# ------------------------------------------------------------------ file locks
+# They go when the task is released, or with the JVM. They are the kernel's record locks, which belong to a process: two
+# tasks of one JVM would not keep each other out, and to close a file gives up all that the process has locked of it. So
+# the JVM keeps a book of what is locked for whom, which an adopter of the JVM finds again.
+
+_LOCKED = 3
+"""Items of an entry of what is locked: owner, file and lock. The last one comes when it is locked."""
+
+_guard = threading.Lock()
+
+
+def lock_file(handles: JvmHandles, path: str, owner: str) -> bool:
+    """Lock a file for a task, which is made if it is not there; whether it has the lock now, or had it before."""
+    with _guard:
+        book = _book(handles)
+        entry = book.get(path)
+        if entry is not None and entry.size() == _LOCKED:
+            return str(entry.get(0)) == owner
+        if entry is not None:  # whoever was about to lock it has lost the connection: it may be locked, or not
+            entry.get(1).close()
+        file = handles.jvm.java.io.RandomAccessFile(path, "rw")
+        entry = handles.jvm.java.util.ArrayList()
+        entry.add(owner)
+        entry.add(file)
+        book.put(path, entry)  # before it is locked: one that nobody knows of would be locked until the JVM ends
+        lock = file.getChannel().tryLock()
+        if lock is None:
+            file.close()
+            book.remove(path)
+            return False
+        entry.add(lock)
+        return True
+
+
+def unlock_files(handles: JvmHandles, owner: str | None = None) -> None:
+    """Give up what was locked for a task, or for all."""
+    with _guard:
+        book = _book(handles)
+        for path in [str(path) for path in book.keySet()]:
+            entry = book.get(path)
+            if owner is None or str(entry.get(0)) == owner:
+                entry.get(1).close()
+                book.remove(path)
+
+
+def _book(handles: JvmHandles) -> Any:
+    book = handles.properties.get(LOCKS_KEY)
+    if book is None:
+        handles.properties.put(LOCKS_KEY, handles.jvm.java.util.HashMap())
+        book = handles.properties.get(LOCKS_KEY)
+    return book
+
+
+# ------------------------------------------------------------------ streaming queries
+
+
+def query_info(query: JavaObject) -> StreamingQueryInfo:
+    """Ask a query (`org.apache.spark.sql.streaming.StreamingQuery`); some Py4J round trips."""
+    name, progress = query.name(), query.lastProgress()
+    return StreamingQueryInfo(
+        query.id().toString(),
+        query.runId().toString(),
+        None if name is None else str(name),
+        bool(query.isActive()),
+        None if progress is None else int(progress.batchId()),
+        None if progress is None else str(progress.json()),
+        _trigger_interval_ms(query),
+        bool(query.status().isTriggerActive()),
+    )
+
+
+def _trigger_interval_ms(query: JavaObject) -> int | None:
+    trigger = query.streamingQuery().trigger()
+    if trigger.getClass().getSimpleName() != "ProcessingTimeTrigger":
+        return None
+    return int(trigger.intervalMs())
+
+
+POLL_S = 0.01
+
+
+def stop_at_boundary(queries: list[Any], *, drain: bool, timeout_s: float) -> StoppedQueries:
+    """Stop queries of the driver JVM, each when none of its batches is under way.
+
+    What Spark's `stop` interrupts is no batch then. One that is always in a batch is stopped as soon as it has
+    committed one; one that commits none for *timeout_s* is interrupted in the middle of it, and does it again when it
+    is started again.
+
+    Args:
+        queries: `org.apache.spark.sql.streaming.StreamingQuery` objects.
+        drain: work off first what the sources have now.
+        timeout_s: seconds for all of it.
+    """
+    deadline = time.monotonic() + timeout_s
+    if not queries:
+        return StoppedQueries()
+    with ThreadPoolExecutor(len(queries), "stop-query") as pool:
+        parts = list(pool.map(lambda query: _stop(query, drain, deadline), queries))
+    return StoppedQueries(
+        tuple(failure for part in parts for failure in part.failures),
+        tuple(name for part in parts for name in part.undrained),
+        tuple(name for part in parts for name in part.forced),
+    )
+
+
+def _stop(query: Any, drain: bool, deadline: float) -> StoppedQueries:
+    name = str(query.name() or query.id().toString())
+    undrained = drain and not _drained(query, deadline)
+    is_forced = False
+    batch = _last_batch(query)
+    while query.isActive() and query.status().isTriggerActive() and _last_batch(query) == batch:
+        if time.monotonic() >= deadline:
+            is_forced = True
+            break
+        time.sleep(POLL_S)
+    failure = query.exception()  # of its own: what it ends with from now on may come of the stop
+    query.stop()
+    if failure.isDefined():
+        error = cause_of(str(failure.get().getMessage()))
+        return StoppedQueries(failures=(QueryFailure(query.runId().toString(), name, error),))
+    return StoppedQueries((), (name,) * undrained, (name,) * is_forced)
+
+
+def _last_batch(query: Any) -> int | None:
+    progress = query.lastProgress()
+    return None if progress is None else int(progress.batchId())
+
+
+def _drained(query: Any, deadline: float) -> bool:
+    """Whether all that the sources had could be worked off in time."""
+    done = threading.Event()
+
+    def wait() -> None:
+        try:
+            query.processAllAvailable()
+        except Py4JJavaError:
+            return  # it was stopped, or has failed, which whoever stops it finds
+        done.set()
+
+    threading.Thread(target=wait, name="drain-query", daemon=True).start()
+    while query.isActive() and time.monotonic() < deadline:
+        if done.wait(POLL_S):
+            return True
+    return done.is_set() or not query.isActive()

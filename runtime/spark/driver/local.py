@@ -1,0 +1,318 @@
+"""`LocalDriver`: one driver JVM as a process of its own, which outlives the actor that uses it and is adopted again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from runtime.jobgraph.job_graph import JobKind
+from runtime.spark.driver.api import ActiveQueries, DriverInfo, SparkEndpoint, StoppedQueries, StreamingQueryInfo
+from runtime.spark.driver.cds import sharing
+from runtime.spark.driver.connection import Connection, new_pool, process_of, run_on
+from runtime.spark.driver.gateway import DriverGateway
+from runtime.spark.driver.java import find_java
+from runtime.spark.driver.jvm import LeftoverSparkWork
+from runtime.spark.driver.launch import (
+    DriverOptions,
+    await_connection,
+    check_master,
+    class_path,
+    command,
+    environment,
+    prepare,
+    spark_conf,
+    spark_version,
+    spawn,
+)
+from runtime.spark.errors import DriverCallError, DriverLostError, DriverStartError, SparkError, StillRunningError
+from runtime.spark.process import children_of, start_time
+from runtime.spark.spec import CONNECT_USER, WORKER_VARIABLE, ClassicEndpoint, ConnectEndpoint
+
+_ADOPTION_TIMEOUT = 10.0
+_RELEASE_TRIES = 20
+_RELEASE_PAUSE = 0.1
+_LEFTOVER_PAUSE = 0.005
+_RESET_PATIENCE = 60.0
+_NOT_BEGUN = "EXECUTION_STATE_TRANSITION_INVALID_OPERATION_STATUS_MISMATCH"
+
+
+class LocalDriver:
+    """The `SparkDriver` that is a JVM of our own: started by `start`, or taken over from another process by `adopt`.
+
+    Args:
+        jvm: its process, and the Py4J calls.
+        alone: whether one task has this driver to itself.
+    """
+
+    is_ours = True
+    has_streaming = True
+
+    def __init__(self, jvm: Connection[DriverGateway], *, alone: bool = False) -> None:
+        self.info = jvm.info
+        self._jvm = jvm
+        self._gateway = jvm.gateway
+        self._alone = alone
+
+    # --- life
+
+    @classmethod
+    async def start(cls, options: DriverOptions, *, alone: bool = False) -> LocalDriver:
+        """Start a driver JVM and write its `driver.json`; 1.5 to 2.6 s with an archive of classes, 3 to 4.6 s without.
+
+        With `die_with_parent` it must be called on the main thread: the kernel's parent-death signal goes by the
+        thread that forked. Raises `JavaNotFoundError`, `UnsupportedJavaError` and `DriverStartError`.
+        """
+        if options.die_with_parent and threading.current_thread() is not threading.main_thread():
+            raise DriverStartError("a driver that is to die with this process must be started from its main thread")
+        java = find_java(options.java_home)
+        await asyncio.to_thread(check_master, options.master)
+        conf = spark_conf(options)
+        prepare(options)
+        jars = class_path()
+        shared = sharing(options.archive_dir, java, jars, options.work_dir)
+        arguments = command(java, options, jars, list(shared.options))
+        connection_file = options.work_dir / f".connection-{secrets.token_hex(8)}"
+        token = secrets.token_hex(32)
+        child = spawn(arguments, environment(java, options, connection_file, token), options)
+        try:
+            port, secret = await await_connection(child, connection_file, options)
+            pool = new_pool()
+            gateway = await run_on(pool, DriverGateway, port, secret)
+            await run_on(pool, gateway.create_context, conf)
+            connect_port = await run_on(pool, gateway.connect_port)
+            if shared.archive is not None and not await run_on(pool, gateway.shares_classes):
+                shared.reject()
+            started = start_time(child.pid)
+            if started is None:
+                raise DriverStartError(f"the Spark driver's JVM ended while it started; see {options.log_file}")
+            info = DriverInfo(
+                pid=child.pid,
+                start_time=started,
+                spark_version=spark_version(),
+                master=options.master,
+                work_dir=str(options.work_dir),
+                log_file=str(options.log_file),
+                gateway_port=port,
+                gateway_secret=secret,
+                connect_port=connect_port,
+                connect_token=token,
+                java_home=java.home,
+                java_version=java.version,
+                class_list="" if shared.class_list is None else str(shared.class_list),
+            )
+            driver = cls(Connection(info, gateway, pool, child=child), alone=alone)
+        except BaseException as error:
+            child.kill()
+            await asyncio.get_running_loop().run_in_executor(None, child.wait)
+            if isinstance(error, SparkError) and not isinstance(error, DriverStartError):
+                raise DriverStartError(f"the Spark driver did not start: {error}; see {options.log_file}") from error
+            raise
+        finally:
+            connection_file.unlink(missing_ok=True)
+        info.write()
+        return driver
+
+    @classmethod
+    async def adopt(cls, info: DriverInfo | Path) -> LocalDriver:
+        """Take over a living driver from its `driver.json`.
+
+        What its former owner's tasks left there goes on; see `reset`. Raises `DriverLostError` where the process is
+        gone, is another one under the same number, or does not answer.
+        """
+        return cls(await connect(info, DriverGateway.attach))
+
+    @property
+    def loss(self) -> str:
+        return self._jvm.loss
+
+    @property
+    def alive(self) -> bool:
+        return self._jvm.alive
+
+    async def wait_dead(self, timeout: float | None = None) -> bool:
+        return await self._jvm.wait_dead(timeout)
+
+    async def ping(self) -> bool:
+        return await self._jvm.call(self._gateway.ping)
+
+    async def jvm_figures(self) -> dict[str, int] | None:
+        return await self._jvm.call(self._gateway.jvm_figures)
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """End the JVM: SIGTERM, on which Spark removes its directories (0.6 s), after `timeout` seconds SIGKILL."""
+        await self._jvm.stop(timeout)
+
+    def kill(self, why: str = "") -> None:
+        self._jvm.kill(why)
+
+    async def close(self) -> None:
+        await self._jvm.close()
+
+    async def reset(self) -> None:
+        """End everything that a former owner's tasks left running: servers, sessions, streaming queries, Spark jobs.
+
+        A driver in which something of it does not end is killed: `DriverLostError` is raised.
+        """
+        call, gateway = self._jvm.call, self._gateway
+        try:
+            for name in await call(gateway.classic_names):
+                await self._release(await call(gateway.release_classic, name, True), _RESET_PATIENCE)
+            for session_id, user_id in await call(gateway.connect_sessions):
+                await self.release(self.new_session(session_id, user_id), patience=_RESET_PATIENCE)
+        except StillRunningError as error:
+            self.kill()
+            raise DriverLostError(f"the Spark driver (process {self.info.pid}) was killed: {error}") from error
+        await call(gateway.stop_queries)
+        await call(gateway.cancel_all)
+        await call(gateway.unlock_files)
+
+    async def warm_up(self) -> None:
+        """Run one query in the JVM, which loads Spark's SQL engine; no Python process takes part."""
+        await self._jvm.call(self._gateway.warm_up)
+
+    # --- tasks
+
+    async def open(
+        self, kind: JobKind, name: str, *, output: Path | None = None, isolated: bool = False
+    ) -> SparkEndpoint:
+        if kind is JobKind.SCRIPT:
+            return await self.open_classic(name, output)
+        return await self.open_session(isolated=isolated)
+
+    async def open_classic(self, name: str, output: Path | None = None) -> ClassicEndpoint:
+        """Open a Py4J server with a SQL session of its own for a script; `name` is the attempt's id. 30 ms."""
+        return await self._jvm.call(self._gateway.open_classic, name, str(output or os.devnull), self._alone)
+
+    async def open_session(self, *, isolated: bool = False) -> ConnectEndpoint:
+        """Name a new Connect session for a task, and open it where it is to be *isolated*."""
+        endpoint = self.new_session()
+        if isolated:
+            await self._jvm.call(self._gateway.open_session, endpoint)
+        return endpoint
+
+    def new_session(self, session_id: str | None = None, user_id: str = CONNECT_USER) -> ConnectEndpoint:
+        """Name a Connect session; it comes to be when a task opens it. The id of a living one takes that over."""
+        return ConnectEndpoint(
+            self.info.connect_port, self.info.connect_token, session_id or str(uuid.uuid4()), user_id
+        )
+
+    async def configure(self, endpoint: ConnectEndpoint, conf: Mapping[str, str]) -> bool:
+        return await self._jvm.call(self._gateway.configure_session, endpoint, conf)
+
+    async def release(self, endpoint: SparkEndpoint, *, interrupted: bool = True, patience: float = math.inf) -> None:
+        call, gateway = self._jvm.call, self._gateway
+        if isinstance(endpoint, ClassicEndpoint):
+            await self._release(await call(gateway.release_classic, endpoint.name, interrupted), patience)
+            return
+        tries = _RELEASE_TRIES
+        while True:
+            try:
+                released = await call(gateway.release_session, endpoint, interrupted)
+                break
+            except DriverCallError as error:  # Spark closes none whose operation was accepted and has not begun yet
+                if _NOT_BEGUN not in str(error) or tries == 0:
+                    raise
+                tries -= 1
+                await asyncio.sleep(_RELEASE_PAUSE)
+        if released is not None:
+            await self._release(released, patience)
+
+    async def _release(self, released: tuple[str, LeftoverSparkWork], patience: float) -> None:
+        """Wait until nothing of what was released runs any more; raises `StillRunningError`."""
+        workers, leftover = released
+        deadline = math.inf
+        while left := await self._jvm.call(self._look, leftover):
+            now = time.monotonic()
+            deadline = min(deadline, now + patience)
+            if now > deadline:
+                raise StillRunningError(f"{left} does not end")
+            await asyncio.sleep(_LEFTOVER_PAUSE)
+        await asyncio.to_thread(kill_workers, self.info.pid, workers)
+
+    def _look(self, leftover: LeftoverSparkWork) -> str:
+        left = self._gateway.still_runs(leftover)
+        return kill_abandoned(self.info.pid) if not left and leftover.interrupted else left
+
+    async def active_jobs(self, endpoint: SparkEndpoint) -> list[int]:
+        """Ids of the Spark jobs that a task has running."""
+        return await self._jvm.call(self._gateway.active_jobs, endpoint)
+
+    # --- streaming queries and locks
+
+    async def streaming_queries(self, endpoint: SparkEndpoint) -> list[StreamingQueryInfo]:
+        return await self._jvm.call(self._gateway.streaming_queries, endpoint)
+
+    async def active_queries(self, endpoint: SparkEndpoint) -> ActiveQueries:
+        return await self._jvm.call(self._gateway.active_queries, endpoint)
+
+    async def stop_streaming_queries(self, queries: ActiveQueries, *, drain: bool, timeout_s: float) -> StoppedQueries:
+        # on the loop's threads: this may take long
+        return await asyncio.to_thread(self._gateway.stop_at_boundary, queries, drain, timeout_s)
+
+    async def lock_file(self, path: Path, owner: str) -> bool:
+        return await self._jvm.call(self._gateway.lock_file, str(path), owner)
+
+    async def unlock_files(self, owner: str) -> None:
+        await self._jvm.call(self._gateway.unlock_files, owner)
+
+
+async def connect(info: DriverInfo | Path, attach: Callable[[DriverGateway], None]) -> Connection[DriverGateway]:
+    """Connect to a living driver JVM, and find what is in it by *attach*; raises `DriverLostError`."""
+    found = info if isinstance(info, DriverInfo) else DriverInfo.read(info)
+    process, pool = process_of(found), new_pool()
+    try:
+        gateway = await run_on(pool, DriverGateway, found.gateway_port, found.gateway_secret)
+        async with asyncio.timeout(_ADOPTION_TIMEOUT):
+            if await run_on(pool, gateway.pid) != found.pid:
+                raise DriverLostError(f"another process answers at the address in {found.file}")
+            await run_on(pool, attach, gateway)
+    except BaseException as error:
+        process.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, TimeoutError):
+            raise DriverLostError(f"the Spark driver of {found.file} does not answer within 10 s") from None
+        raise
+    return Connection(found, gateway, pool, process)
+
+
+# ------------------------------------------------------------------ Python daemons
+# Spark keeps one for each set of environment variables, until the JVM ends. Tasks without files of their own share one
+# daemon, which is warm. A task with py-files has one of its own, which has to be ended with the task.
+
+ARTIFACT_VARIABLE = "SPARK_JOB_ARTIFACT_UUID"
+"""In the environment of the Python workers of an artifact set: the UUID of its Connect session, or the name of the
+script's task. Set by Spark."""
+
+
+def kill_workers(driver: int, name: str) -> None:
+    """Kill the Python daemons, with their workers, of a task or of an artifact set, by its name."""
+    for process in children_of(driver):
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            if name in (environment.get(WORKER_VARIABLE), environment.get(ARTIFACT_VARIABLE)):
+                process.kill()
+
+
+def kill_abandoned(driver: int) -> str:
+    """Kill the Python workers that the JVM has hung up on; return in words which they were, nothing for none.
+
+    Where a task of Spark's is interrupted, Spark closes the connection to its Python worker and forgets it. A worker
+    that waits for its next task ends; one that is inside the job's own code goes on with it, for as long as that takes.
+    """
+    found = []
+    for process in children_of(driver):
+        with contextlib.suppress(psutil.Error):
+            if any(item.status == psutil.CONN_CLOSE_WAIT for item in process.net_connections("tcp")):
+                process.kill()
+                found.append(f"Python worker {process.pid}")
+    return ", ".join(found)

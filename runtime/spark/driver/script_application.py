@@ -1,0 +1,177 @@
+"""The Spark application that a script sees: copies of the objects that all tasks of a driver share.
+
+Spark keeps one SparkContext and one SharedState in a JVM, and in them much that one program may see or change of
+another. Each script gets a shallow copy of both. Everything in a copy is the very object of the original (scheduler,
+block manager, catalog), but for these fields, which are the script's own:
+
+- SparkContext: the Hadoop configuration, the checkpoint directory, the persistent RDDs, the added files and jars;
+- SharedState: the cache of tables and DataFrames, the global temporary views.
+
+Sessions made from such a session share the copies, whichever way the script makes them. What Spark keeps elsewhere in
+the JVM (system properties, the log level, the default session, an active StreamingContext) is put back when the script
+has ended. `refuse_stop` lets no thread of a script stop the SparkContext.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+
+from runtime.spark.driver.jvm import BASELINE_KEY, OWN_KEYS, SPARK_SESSION, JvmHandles
+
+_ADDED = ("addedFiles", "addedArchives", "addedJars")
+"""Fields of SparkContext that hold what was added, by the id of an artifact set."""
+
+
+class ScriptApplications:
+    """Makes and ends the applications of scripts in one JVM. Blocking; thread-safe.
+
+    Args:
+        handles: those of the JVM.
+        context: its SparkContext (Scala's).
+        session: its root session.
+    """
+
+    def __init__(self, handles: JvmHandles, context: Any, session: Any) -> None:
+        self._handles = handles
+        self._context = context
+        self._session = session
+
+    def note_baseline(self) -> None:
+        """Note the JVM's system properties, before any script can change them."""
+        properties = self._handles.properties
+        if properties.get(BASELINE_KEY) is None:
+            baseline = properties.clone()
+            for key in OWN_KEYS:
+                baseline.remove(key)
+            properties.put(BASELINE_KEY, baseline)
+
+    def create(self) -> Any:
+        """Return the first session of a new application."""
+        jvm, shared = self._handles.jvm, self._session.sharedState()
+        context = self._copy(self._context)
+        _set(context, "_hadoopConfiguration", jvm.org.apache.hadoop.conf.Configuration(context.hadoopConfiguration()))
+        _set(context, "checkpointDir", self._handles.none)
+        # weak, as in Spark: an RDD that the script has forgotten is given up by Spark's cleaner
+        rdds = jvm.org.sparkproject.guava.collect.MapMaker().weakValues().makeMap()
+        _set(context, "persistentRdds", self._handles.as_scala(rdds))
+        for name in _ADDED:
+            _set(context, name, self._handles.as_scala(jvm.java.util.concurrent.ConcurrentHashMap()))
+        # both are made on first use, and have to be the same objects in every copy
+        shared.externalCatalog()
+        shared.globalTempViewManager()
+        state = self._copy(shared)
+        _set(state, "sparkContext", context)  # whose Hadoop configuration a session's reads begin with
+        _set(state, "cacheManager", jvm.org.apache.spark.sql.execution.CacheManager())
+        views = jvm.org.apache.spark.sql.catalyst.catalog.GlobalTempViewManager(shared.globalTempDB())
+        _set(state, "globalTempViewManager", views)
+        none, empty = self._handles.none, self._handles.empty_map
+        session_class = getattr(jvm, SPARK_SESSION)
+        return session_class(context, jvm.scala.Some(state), none, self._session.extensions(), empty, empty)
+
+    @contextlib.contextmanager
+    def refuse_stop(self) -> Iterator[None]:
+        """Let threads that are started by this one within the block, and by those, stop no SparkContext.
+
+        Spark refuses that to its listeners, whom it knows by an inheritable thread-local variable.
+        """
+        within = self._handles.within_listener_thread
+        assign = getattr(within, "value_$eq")
+        assign(True)
+        try:
+            yield
+        finally:
+            assign(False)
+
+    def end(self, name: str, session: Any) -> None:
+        """Give up what an application holds, and put back what it may have changed of the JVM.
+
+        Args:
+            name: the task's.
+            session: the application's first.
+        """
+        context = session.sparkContext()
+        streaming = self._handles.active_streaming_context()
+        if streaming.isDefined() and streaming.get().sparkContext().equals(context):
+            with contextlib.suppress(Py4JJavaError):  # it fails where it needs the script's Python functions
+                streaming.get().stop(False, False)
+        session.sharedState().cacheManager().clearCache()
+        for rdd in list(self._handles.as_java(context.persistentRdds()).values()):
+            rdd.unpersist(False)
+        self._remove_files(name)
+        self._handles.set_default_session(self._session)
+        self._handles.set_log_level(self._handles.log_level)
+        self._restore_properties()
+
+    def _remove_files(self, name: str) -> None:
+        """Remove what the script has added under its own name, see `own_files`."""
+        for added in _ADDED:
+            getattr(self._context, added)().remove(name)
+        shutil.rmtree(Path(self._handles.files_directory) / name, ignore_errors=True)
+
+    def _restore_properties(self) -> None:
+        properties = self._handles.properties
+        baseline = properties.get(BASELINE_KEY)
+        keys = self._handles.jvm.java.util.HashSet(baseline.keySet())
+        for key in OWN_KEYS:
+            keys.add(key)
+        properties.keySet().retainAll(keys)
+        properties.putAll(baseline)
+
+    def _copy(self, original: Any) -> Any:
+        return self._handles.new_kryo().copyShallow(original)
+
+
+def _set(target: Any, name: str, value: Any) -> None:
+    field = target.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    field.set(target, value)
+
+
+def own_files(jvm: Any, context: Any, sessions: Iterable[Any], name: str, *, is_local: bool) -> Any:
+    """Give a script a directory of its own for what it adds from now on; to be called by the script's process.
+
+    It is Spark's own mechanism, an artifact set, which Spark uses for Connect sessions: files, archives and Python
+    workers of the set are apart from everybody's. A first Python function then starts a worker of its own, in 1 to 2 s.
+
+    Args:
+        jvm: the script's view of the JVM.
+        context: its SparkContext (Scala's).
+        sessions: its sessions.
+        name: of the set.
+        is_local: whether the executors see the driver's directory of the set. Others have to fetch the files, for which
+            Spark knows one list: what is on it, the tasks of every script without a set fetch, too.
+
+    Returns:
+        what `enter_files` needs.
+    """
+    if not is_local:
+        scheduler = context.dagScheduler().sc()  # whose lists Spark reads when it starts a stage
+        for added in _ADDED:
+            _set(context, added, getattr(scheduler, added)())
+    none = getattr(getattr(jvm, "scala.None$"), "MODULE$")
+    state = getattr(jvm, "org.apache.spark.JobArtifactState")(name, none)
+    for session in sessions:
+        use_files(session, state)
+    return state
+
+
+def use_files(session: Any, state: Any) -> None:
+    """Let the queries of a session see what was added to an artifact set."""
+    manager = session.artifactManager()
+    manager.state()  # made on first use, which must not be later
+    _set(manager, "state", state)
+
+
+def enter_files(jvm: Any, state: Any) -> None:
+    """Let the JVM's thread that serves this one add to an artifact set, and its RDDs see it."""
+    artifacts = jvm.java.lang.Class.forName("org.apache.spark.JobArtifactSet$")
+    for field in artifacts.getDeclaredFields():
+        if str(field.getType().getName()) == "java.lang.ThreadLocal":
+            field.setAccessible(True)
+            field.get(None).set(jvm.scala.Some(state))

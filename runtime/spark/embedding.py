@@ -1,0 +1,264 @@
+"""A program's side of an embedded cluster: it offers its own driver, and its streaming queries are looked after.
+
+`OfferedDriver` opens a Py4J server beside the program's own one, on the loopback address and with a secret of its own,
+and writes where it is into a `driver.json`. A TaskExecutor adopts that driver (`runtime.spark.driver.adopted`).
+
+`ProgramQueries` puts the hook of task processes (`StreamingQueries`) around PySpark's classes in the program's own
+process, and takes it away again. A query that fails is started again by the restart strategy, from its
+checkpointLocation, under the handle that the program has; so `awaitTermination` goes on, and raises only when the
+strategy gives up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from runtime.causes import cause_of
+from runtime.spark.driver.api import DriverInfo
+from runtime.spark.driver.gateway import OFFERED
+from runtime.spark.driver.jvm import REGISTRY_KEY, JvmHandles, unlock_files
+from runtime.spark.errors import DriverStartError
+from runtime.spark.messages import FromTask
+from runtime.spark.process import start_time
+from runtime.spark.spec import StreamingSpec
+from runtime.spark.task.control import FailedQuery
+from runtime.spark.task.streaming import StreamingQueries
+
+
+class OfferedDriver:
+    """The program's side: offers the JVM of its session.
+
+    Args:
+        spark: a classic `pyspark.sql.SparkSession`.
+        work_dir: where `driver.json` is written.
+        log_file: to be named as Spark's log.
+
+    Raises:
+        DriverStartError: the session is none of this process's own JVM.
+    """
+
+    def __init__(self, spark: Any, work_dir: Path, log_file: Path) -> None:
+        if ".connect." in type(spark).__module__:
+            raise DriverStartError(
+                "the session is one of Spark Connect, whose driver is another process: embed in the program that has "
+                "the driver, with SparkSession.builder.master(...)"
+            )
+        self._jvm: Any = spark._jvm
+        self._handles = JvmHandles(self._jvm)
+        self._properties = self._handles.properties
+        if self._properties.get(REGISTRY_KEY) is not None:
+            raise DriverStartError("the driver of this session belongs to a cluster already: stop() that one first")
+        secret = secrets.token_hex(32)
+        self._sessions = self._jvm.java.util.Vector()
+        self.add(spark)
+        loopback = self._jvm.java.net.InetAddress.getByName("127.0.0.1")
+        builder = getattr(self._jvm, "py4j.ClientServer$ClientServerBuilder")(self._sessions)
+        builder.authToken(secret).javaPort(0).javaAddress(loopback)
+        self._server = builder.build()
+        registry = self._jvm.java.util.concurrent.ConcurrentHashMap()
+        entry = self._jvm.java.util.ArrayList()
+        for item in (self._server, self._sessions):
+            entry.add(item)
+        registry.put(OFFERED, entry)
+        self._properties.put(REGISTRY_KEY, registry)
+        self._info(spark, work_dir, log_file, secret).write()
+
+    def add(self, spark: Any) -> None:
+        """One more session of the program's, whose queries are seen."""
+        if not self._sessions.contains(spark._jsparkSession):
+            self._sessions.add(spark._jsparkSession)
+
+    def stop_queries(self) -> None:
+        """Stop the streaming queries of the program's sessions."""
+        for index in range(self._sessions.size()):
+            for query in list(self._sessions.get(index).streams().active()):
+                query.stop()
+
+    def withdraw(self) -> None:
+        """Take the offer back; the JVM goes on. One that is gone is no error."""
+        with contextlib.suppress(Py4JError, OSError):
+            self._properties.remove(REGISTRY_KEY)
+            self._server.shutdown()
+            unlock_files(self._handles)
+
+    def _info(self, spark: Any, work_dir: Path, log_file: Path, secret: str) -> DriverInfo:
+        pid = int(self._jvm.java.lang.ProcessHandle.current().pid())
+        started = start_time(pid)
+        if started is None:
+            raise DriverStartError(f"the driver's JVM (process {pid} where it runs) is not on this machine")
+        system = self._jvm.java.lang.System
+        return DriverInfo(
+            pid=pid,
+            start_time=started,
+            gateway_port=int(self._server.getJavaServer().getListeningPort()),
+            gateway_secret=secret,
+            java_home=str(system.getProperty("java.home")),
+            java_version=str(system.getProperty("java.version")),
+            spark_version=str(spark.version),
+            master=str(spark.sparkContext.master),
+            work_dir=str(work_dir),
+            log_file=str(log_file),
+        )
+
+
+class RestartPolicy(Protocol):
+    """Decides whether a failed query is started again; a `RestartStrategy` of the runtime has this form."""
+
+    def notify_failure(self, now: float) -> None:
+        """Note a failure."""
+
+    def can_restart(self, now: float) -> bool:
+        """Return whether the query may be started again."""
+
+    @property
+    def delay(self) -> float:
+        """Seconds before the next start."""
+
+
+class _Run:
+    """A query of the program's, through all its restarts."""
+
+    def __init__(self, name: str, query: Any, start: Callable[[], Any], policy: RestartPolicy) -> None:
+        self.name = name
+        self.query = query
+        self.start = start
+        self.policy = policy
+        self.lock = threading.Lock()
+
+
+class ProgramQueries:
+    """Hooks PySpark's classes in this process, from `install` to `uninstall`.
+
+    Args:
+        spec: where queries without a checkpointLocation get theirs.
+        tell: see `StreamingQueries`.
+        acquire_lease: see `TaskControl.acquire_lease`.
+        new_policy: makes the `RestartPolicy` of one query.
+        add_session: told the session of each query.
+    """
+
+    def __init__(
+        self,
+        spec: StreamingSpec,
+        tell: Callable[[FromTask], object],
+        acquire_lease: Callable[[str], None],
+        new_policy: Callable[[], RestartPolicy],
+        add_session: Callable[[Any], None],
+    ) -> None:
+        self._queries = StreamingQueries(spec, tell, acquire_lease, self._failed_unattended)
+        self._new_policy = new_policy
+        self._add_session = add_session
+        self._runs: dict[str, _Run] = {}
+        self._ended = threading.Event()
+        self._classes = (DataStreamWriter, StreamingQuery, StreamingQueryManager)
+        self._originals = {kind: dict(vars(kind)) for kind in self._classes}
+
+    def install(self) -> None:
+        """Put the hooks in place."""
+        self._restart_where_awaited()
+        self._queries.install(DataStreamWriter)
+        for method in ("start", "toTable"):
+            self._record_start(method)
+
+    def uninstall(self) -> None:
+        """Take them away: PySpark is as it was, and the queries go on alone."""
+        self._ended.set()
+        for kind, originals in self._originals.items():
+            for name in [name for name in vars(kind) if name not in originals]:
+                delattr(kind, name)
+            for name, value in originals.items():
+                if vars(kind).get(name) is not value:
+                    setattr(kind, name, value)
+
+    def failed(self) -> list[FailedQuery]:
+        """See `StreamingQueries.failed`."""
+        return self._queries.failed()
+
+    def stopped_all(self) -> None:
+        """The queries are being stopped for the cluster: none is started again."""
+        self._ended.set()
+        self._queries.stopped_all()
+
+    def _record_start(self, method: str) -> None:
+        hooked: Any = getattr(DataStreamWriter, method)
+        managed = self
+
+        @functools.wraps(hooked)
+        def start(writer: Any, *arguments: Any, **keywords: Any) -> Any:
+            managed._add_session(writer._spark)
+            query = hooked(writer, *arguments, **keywords)
+            name = query.name or str(query.id)
+            again = functools.partial(hooked, writer, *arguments, **keywords)
+            managed._runs[str(query.runId)] = _Run(name, query, again, managed._new_policy())
+            return query
+
+        setattr(DataStreamWriter, method, start)
+
+    def _restart_where_awaited(self) -> None:
+        original: Any = StreamingQuery.awaitTermination
+        managed = self
+
+        @functools.wraps(original)
+        def await_termination(query: Any, timeout: float | None = None) -> Any:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while True:
+                run_id = str(query.runId)
+                try:
+                    left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
+                    return original(query) if left is None else original(query, left)
+                except StreamingQueryException:
+                    if not managed.restart(run_id):
+                        raise
+
+        patched: Any = StreamingQuery
+        patched.awaitTermination = await_termination
+
+    def _failed_unattended(self, name: str, error: BaseException) -> None:
+        """Nobody waits for the query: it is started again all the same."""
+        for run_id, run in list(self._runs.items()):
+            if str(run.query._jsq.runId()) == run_id and run.query._jsq.exception().isDefined():
+                self.restart(run_id)
+
+    def restart(self, run_id: str) -> bool:
+        """Start a query again that has failed, after its strategy's delay; whether it runs now."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return False
+        with run.lock:
+            query = run.query
+            while not query._jsq.isActive():
+                if self._ended.is_set() or not query._jsq.exception().isDefined():
+                    return False  # or it was stopped
+                now = time.monotonic()
+                run.policy.notify_failure(now)
+                if not run.policy.can_restart(now):
+                    self._say(f"streaming query {run.name} has failed and is not started again")
+                    return False
+                cause = cause_of(str(query._jsq.exception().get().getMessage()))
+                self._say(f"streaming query {run.name} has failed and is started again: {cause}")
+                if self._ended.wait(run.policy.delay):
+                    return False
+                try:
+                    started = run.start()
+                except Exception as error:  # whatever Spark, or the source, says to that: one failure more
+                    self._say(f"streaming query {run.name} cannot be started again: {type(error).__name__}: {error}")
+                    continue
+                query._jsq = started._jsq  # the handle that the program has is the new run's from here on
+                self._runs[str(query._jsq.runId())] = run
+        return True
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,613 @@
+"""Attaches an unchanged PySpark program to the driver JVM, so that it seems to have a Spark application of its own.
+
+PySpark asks the JVM for a SparkContext and for the default session; here it gets what the driver has made for the task
+(see `runtime.spark.driver.script_application`). What would reach beyond the task (stopping the context, cancelling all
+jobs, job groups and tags, the log level, added files, the JVM's default session) is confined to the task. Settings that
+Spark takes only at start are ignored, as `getOrCreate` does with a running application.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from py4j.clientserver import JavaClient
+from py4j.java_gateway import GatewayClient, JavaObject
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext, SparkFiles, StatusTracker, java_gateway
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.streaming import StreamingContext
+
+from runtime.spark.driver.jvm import JAVA_SPARK_CONTEXT, JvmHandles
+from runtime.spark.driver.script_application import enter_files, own_files, use_files
+from runtime.spark.errors import SharedDriverError
+from runtime.spark.messages import Finished, Running
+from runtime.spark.spec import SCHEDULER_POOL, WORKER_VARIABLE, ClassicEndpoint, TaskSpec
+from runtime.spark.task.control import Cancellation, TaskControl
+from runtime.spark.task.imports import ShippedPath
+from runtime.spark.task.program import run_main
+from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
+from runtime.spark.task.streaming import watch_streaming_queries
+
+
+class StatusPoller:
+    """Reads stage and task counts off the JVM's status tracker at an interval, on a thread of its own, for a vertex.
+
+    It reads the Spark jobs that bear a task's tag; each finished one once.
+    """
+
+    def __init__(
+        self, jvm: Any, java_context: Any, tag: str, reporter: ProgressReporter, vertex: str, interval: float
+    ) -> None:
+        self._arrays: Any = jvm.java.util.Arrays
+        self._tracker: Any = java_context.statusTracker()
+        self._by_tag: Any = java_context.sc().statusTracker()  # Java's wrapper does not know tags
+        self._tag = tag
+        self._reporter = reporter
+        self._vertex = vertex
+        self._interval = interval
+        self._done: set[int] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spark-status", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look a last time, and end."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            last = self._ended.wait(self._interval)
+            try:
+                found = list(self._read())
+            except (Py4JError, OSError):  # the JVM is gone, which the script's own call says better
+                return
+            for job_id, counts, over in found:
+                self._reporter.change(TaskProgress.update, self._vertex, f"job-{job_id}", counts)
+                if over:
+                    self._reporter.change(TaskProgress.complete, f"job-{job_id}")
+            if last:
+                return
+            self._reporter.tick()
+
+    def _read(self) -> Iterator[tuple[int, Counts, bool]]:
+        """Yield id, counts, and whether it is over, of the jobs that run or have ended since the last look."""
+        for job_id in sorted(set(self._numbers(self._by_tag.getJobIdsForTag(self._tag))) - self._done):
+            job = self._tracker.getJobInfo(job_id)
+            if job is None:
+                continue
+            over = str(job.status().name()) in ("SUCCEEDED", "FAILED")
+            counts = Counts()
+            for stage_id in self._numbers(job.stageIds()):
+                counts += self._stage(stage_id)
+            if over:
+                self._done.add(job_id)
+            yield job_id, counts, over
+
+    def _stage(self, stage_id: int) -> Counts:
+        stage = self._tracker.getStageInfo(stage_id)
+        if stage is None:
+            return Counts(stages=1)
+        total, completed, active = stage.numTasks(), stage.numCompletedTasks(), stage.numActiveTasks()
+        return Counts(1, int(completed >= total), total, completed, active)
+
+    def _numbers(self, array: Any) -> list[int]:
+        """A Java int array, in one call instead of one for each element."""
+        text = str(self._arrays.toString(array)).strip("[]")
+        return [int(part) for part in text.split(",")] if text else []
+
+
+def authenticate_callbacks(gateway: Any, secret: str) -> None:
+    """Make calls of the JVM into this process show the secret of the task's own gateway; to be called once a process.
+
+    PySpark takes such calls (`foreachBatch`, listeners of queries) from anybody. The port at which it takes them is on
+    loopback, where every user of the machine could call the functions that wait there, `foreachBatch`'s with a batch of
+    their choice. Py4J can ask for a token, and the JVM's side has the task's; but it loses it
+    (`PythonClient.copyWith`) when PySpark tells it the port, so it is put back.
+    """
+    gateway.callback_server_parameters.auth_token = secret
+    module: Any = java_gateway
+    start = module.ensure_callback_server_started
+
+    def ensure_callback_server_started(asked: Any) -> None:
+        start(asked)
+        client = JavaObject("GATEWAY_SERVER", asked._gateway_client).getCallbackClient()
+        field = client.getClass().getSuperclass().getDeclaredField("authToken")
+        field.setAccessible(True)
+        field.set(client, secret)
+
+    module.ensure_callback_server_started = ensure_callback_server_started
+
+
+_ADDITION = re.compile(r"\s*ADD\s+(FILES?|JARS?|ARCHIVES?)\b", re.IGNORECASE)
+"""Spark's statements that add a file to the SparkContext."""
+
+
+class ClassicAttachment:
+    """The attachment of this process to a driver JVM; make one in a task process, once."""
+
+    def __init__(
+        self, spec: TaskSpec, endpoint: ClassicEndpoint, cancellation: Cancellation, gateway: Any = None
+    ) -> None:
+        self._spec = spec
+        self._name = endpoint.name
+        self._tag = endpoint.tag
+        self._cancellation = cancellation
+        self._gateway: Any = gateway or connect(endpoint)
+        # the entry point of the task's Py4J server: the sessions of the task, ours first; the driver ends their queries
+        self._sessions: Any = self._gateway.entry_point
+        self._first_session: Any = self._sessions.get(0)
+        self._java_context: Any = self._context_of(self._first_session)
+        self._alone = endpoint.alone
+        self._current: Any = None
+        self._files: Any = None
+        """The artifact set to which the script's files are added; None before the first."""
+        self._thread = threading.local()
+        self.before_stop: Callable[[], None] = lambda: None
+        """Called before the script's queries are stopped with its session."""
+
+    def install(self) -> None:
+        """Put the task's own behaviour into PySpark's classes, in this process only."""
+        SparkContext._gateway = self._gateway
+        SparkContext._jvm = self._gateway.jvm
+        self._guard_calls()
+        self._own_context()
+        self._own_session()
+        self._own_streaming_context()
+        if not self._alone:
+            self._own_files()
+            self._own_jobs()
+            self._keep_log_level()
+        self._configure(self._first_session)
+        pool = self._spec.conf.get(SCHEDULER_POOL)
+        if pool is not None:  # for the RDD API on this thread; queries take it from their session
+            self._java_context.setLocalProperty(SCHEDULER_POOL, pool)
+
+    def stop_spark(self) -> None:
+        """End the task's Spark jobs and streaming queries; for a thread of its own."""
+        self.before_stop()
+        self._stop_queries()
+        self._java_context.sc().cancelJobsWithTag(self._tag)
+
+    def warn_of_active_queries(self) -> None:
+        """Say in the script's standard error what ends with it: a query that nobody waits for, as in `spark-submit`."""
+        for index in range(self._sessions.size()):
+            for query in self._sessions.get(index).streams().active():
+                name = query.name() or query.id().toString()
+                print(  # noqa: T201
+                    f"the script has ended while its streaming query {name} was active: the query is stopped; "
+                    "end the script with awaitTermination() to let it run",
+                    file=sys.stderr,
+                )
+
+    def poll_status(self, reporter: ProgressReporter, vertex: str) -> StatusPoller:
+        """Start to read the counts of the task's Spark jobs."""
+        interval = self._spec.progress_interval
+        return StatusPoller(self._gateway.jvm, self._java_context, self._tag, reporter, vertex, interval)
+
+    def close(self) -> None:
+        """Release what the script left: streaming queries, temporary files. The driver does the rest."""
+        with contextlib.suppress(Py4JError, OSError):  # the driver may be gone
+            self._stop_queries()
+        context = SparkContext._active_spark_context
+        if context is not None:
+            shutil.rmtree(getattr(context, "_temp_dir", None) or "", ignore_errors=True)
+
+    def _stop_queries(self) -> None:
+        for index in range(self._sessions.size()):
+            for query in list(self._sessions.get(index).streams().active()):
+                query.stop()
+
+    def _context_of(self, session: Any) -> Any:
+        return getattr(self._gateway.jvm, JAVA_SPARK_CONTEXT).fromSparkContext(session.sparkContext())
+
+    def _guard_calls(self) -> None:
+        """Let a cancel wait for the return of a call, see `Cancellation.call`."""
+        send_command = GatewayClient.send_command
+        cancellation = self._cancellation
+
+        def guarded(client: Any, *arguments: Any, **keywords: Any) -> Any:
+            self._enter_files()
+            with cancellation.call():
+                return send_command(client, *arguments, **keywords)
+
+        GatewayClient.send_command = guarded
+
+    def _own_context(self) -> None:
+        attachment, spec = self, self._spec
+        initialize: Any = SparkContext._do_init
+        clear_tags: Any = SparkContext.clearJobTags
+
+        def do_init(
+            context: Any, master: Any, app_name: Any, spark_home: Any, py_files: Any, environment: Any, batch_size: Any,
+            serializer: Any, conf: Any, *rest: Any,
+        ) -> None:  # fmt: skip
+            conf = conf or SparkConf(_jvm=SparkContext._jvm)
+            conf.setIfMissing("spark.app.name", spec.job_name)
+            conf.setIfMissing("spark.master", attachment._java_context.master())
+            environment = {**(environment or {}), **attachment._worker_environment()}
+            attachment._warn_of_ignored_settings(conf)
+            initialize(
+                context, master, app_name, spark_home, py_files, environment, batch_size, serializer, conf, *rest
+            )
+            # A worker puts these before the driver's own directory of files, where Spark leaves a copy of the first
+            # file of each name that any session ever added; by PYTHONPATH they would come after it.
+            context._python_includes.extend(attachment._worker_path(context, spec.py_files) or spec.python_path)
+
+        def stop(context: Any) -> None:
+            if getattr(context, "_jsc", None) is None:
+                return
+            attachment.stop_spark()
+            context._jsc = None
+            # its end takes half a second, for which nothing needs to wait
+            threading.Thread(target=context._accumulatorServer.shutdown, daemon=True).start()
+            context._accumulatorServer = None
+            shutil.rmtree(context._temp_dir, ignore_errors=True)
+            with SparkContext._lock:
+                SparkContext._active_spark_context = None
+            attachment._current = None
+
+        def cancel_all_jobs(_context: Any) -> None:
+            attachment._java_context.sc().cancelJobsWithTag(attachment._tag)
+
+        def clear_job_tags(context: Any) -> None:
+            clear_tags(context)
+            context._jsc.addJobTag(attachment._tag)
+
+        def add_py_file(context: Any, path: str) -> None:
+            attachment._add_py_file(context, path)
+
+        patched: Any = SparkContext
+        patched._do_init = do_init
+        patched._initialize_context = lambda _context, _java_conf: attachment._java_context
+        patched.stop = stop
+        patched.cancelAllJobs = cancel_all_jobs
+        patched.clearJobTags = clear_job_tags
+        patched.addPyFile = add_py_file
+
+    def _warn_of_ignored_settings(self, conf: Any) -> None:
+        """Say which of the script's settings Spark takes only at its start, where they differ from the cluster's."""
+        runtime, own = self._sessions.get(0).conf(), self._java_context.getConf()
+        for key, value in conf.getAll():
+            if key in ("spark.app.name", "spark.master") or not key.startswith("spark.") or runtime.isModifiable(key):
+                continue
+            if own.get(key, "") != value:
+                from conf.registry import masked  # which most scripts do not need
+
+                shown = masked(key, value)
+                print(  # noqa: T201
+                    f"the setting {key}={shown} is ignored: Spark takes it only at its start, and the script runs on "
+                    f"the cluster's; start the cluster with -D {key}={shown}",
+                    file=sys.stderr,
+                )
+
+    def _worker_environment(self) -> dict[str, str]:
+        """Return the variable that gives the job Python workers of its own, where no other version of a py-file is."""
+        if not self._spec.py_files:
+            return {}
+        return {WORKER_VARIABLE: self._name}
+
+    def _worker_path(self, context: Any, paths: Sequence[str]) -> list[str]:
+        """Send files to workers on other machines; return their places there, or nothing where workers are here."""
+        if not self._spec.shipping_dir or not paths:
+            return []
+        if not self._alone:
+            self._use_own_files()
+        shipped = ShippedPath(paths)
+        context.addArchive(shipped.pack(Path(self._spec.shipping_dir)))
+        return shipped.entries
+
+    def _add_py_file(self, context: Any, path: str) -> None:
+        """`sc.addPyFile` for this task alone: Spark's own is the whole application's, and refuses a second version."""
+        local = self._fetched(path)
+        entry = str(local.parent) if local.suffix == ".py" else str(local)
+        sys.path.insert(1, entry)
+        context._python_includes.extend(self._worker_path(context, [str(local)]) or [entry])
+        context.environment[WORKER_VARIABLE] = self._name
+
+    def _fetched(self, path: str) -> Path:
+        """A copy in the task's directory: a worker may start long after the script has changed its file."""
+        if "://" in path and not path.startswith("file://"):
+            source = Path(self._spec.work_dir) / "py-files" / path.rsplit("/", 1)[1]
+            source.parent.mkdir(mode=0o700, exist_ok=True)
+            java_path: Any = self._gateway.jvm.org.apache.hadoop.fs.Path(path)
+            file_system = java_path.getFileSystem(self._java_context.hadoopConfiguration())
+            file_system.copyToLocalFile(java_path, self._gateway.jvm.org.apache.hadoop.fs.Path(str(source)))
+            return source
+        target = Path(self._spec.work_dir) / "py-files" / Path(path).name
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        shutil.copy(path.removeprefix("file://"), target)
+        return target
+
+    def _own_session(self) -> None:
+        attachment = self
+        initialize: Any = SparkSession.__init__
+        get_class: Any = SparkSession._get_j_spark_session_class
+
+        def init(session: Any, context: Any, java_session: Any = None, options: Any = None) -> None:
+            initialize(session, context, java_session, options or {})
+            if not attachment._sessions.contains(session._jsparkSession):
+                attachment._sessions.add(session._jsparkSession)
+                if attachment._files is not None:
+                    use_files(session._jsparkSession, attachment._files)
+
+        patched: Any = SparkSession
+        patched.__init__ = init
+        patched._get_j_spark_session_class = staticmethod(lambda jvm: _SessionClass(attachment, get_class(jvm)))
+
+    def _own_streaming_context(self) -> None:
+        """Let `StreamingContext.stop` stop the streams, and of Spark what `SparkContext.stop` does here."""
+        attachment = self
+
+        def stop(streaming: Any, stopSparkContext: bool = True, stopGraceFully: bool = False) -> None:  # noqa: N803
+            with attachment._stop_allowed():
+                streaming._jssc.stop(False, stopGraceFully)
+            StreamingContext._activeContext = None
+            if stopSparkContext:
+                streaming._sc.stop()
+
+        patched: Any = StreamingContext
+        patched.stop = stop
+
+    @contextlib.contextmanager
+    def _stop_allowed(self) -> Iterator[None]:
+        """Lift `ScriptApplications.refuse_stop` for this thread: Spark refuses to stop streams there, too."""
+        if self._alone:
+            yield
+            return
+        within = JvmHandles(self._gateway.jvm).within_listener_thread
+        assign = getattr(within, "value_$eq")
+        assign(False)
+        try:
+            yield
+        finally:
+            assign(True)
+
+    def _own_files(self) -> None:
+        """Keep what the script adds to Spark apart: Spark has one directory of files, and one file of a name in it."""
+        attachment = self
+        add_file: Any = SparkContext.addFile
+        add_archive: Any = SparkContext.addArchive
+        root_directory: Any = SparkFiles.getRootDirectory.__func__  # type: ignore[attr-defined]
+        sql: Any = SparkSession.sql
+
+        def own_add_file(context: Any, path: str, recursive: bool = False) -> None:
+            attachment._use_own_files()
+            add_file(context, attachment._snapshot(path), recursive)
+
+        def own_add_archive(context: Any, path: str) -> None:
+            attachment._use_own_files()
+            add_archive(context, attachment._snapshot(path))
+
+        def own_root_directory(files: Any) -> str:
+            root: str = root_directory(files)
+            return root if attachment._files is None else str(Path(root) / attachment._name)
+
+        def own_sql(session: Any, sqlQuery: str, *arguments: Any, **keywords: Any) -> Any:  # noqa: N803
+            added = _ADDITION.match(sqlQuery)
+            if added is not None and added[1].upper().startswith("JAR"):
+                raise SharedDriverError(
+                    "ADD JAR would give the jar to every job of the cluster: submit the job with --jar FILE or with "
+                    "--own-driver"
+                )
+            if added is not None:
+                attachment._use_own_files()
+            return sql(session, sqlQuery, *arguments, **keywords)
+
+        context_class, files_class, session_class = (
+            cast(Any, SparkContext),
+            cast(Any, SparkFiles),
+            cast(Any, SparkSession),
+        )
+        context_class.addFile, context_class.addArchive = own_add_file, own_add_archive
+        files_class.getRootDirectory = classmethod(own_root_directory)
+        session_class.sql = own_sql
+
+    def _use_own_files(self) -> None:
+        if self._files is None:
+            self._thread.entered = True  # the calls below are no use of the files
+            sessions = [self._sessions.get(index) for index in range(self._sessions.size())]
+            self._files = own_files(
+                self._gateway.jvm,
+                self._java_context.sc(),
+                sessions,
+                self._name,
+                is_local=not self._spec.shipping_dir,
+            )
+            self._thread.entered = False
+
+    def _enter_files(self) -> None:
+        """Let the JVM's thread that serves this one see the script's files."""
+        if self._files is not None and not getattr(self._thread, "entered", False):
+            self._thread.entered = True
+            enter_files(self._gateway.jvm, self._files)
+
+    def _snapshot(self, path: str) -> str:
+        """A copy of a local file: each executor compares what it fetches with the file as it was."""
+        source = Path(path.partition("#")[0].removeprefix("file://"))
+        if ("://" in path and not path.startswith("file://")) or not source.is_file():
+            return path
+        place = Path(self._spec.work_dir) / "files" / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:8]
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = place / source.name
+        if not target.exists():
+            part = place / f".{source.name}"
+            part.touch(mode=source.stat().st_mode & 0o700 | 0o600)  # its user's alone, as all that the runtime writes
+            shutil.copyfile(source, part).rename(target)
+        return str(target) + path[len(path.partition("#")[0]) :]
+
+    def _own_jobs(self) -> None:
+        """Let names of groups and tags be the script's, and the status tracker see the script's jobs."""
+        attachment, prefix = self, f"{self._name}:"
+
+        def named(method: Any) -> Any:
+            @functools.wraps(method)
+            def own(context: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
+                return method(context, prefix + name, *arguments, **keywords)
+
+            return own
+
+        context_class, tracker_class = cast(Any, SparkContext), cast(Any, StatusTracker)
+        for name in ("setJobGroup", "cancelJobGroup", "addJobTag", "removeJobTag", "cancelJobsWithTag"):
+            setattr(context_class, name, named(getattr(context_class, name)))
+        job_tags: Any = SparkContext.getJobTags
+        ids_for_group: Any = StatusTracker.getJobIdsForGroup
+
+        def get_job_tags(context: Any) -> set[str]:
+            return {tag.removeprefix(prefix) for tag in job_tags(context) if tag.startswith(prefix)}
+
+        def get_job_ids_for_group(tracker: Any, jobGroup: str | None = None) -> list[int]:  # noqa: N803
+            ids = ids_for_group(tracker, None if jobGroup is None else prefix + jobGroup)
+            return ids if jobGroup is not None else sorted(attachment._own_job_ids() & set(ids))
+
+        def get_active_jobs_ids(tracker: Any) -> list[int]:
+            return sorted(attachment._own_job_ids() & set(tracker._jtracker.getActiveJobIds()))
+
+        def get_active_stage_ids(tracker: Any) -> list[int]:
+            jobs = [tracker.getJobInfo(job) for job in get_active_jobs_ids(tracker)]
+            stages = {stage for job in jobs if job is not None for stage in job.stageIds}
+            return sorted(stages & set(tracker._jtracker.getActiveStageIds()))
+
+        context_class.getJobTags = get_job_tags
+        tracker_class.getJobIdsForGroup = get_job_ids_for_group
+        tracker_class.getActiveJobsIds = get_active_jobs_ids
+        tracker_class.getActiveStageIds = get_active_stage_ids
+
+    def _own_job_ids(self) -> set[int]:
+        """The Spark jobs that the task has had, of those that Spark remembers."""
+        as_java = self._gateway.jvm.scala.jdk.javaapi.CollectionConverters.asJava
+        jobs = as_java(self._java_context.sc().statusStore().jobsList(None))
+        return {int(job.jobId()) for job in jobs if any(str(tag) == self._tag for tag in as_java(job.jobTags()))}
+
+    def _keep_log_level(self) -> None:
+        def set_log_level(_context: Any, logLevel: str) -> None:  # noqa: N803
+            print(  # noqa: T201
+                f"setLogLevel({logLevel!r}) has no effect: Spark's log is the cluster's, and is not written to the "
+                "script's output; submit the job with --own-driver to have a log of its own",
+                file=sys.stderr,
+            )
+
+        patched: Any = SparkContext
+        patched.setLogLevel = set_log_level
+
+    def _configure(self, session: Any) -> None:
+        for key, value in self._spec.conf.items():
+            session.conf().set(key, value)
+
+    def default_session(self) -> Any:
+        """The Java session that `getOrCreate` finds: the task's first one, a new one after each `stop`."""
+        if self._current is None:
+            if self._first_session is not None:
+                self._current, self._first_session = self._first_session, None
+            else:
+                self._current = self._sessions.get(0).newSession()
+                self._configure(self._current)
+        return self._current
+
+
+class _SessionClass:
+    """The Java class SparkSession, with a default session that is the task's and not the JVM's."""
+
+    def __init__(self, attachment: ClassicAttachment, java_class: Any) -> None:
+        self._attachment = attachment
+        self._java_class = java_class
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._java_class, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._java_class(*arguments)
+
+    def getDefaultSession(self) -> _Some:  # noqa: N802
+        return _Some(self._attachment.default_session())
+
+    def setDefaultSession(self, _session: Any) -> None:  # noqa: N802
+        return None
+
+    def clearDefaultSession(self) -> None:  # noqa: N802
+        return None
+
+
+class _Some:
+    """The part of Scala's `Some` that PySpark uses."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def isDefined(self) -> bool:  # noqa: N802
+        return True
+
+    def get(self) -> Any:
+        return self._value
+
+
+def _name_java_threads(name: str) -> None:
+    """Name the JVM's threads that serve this process, so that `LeftoverSparkWork` sees whether one works for it."""
+    create: Any = JavaClient._create_new_connection
+
+    def named(client: Any) -> Any:
+        connection = create(client)
+        thread = connection.send_command("c\nz:java.lang.Thread\ncurrentThread\ne\n")[len("yr") :]
+        connection.send_command(f"c\n{thread}\nsetName\ns{name}\ne\n")
+        connection.send_command(f"m\nd\n{thread}\ne\n")
+        return connection
+
+    patched: Any = JavaClient
+    patched._create_new_connection = named
+
+
+def connect(endpoint: ClassicEndpoint) -> Any:
+    """Connect to a task's Py4J server; 20 round trips."""
+    _name_java_threads(endpoint.tag)
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(endpoint.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = endpoint.secret
+    os.environ["PYSPARK_PIN_THREAD"] = "true"
+    try:
+        launch: Any = launch_gateway
+        gateway = launch()
+    finally:  # not for the script's own child processes
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    authenticate_callbacks(gateway, endpoint.secret)
+    return gateway
+
+
+def run_script(
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, gateway: Any = None
+) -> Finished:
+    """Run the task's script. Raises what the script raises.
+
+    *gateway* is the connection to the task's Py4J server where there is one already.
+    """
+    if spec.classic is None:
+        raise ValueError(f"task {spec.task_name!r} is a script and has no classic endpoint to attach to")
+    attachment = ClassicAttachment(spec, spec.classic, cancellation, gateway)
+    attachment.install()
+    queries = watch_streaming_queries(spec, control, DataStreamWriter)
+    if queries is not None:
+        attachment.before_stop = queries.stopped_all
+    cancellation.on_request(attachment.stop_spark)
+    control.tell(Running())
+    vertex = spec.vertices[0].id
+    reporter.change(TaskProgress.start, vertex, force=True)
+    poller = attachment.poll_status(reporter, vertex)
+    try:
+        run_main(spec.file, spec.argv, spec.python_path)
+        cancellation.checkpoint()
+        attachment.warn_of_active_queries()
+        return Finished() if queries is None else queries.finished()
+    finally:
+        cancellation.close()
+        poller.stop()
+        attachment.close()

@@ -1,0 +1,104 @@
+"""Lets Spark's Python workers import what a job brings: directories of this machine, or an archive sent to others.
+
+Connect hands its workers files (`addArtifacts`), but no directories, and a zipped one cannot hold native extensions. So
+the directories travel in front of each function (`carry_path`): unpickling it in a worker first puts them onto the
+worker's path. The workers of a session with files of its own serve that session alone, so nobody else sees them.
+
+Executors on other machines do not see the directories of this one. For them modules, archives and directories are
+packed into one archive (`ShippedPath`), which Spark brings to each executor and unpacks there once. Its name is its
+paths' and their times: two jobs with one environment share an archive, and two versions of a module never meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyspark.cloudpickle
+from pyspark.serializers import CloudPickleSerializer
+
+_BATCH_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
+"""Spark's worker that calls the functions of `foreachBatch` of a Connect session."""
+
+
+class _Carried:
+    """A pickled value behind the directories that it needs."""
+
+    def __init__(self, directories: tuple[str, ...], data: bytes) -> None:
+        self._directories = directories
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (self._directories, self._data)
+
+
+def _unpack(directories: tuple[str, ...], data: bytes) -> Any:
+    from pyspark import SparkFiles
+
+    found = [
+        path if path.startswith("/") else os.path.join(SparkFiles.getRootDirectory(), path)  # noqa: PTH118
+        for path in directories
+    ]
+    missing = [path for path in found if path not in sys.path]
+    sys.path[1:1] = missing
+    if getattr(sys.modules["__main__"].__spec__, "name", "") == _BATCH_WORKER:
+        _carry(directories)  # its functions make others, for other workers
+    return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
+
+
+def carry_path(directories: Sequence[str]) -> None:
+    """From now on all functions that this process sends to Spark bring *directories* along."""
+    register: Any = pyspark.cloudpickle.register_pickle_by_value
+    register(sys.modules[__name__])  # a worker need not have this package
+    _carry(tuple(directories))
+
+
+def _carry(directories: tuple[str, ...]) -> None:
+    dump: Any = CloudPickleSerializer.dumps
+
+    def dumps(serializer: Any, value: Any) -> bytes:
+        packed: bytes = dump(serializer, _Carried(directories, dump(serializer, value)))
+        return packed
+
+    patched: Any = CloudPickleSerializer
+    patched.dumps = dumps
+
+
+class ShippedPath:
+    """Modules, archives and directories that are sent to executors on other machines.
+
+    Args:
+        paths: modules, archives and directories, in the order in which they come on the path.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = tuple(paths)
+        stamps = "\0".join(f"{path}\0{Path(path).stat().st_mtime_ns}" for path in self._paths)
+        self.name = f"understudy-{hashlib.blake2b(stamps.encode(), digest_size=12).hexdigest()}"
+
+    @property
+    def entries(self) -> list[str]:
+        """Entries for the path of a Python worker, below its directory of files (`SparkFiles.getRootDirectory`)."""
+        return list(dict.fromkeys(self._entry(number, Path(path)) for number, path in enumerate(self._paths)))
+
+    def _entry(self, number: int, path: Path) -> str:
+        place = f"{self.name}/{number:03d}"
+        return place if path.is_dir() or path.suffix == ".py" else f"{place}/{path.name}"
+
+    def pack(self, directory: Path) -> str:
+        """The archive in *directory*, made where it is missing, as `addArchive` and `addArtifacts` take it."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = directory / f"{self.name}.tar.gz"
+        if not target.exists():
+            unfinished = target.with_name(f".{os.getpid()}-{target.name}")  # another task may pack the same
+            with tarfile.open(unfinished, "w:gz", compresslevel=1) as packed:
+                for number, path in enumerate(map(Path, self._paths)):
+                    packed.add(path, f"{number:03d}" if path.is_dir() else f"{number:03d}/{path.name}")
+            unfinished.rename(target)
+        return f"{target}#{self.name}"

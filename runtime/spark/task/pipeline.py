@@ -1,0 +1,377 @@
+"""Runs a chain of vertex functions on one Spark Connect session.
+
+Every function is called once, in topological order. A DataFrame goes to its pipelined consumers as it is, lazy; where a
+blocking edge leaves the vertex it becomes a `ResultPartition` of uncompressed parquet (the fastest way of those tried),
+and pipelined consumers of that vertex in the same task read that instead of computing it again. A DataFrame that nobody
+consumes is computed and thrown away (Spark's `noop` sink).
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.parquet
+import pyspark.cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
+
+from runtime.ids import JobVertexID
+from runtime.jobgraph.job_graph import ExchangeMode, JobGraph, ShipStrategy
+from runtime.jobgraph.topology import topological_order
+from runtime.spark.errors import VertexFunctionError, VertexResultError
+from runtime.spark.messages import Finished, Running
+from runtime.spark.spec import ConnectEndpoint, TaskSpec, VertexInput, VertexSpec
+from runtime.spark.task.control import Cancellation, TaskControl
+from runtime.spark.task.imports import ShippedPath, carry_path
+from runtime.spark.task.program import limit_memory
+from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
+from runtime.spark.task.result_partition import ResultPartition
+from runtime.spark.task.streaming import refuse_streaming_queries, watch_streaming_queries
+
+
+@dataclass(frozen=True, slots=True)
+class VertexContext:
+    """The surroundings of a vertex function.
+
+    Args:
+        spark: the task's Spark Connect session, shared by the vertices of the task.
+        parameters: the job's parameters.
+        vertex_name, job_id: of the vertex and of its job.
+        attempt: how often the task was started before.
+        log: writes to the task's standard error.
+    """
+
+    spark: SparkSession
+    parameters: dict[str, Any]
+    vertex_name: str
+    job_id: str
+    attempt: int
+    log: logging.Logger
+
+
+_KEY = b"org.apache.spark.sql.parquet.row.metadata"
+"""Key under which Spark's `ParquetWriteSupport` puts a file's schema, and `ParquetFileFormat` finds it."""
+
+
+def stored_schema(file: Path) -> str | None:
+    """The schema of a parquet file as Spark's JSON; None if it is not there.
+
+    Raises:
+        OSError: the file cannot be read.
+        pyarrow.ArrowInvalid: it is not a parquet file.
+    """
+    found = (pyarrow.parquet.read_metadata(file).metadata or {}).get(_KEY)
+    return None if found is None else found.decode()
+
+
+def select_channels(
+    frame: DataFrame, ship: ShipStrategy, keys: tuple[str, ...] = (), parallelism: int = 0
+) -> DataFrame:
+    """Divide *frame* among the partitions of a reader.
+
+    Spark must see this in the reader's own plan: only then does it know of the partitioning, and adds no exchange of
+    its own before a join or an aggregation by the same keys.
+
+    Args:
+        frame: what is read.
+        ship: FORWARD leaves the partitions as they are; BROADCAST hints that every partition gets all rows in joins.
+        keys: columns of HASH: rows that are equal in them go to one partition.
+        parallelism: how many partitions HASH and REBALANCE make; 0 leaves it to Spark, while it runs.
+    """
+    match ship:
+        case ShipStrategy.HASH if parallelism:
+            return frame.repartition(parallelism, *keys)
+        case ShipStrategy.HASH:
+            return frame.repartition(*keys)
+        case ShipStrategy.REBALANCE:
+            return frame.repartition(parallelism) if parallelism else frame.hint("rebalance")
+        case ShipStrategy.BROADCAST:
+            return frame.hint("broadcast")
+        case ShipStrategy.FORWARD:
+            return frame
+
+
+class InputGate:
+    """All inputs of a task's vertices.
+
+    Args:
+        spark: the task's session.
+        vertices: of the task.
+        results: what its vertices have returned so far, by vertex; filled by the task.
+    """
+
+    def __init__(self, spark: SparkSession, vertices: Iterable[VertexSpec], results: Mapping[str, DataFrame]) -> None:
+        self._spark = spark
+        self._results = results
+        self._schemas: dict[str, str | None] = {}
+        vertices = tuple(vertices)
+        own = {vertex.id for vertex in vertices}
+        self._foreign = {
+            item.path: ResultPartition(item.vertex_id, Path(item.path))
+            for vertex in vertices
+            for item in vertex.inputs
+            if item.path is not None and item.vertex_id not in own
+        }
+
+    def check(self) -> None:
+        """See that the results of other tasks are there; raises `PartitionNotFoundError`."""
+        for path, partition in self._foreign.items():
+            self._schemas[path] = partition.check()
+
+    def read(self, item: VertexInput) -> DataFrame:
+        """An input, divided as its edge says."""
+        frame = self._results[item.vertex_id] if item.path is None else self._read(item.path)
+        return select_channels(frame, item.ship, item.keys, item.parallelism)
+
+    def _read(self, path: str) -> DataFrame:
+        reader, schema = self._spark.read, self._schemas.get(path)
+        return (reader if schema is None else reader.schema(schema)).parquet(path)
+
+    def blame(self, error: BaseException) -> None:
+        """Raise `PartitionNotFoundError` if *error* comes of another task's result that has been lost meanwhile."""
+        for partition in self._foreign.values():
+            lost = partition.is_blamed_by(error)
+            if lost is not None:
+                raise lost from error
+
+
+def run_pipeline(
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, session: Any = None
+) -> Finished:
+    """Run the task's vertices. Raises what they raise.
+
+    *session* is the task's session where it is open already.
+    """
+    if spec.connect is None:
+        raise ValueError(f"task {spec.task_name!r} is a pipeline and has no Connect endpoint")
+    spark = session or open_session(spec.connect)
+    _configure(spark, spec)
+    cancellation.on_request(lambda: _interrupt(spark))
+    if spec.memory_bytes:
+        limit_memory(spec.memory_bytes)
+    if spec.connect.remote:
+        refuse_streaming_queries(DataStreamWriter)
+    queries = watch_streaming_queries(spec, control, DataStreamWriter)
+    if queries is not None:
+        _call_before_stop(type(spark), queries.stopped_all)
+    control.tell(Running())
+    try:
+        partitions = _Chain(spec, spark, reporter).run()
+        if queries is None:
+            return Finished(partitions)
+        return replace(queries.finished(), partitions=partitions, streaming=queries.have_started)
+    finally:
+        cancellation.checkpoint()
+        cancellation.close()
+        _run_exit_functions(spark)
+
+
+def _call_before_stop(session_class: Any, stopped_all: Callable[[], None]) -> None:
+    """Have it told, in this process only, when the code ends its session, and with it its queries."""
+    stop = session_class.stop
+
+    def stop_all(session: Any) -> None:
+        stopped_all()
+        stop(session)
+
+    session_class.stop = stop_all
+
+
+def _run_exit_functions(spark: SparkSession) -> None:
+    """Do what is registered for the end of the process: files that a vertex wants removed, say. A forked one would not.
+
+    Left out is what PySpark's client registers: it has the driver empty a cache of the session, which is closed anyway.
+    """
+    client: Any = spark.client
+    atexit.unregister(client._on_exit)
+    atexit._run_exitfuncs()
+
+
+def open_session(endpoint: ConnectEndpoint) -> SparkSession:
+    """Open a Connect session."""
+    return SparkSession.builder.remote(endpoint.url).getOrCreate()
+
+
+def _configure(spark: SparkSession, spec: TaskSpec) -> None:
+    for key, value in spec.conf.items():
+        spark.conf.set(key, value)
+    files = [path for path in spec.py_files if Path(path).is_file()]
+    if files:
+        spark.addArtifacts(*files, pyfile=True)
+    if spec.jars:
+        spark.addArtifacts(*spec.jars)
+    directories = [path for path in spec.py_files if Path(path).is_dir()]
+    if directories:
+        carry_path(_shipped(spark, directories, spec.shipping_dir) if spec.shipping_dir else directories)
+
+
+def _shipped(spark: SparkSession, directories: list[str], shipping_dir: str) -> list[str]:
+    """Send directories to the executors of the session; returns where they are there."""
+    shipped = ShippedPath(directories)
+    spark.addArtifacts(shipped.pack(Path(shipping_dir)), archive=True)
+    return shipped.entries
+
+
+def _interrupt(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        query.stop()
+    spark.interruptAll()
+
+
+class _Chain:
+    """One run over the vertices of a task."""
+
+    def __init__(self, spec: TaskSpec, spark: SparkSession, reporter: ProgressReporter) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._reporter = reporter
+        self._module = _load(spec)
+        self._log = _logger(spec.job_name)
+        self._results: dict[str, DataFrame] = {}
+        self._partitions: list[dict[str, Any]] = []
+        self._gate = InputGate(spark, spec.vertices, self._results)
+        self._current = spec.vertices[0].id
+        self._consumed = {item.vertex_id for vertex in spec.vertices for item in vertex.inputs if item.path is None}
+
+    def run(self) -> list[dict[str, Any]]:
+        """Return what is announced of the results that were written."""
+        self._gate.check()
+        calls = [(vertex, _function(self._module, vertex)) for vertex in self._spec.vertices]
+        handler: Any = self._on_progress
+        self._spark.registerProgressHandler(handler)
+        try:
+            for vertex, function in calls:
+                self._current = vertex.id
+                self._reporter.change(TaskProgress.start, vertex.id, force=True)
+                inputs = [self._gate.read(item) for item in vertex.inputs]
+                self._accept(vertex, function(self._context(vertex), *inputs))
+            self._gate.check()  # Spark reads the files that it finds: what is all there now was all there then
+        except Exception as error:
+            self._gate.blame(error)
+            raise
+        return self._partitions
+
+    def _accept(self, vertex: VertexSpec, returned: Any) -> None:
+        """Do with a function's result what its edges ask for."""
+        consumed = vertex.id in self._consumed
+        result = check_result(vertex.name, returned, is_read=consumed or vertex.result_path is not None)
+        if result is not None and vertex.result_path is not None:
+            partition = ResultPartition(vertex.id, Path(vertex.result_path))
+            result.write.option("compression", "uncompressed").parquet(str(partition.begin()))
+            self._partitions.append(partition.finish(stored_schema))
+            if consumed:
+                self._results[vertex.id] = self._spark.read.parquet(vertex.result_path)
+        elif result is not None and consumed:
+            self._results[vertex.id] = result
+            return  # its work is done by whoever acts on it
+        elif result is not None:
+            result.write.format("noop").mode("overwrite").save()
+        self._reporter.change(TaskProgress.finish, vertex.id, force=True)
+
+    def _context(self, vertex: VertexSpec) -> VertexContext:
+        spec = self._spec
+        log = self._log.getChild(vertex.name)
+        return VertexContext(self._spark, dict(spec.parameters), vertex.name, spec.job_id, spec.attempt_number, log)
+
+    def _on_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        """Connect's progress handler, called on the thread that runs the operation."""
+        operation, vertex = operation_id or "", self._current
+        infos = list(stages or ())
+        counts = Counts(
+            stages=len(infos),
+            stages_completed=sum(info.num_completed_tasks >= info.num_tasks for info in infos),
+            tasks_total=sum(info.num_tasks for info in infos),
+            tasks_completed=sum(info.num_completed_tasks for info in infos),
+            tasks_active=inflight_tasks,
+        )
+        self._reporter.change(TaskProgress.update, vertex, operation, counts)
+        if done:
+            self._reporter.change(TaskProgress.complete, operation)
+
+
+def check_result(vertex_name: str, result: Any, *, is_read: bool) -> DataFrame | None:
+    """Return what a vertex's function returned, if its edges can use it; raises `VertexResultError`."""
+    if result is None and is_read:
+        raise VertexResultError(f"vertex {vertex_name!r} returned None, but other vertices read its result")
+    if result is not None and not isinstance(result, DataFrame):
+        raise VertexResultError(
+            f"vertex {vertex_name!r} returned a {type(result).__name__}: return a DataFrame, or None from a sink"
+        )
+    return result
+
+
+def _load(spec: TaskSpec) -> ModuleType:
+    """Import the job's file under its own name; its functions and classes are pickled by value for Spark's workers."""
+    path = Path(spec.file)
+    sys.argv = [spec.file, *spec.argv]
+    sys.path[:0] = [str(path.parent), *spec.python_path]
+    name = path.stem if path.stem not in sys.modules else f"understudy_job_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise VertexFunctionError(f"{path.name} is not a Python module: the file of a pipeline must end in .py")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    module_spec.loader.exec_module(module)
+    register: Any = pyspark.cloudpickle.register_pickle_by_value
+    register(module)
+    return module
+
+
+def _function(module: ModuleType, vertex: VertexSpec) -> Callable[..., Any]:
+    module_name, _, qualname = vertex.function.rpartition(":")
+    file = Path(str(module.__file__))
+    found: Any = module if module_name in ("", file.stem) else importlib.import_module(module_name)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise VertexFunctionError(
+            f"vertex {vertex.name!r} refers to {vertex.function!r}, which {module_name or file.name} does not define"
+        )
+    function: Callable[..., Any] = found
+    return function
+
+
+def _logger(name: str) -> logging.Logger:
+    """A logger to the task's standard error, beside whatever logging the job's code sets up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log = logging.getLogger(name)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    return log
+
+
+def run_local(
+    graph: JobGraph, functions: Mapping[JobVertexID, Callable[..., Any]], spark: SparkSession
+) -> dict[str, DataFrame | None]:
+    """Call every vertex's function once, in topological order; see `runtime.api.Pipeline.run_local`."""
+    results: dict[JobVertexID, DataFrame] = {}
+    returned: dict[str, DataFrame | None] = {}
+    for vertex in topological_order(graph):
+        inputs = [
+            select_channels(results[edge.source], edge.ship_strategy, edge.keys, vertex.parallelism)
+            for edge in graph.inputs_of(vertex.id)
+        ]
+        log = logging.getLogger(graph.name).getChild(vertex.name)
+        context = VertexContext(spark, copy.deepcopy(graph.parameters), vertex.name, graph.job_id, 0, log)
+        readers = graph.outputs_of(vertex.id)
+        result = check_result(vertex.name, functions[vertex.id](context, *inputs), is_read=bool(readers))
+        if result is not None:
+            if any(edge.exchange is ExchangeMode.BLOCKING for edge in readers):
+                result = result.localCheckpoint(eager=True)
+            elif not readers:
+                result.write.format("noop").mode("overwrite").save()
+            results[vertex.id] = result
+        returned[vertex.name] = result
+    return returned

@@ -1,0 +1,118 @@
+"""A user's program in a process of ours: under its limits, run as `__main__`."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import resource
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+from runtime.spark.errors import EXIT_FAILED, ScriptExitError, TaskLimitError
+from runtime.spark.spec import ResourceLimits
+
+
+def limit_memory(extra_bytes: int, *, for_good: bool = False) -> None:
+    """Let this process take *extra_bytes* more than it has now: beyond that its allocations fail with `MemoryError`.
+
+    It counts what the process may write to (the kernel's RLIMIT_DATA), not files that it maps and shares, nor (as
+    RLIMIT_AS would) the address space that allocators and threads reserve and never write to. A limit that
+    holds already and is lower stays. One that is imposed *for_good* cannot be raised again by the process itself.
+    """
+    status = Path("/proc/self/status").read_text()
+    taken_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData:"))
+    limit = taken_kb * 1024 + extra_bytes
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    for held in (soft, hard):
+        if held != resource.RLIM_INFINITY:
+            limit = min(limit, held)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if for_good else hard))
+
+
+_LAST_WORDS_S = 5
+"""CPU seconds between the signal that raises an exception in the job's code and the one that kills."""
+
+
+def impose(limits: ResourceLimits) -> None:
+    """Limit this process, and those that it starts each for itself; on the main thread."""
+    if limits.memory_bytes is not None:
+        limit_memory(limits.memory_bytes, for_good=True)
+    if limits.cpu_s is not None:
+        signal.signal(signal.SIGXCPU, lambda number, frame: _out_of_time(limits, number, frame))
+        resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + _LAST_WORDS_S))
+
+
+def enter(group: tuple[str, ...]) -> None:
+    """Have this process, and those that it starts, in a control group.
+
+    Raises:
+        TaskLimitError: it cannot be entered.
+    """
+    for entry in group:
+        try:
+            Path(entry).write_text("0")
+        except OSError as error:
+            raise TaskLimitError(
+                f"the task cannot enter its control group ({entry}: {error.strerror}): the TaskExecutor has to run in "
+                "one below the same group, or as root (taskmanager.cgroup)"
+            ) from error
+
+
+def explain(error: BaseException, limits: ResourceLimits) -> str:
+    """Name the limit that an error comes from; return nothing for another error."""
+    if limits.memory_bytes is None or not isinstance(error, MemoryError):
+        return ""
+    return f"the task has reached taskmanager.task.memory.limit ({limits.memory_bytes >> 20} MB)"
+
+
+def _out_of_time(limits: ResourceLimits, _number: int, _frame: FrameType | None) -> None:
+    raise TaskLimitError(f"the task has reached taskmanager.task.cpu-time.limit ({limits.cpu_s} s)")
+
+
+def run_main(file: str, argv: Iterable[str], python_path: Iterable[str]) -> None:
+    """Do what the interpreter does with a program: run it, join its threads, call its exit functions.
+
+    Args:
+        file: the program.
+        argv: its arguments.
+        python_path: what comes before the rest of `sys.path`, after the program's own directory.
+
+    Raises:
+        ScriptExitError: it has left with another exit status than 0.
+        BaseException: whatever it raises.
+    """
+    path = Path(file)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=file, __builtins__=builtins, __cached__=None, __spec__=None)
+    sys.modules["__main__"] = main
+    sys.argv = [file, *argv]
+    sys.path[:0] = [str(path.parent), *python_path]
+    try:
+        code = compile(path.read_bytes(), file, "exec", dont_inherit=True)
+        exec(code, main.__dict__)  # noqa: S102 -- running the user's program is what this process is for
+    except SystemExit as leaving:
+        _check_exit(leaving, path.name)
+    finally:
+        _wind_up()
+
+
+def _wind_up() -> None:
+    """Join the non-daemon threads and call the exit functions, as the interpreter does at its end."""
+    shutdown = getattr(threading, "_shutdown", None)  # as multiprocessing does in its children
+    if shutdown is not None:
+        shutdown()
+    atexit._run_exitfuncs()
+
+
+def _check_exit(leaving: SystemExit, name: str) -> None:
+    code = leaving.code
+    if code is None or code == 0:
+        return
+    if isinstance(code, int):
+        raise ScriptExitError(f"{name} ended with exit status {code}", code & 0xFF) from None
+    raise ScriptExitError(f"{name} ended itself with: {code}", EXIT_FAILED) from None

@@ -1,0 +1,144 @@
+"""Spark's stage and task counts by vertex, and when a change of them is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+MIN_INTERVAL = 0.2
+"""Seconds between two progress messages of a task."""
+
+
+class VertexState(Enum):
+    """State of a vertex of a task."""
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Spark stages and tasks."""
+
+    stages: int = 0
+    stages_completed: int = 0
+    tasks_total: int = 0
+    tasks_completed: int = 0
+    tasks_active: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.stages + other.stages,
+            self.stages_completed + other.stages_completed,
+            self.tasks_total + other.tasks_total,
+            self.tasks_completed + other.tasks_completed,
+            self.tasks_active + other.tasks_active,
+        )
+
+
+class TaskProgress:
+    """The progress of a task's vertices (pure).
+
+    `upstream` names the vertices chained into each vertex. What a Spark operation does is counted for the vertex whose
+    function runs and for the unfinished ones chained into it: their work is done in the same stages.
+    """
+
+    def __init__(self, upstream: Mapping[str, Iterable[str]]) -> None:
+        self._upstream = {vertex: tuple(producers) for vertex, producers in upstream.items()}
+        self._states = dict.fromkeys(self._upstream, VertexState.CREATED)
+        self._operations: dict[str, tuple[frozenset[str], Counts]] = {}
+        self._finished_counts = dict.fromkeys(self._upstream, Counts())
+
+    def start(self, vertex: str) -> None:
+        """The vertex's function begins."""
+        self._states[vertex] = VertexState.RUNNING
+
+    def finish(self, vertex: str) -> None:
+        """The vertex's result is there, or its action is done; so are the vertices that nothing else waits for."""
+        self._states[vertex] = VertexState.FINISHED
+        for producer in self._upstream[vertex]:
+            consumers = [other for other, producers in self._upstream.items() if producer in producers]
+            if self._states[producer] is not VertexState.FINISHED and all(
+                self._states[consumer] is VertexState.FINISHED for consumer in consumers
+            ):
+                self.finish(producer)
+
+    def finish_all(self) -> None:
+        """The task is done."""
+        self._states = dict.fromkeys(self._upstream, VertexState.FINISHED)
+
+    def update(self, vertex: str, operation: str, counts: Counts) -> None:
+        """Take the counts, from its start, of an operation that `vertex` runs."""
+        if operation in self._operations:
+            vertices, _ = self._operations[operation]
+        else:
+            vertices = frozenset({vertex, *self._unfinished_ancestors(vertex)})
+        self._operations[operation] = (vertices, counts)
+
+    def complete(self, operation: str) -> None:
+        """An operation is over: its counts stay, those of skipped stages as completed, and it is forgotten."""
+        vertices, counts = self._operations.pop(operation, (frozenset[str](), Counts()))
+        done = replace(counts, stages_completed=counts.stages, tasks_completed=counts.tasks_total, tasks_active=0)
+        for vertex in vertices:
+            self._finished_counts[vertex] += done
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """The progress of every vertex, as it is sent."""
+        result: dict[str, dict[str, Any]] = {}
+        for vertex, state in self._states.items():
+            counts = self._finished_counts[vertex]
+            for vertices, current in self._operations.values():
+                if vertex in vertices:
+                    counts += current
+            result[vertex] = {"state": state.value, **asdict(counts)}
+        return result
+
+    def _unfinished_ancestors(self, vertex: str) -> set[str]:
+        found: set[str] = set()
+        pending = list(self._upstream[vertex])
+        while pending:
+            producer = pending.pop()
+            if producer not in found and self._states[producer] is not VertexState.FINISHED:
+                found.add(producer)
+                pending += self._upstream[producer]
+        return found
+
+
+class ProgressReporter:
+    """Sends a task's progress when it has changed, at most every `MIN_INTERVAL` seconds; for any thread."""
+
+    def __init__(
+        self, progress: TaskProgress, tell: Callable[[dict[str, Any]], object], clock: Callable[[], float]
+    ) -> None:
+        self._progress = progress
+        self._tell = tell
+        self._clock = clock
+        self._sent: dict[str, dict[str, Any]] | None = None
+        self._sent_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def change(self, method: Callable[..., None], *arguments: Any, force: bool = False) -> None:
+        """Call a method of the `TaskProgress`; send the outcome where it is time, or `force` is given."""
+        with self._lock:
+            method(self._progress, *arguments)
+            now = self._clock()
+            if not force and now - self._sent_at < MIN_INTERVAL:
+                return
+            self._send(now)
+
+    def tick(self) -> None:
+        """Send what has changed, where it is time."""
+        with self._lock:
+            now = self._clock()
+            if now - self._sent_at >= MIN_INTERVAL:
+                self._send(now)
+
+    def _send(self, now: float) -> None:
+        snapshot = self._progress.snapshot()
+        if snapshot != self._sent:
+            self._sent, self._sent_at = snapshot, now
+            self._tell(snapshot)

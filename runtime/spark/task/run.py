@@ -1,0 +1,96 @@
+"""The life of a task process, from the fork to its exit status.
+
+It tells the TaskExecutor the messages of `runtime.spark.messages`, and at the end `Finished`, `Failed` or `Canceled`. A
+process that ends without one of these has crashed: its exit status says how.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runtime.jobgraph.job_graph import JobKind
+from runtime.spark.errors import EXIT_FAILED, ScriptExitError, TaskCancelled
+from runtime.spark.messages import Canceled, Failed, Finished, Progress
+from runtime.spark.spec import TaskSpec
+from runtime.spark.task.control import Cancellation, TaskControl, describe
+from runtime.spark.task.program import enter, explain, impose
+from runtime.spark.task.progress import ProgressReporter, TaskProgress
+from runtime.spark.wire import BlockingChannel
+
+EXIT_CANCELED = 143
+
+
+def run_task(spec: TaskSpec, channel: BlockingChannel, opened: Any = None) -> int:
+    """Run one task in this process, which has run none yet; return its exit status.
+
+    *opened* is the way into Spark that a process made ready before has open already (see `run_prepared`).
+    """
+    _settle(spec)
+    impose(spec.limits)
+    cancellation = Cancellation()
+    cancellation.install()
+    control = TaskControl(channel, cancellation.request)
+    control.start()
+    upstream = {v.id: [i.vertex_id for i in v.inputs if i.path is None] for v in spec.vertices}
+    progress = TaskProgress(upstream)
+    reporter = ProgressReporter(progress, lambda vertices: control.tell(Progress(vertices)), time.monotonic)
+    try:
+        enter(spec.limits.group)
+        finished = _run(spec, control, cancellation, reporter, opened)
+    except BaseException as error:
+        cancellation.close()
+        if isinstance(error, TaskCancelled) or cancellation.requested.is_set():
+            control.tell(Canceled())
+            return EXIT_CANCELED
+        _tell_failure(spec, control, error)
+        return error.status if isinstance(error, ScriptExitError) else EXIT_FAILED
+    reporter.change(TaskProgress.finish_all, force=True)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    control.tell(finished)
+    return 0
+
+
+def _run(
+    spec: TaskSpec, control: TaskControl, cancellation: Cancellation, reporter: ProgressReporter, opened: Any
+) -> Finished:
+    # imported here, so that the zygote may be tested, and read, without pyspark
+    if spec.kind is JobKind.SCRIPT:
+        from runtime.spark.task.classic import run_script
+
+        return run_script(spec, control, cancellation, reporter, opened)
+    from runtime.spark.task.pipeline import run_pipeline
+
+    return run_pipeline(spec, control, cancellation, reporter, opened)
+
+
+def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) -> None:
+    described = describe(error, {spec.file: Path(spec.file).name})
+    if limit := explain(error, spec.limits):
+        described = replace(described, message=limit)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.write(described.traceback)
+        sys.stderr.flush()
+    control.tell(Failed(described))
+
+
+def _settle(spec: TaskSpec) -> None:
+    """Make the fork a process of its own: output, directory, environment, randomness."""
+    os.chdir(spec.work_dir)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.update(spec.env)
+    sys.dont_write_bytecode = True  # it would lie beside the job's files, for others to read, and be of no use later
+    if "numpy" in sys.modules:  # Python's own generator reseeds itself after a fork
+        sys.modules["numpy"].random.seed()

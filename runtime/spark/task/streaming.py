@@ -1,0 +1,621 @@
+"""The streaming queries of a task: seen before they start, and none of them fails, or is lost, unseen.
+
+`StreamingQueries` is a hook around PySpark's `DataStreamWriter`, in task processes only, for scripts (classic) and
+Connect alike. A query that names no checkpointLocation gets one in the job's own directory, so that its restart goes on
+where it was; state that the job begins with is put back before the query starts.
+
+Spark tells of a query's failure only whoever waits for that query. A program that waits for the first of eight hears
+nothing of the others. So `QuerySupervisor` looks at each query that the task's code starts, in the process that the
+code runs in. A failure is the code's own business while it can do something about it: it was told of it, or it starts
+the query again. Otherwise the task has failed, and its restart starts all of its queries again.
+
+A query ends without a failure when the code stops it, or when its trigger says so (``availableNow``). One that ends
+otherwise is *lost*: somebody else in the driver has stopped it. `awaitTermination` returns then, as if all were well;
+so only a new start of the query attends to its loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import posixpath
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.causes import cause_of
+from runtime.checkpoint.names import directory_name
+from runtime.protocol.query_snapshot import NOTHING_COMMITTED, QueryLocation
+from runtime.spark.errors import QueryLostError, QueryRunsAlreadyError, UnsupportedByEndpointError
+from runtime.spark.messages import Finished, Note, QueryFailed, QueryStarts
+from runtime.spark.spec import STOP_ACTIVE_RUN, StreamingSpec, TaskSpec
+from runtime.spark.task.control import FailedQuery, TaskControl, describe
+
+if TYPE_CHECKING:
+    from runtime.checkpoint.task_restore import TaskRestore
+
+
+INTERVAL_S = 1.0
+CONNECT_INTERVAL_S = 5.0
+"""On Spark Connect each question is an operation of the session, and costs the driver some milliseconds."""
+
+REPORTED = 50
+"""Most queries whose last report is told at the end of the code."""
+
+
+@dataclass(slots=True)
+class _Run:
+    query_id: str
+    ends_itself: bool
+    unattended_since: float | None = None
+    """Time of its failure or loss, or at which a thread that attends to it was last seen; None while it runs."""
+    is_lost: bool = False
+    told: list[object] = field(default_factory=list)
+
+
+class QuerySupervision:
+    """Failures and losses of queries, and who attends to them (pure).
+
+    Args:
+        grace_s: seconds that the code has to start a query again, or to ask what became of it.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._runs: dict[str, _Run] = {}
+
+    @property
+    def running(self) -> list[str]:
+        """Runs that have not been seen to end."""
+        return [run_id for run_id, run in self._runs.items() if run.unattended_since is None]
+
+    @property
+    def failed(self) -> list[str]:
+        """Runs that have failed and were not started again, whether somebody attends to them or not."""
+        return [key for key, run in self._runs.items() if run.unattended_since is not None and not run.is_lost]
+
+    @property
+    def lost(self) -> list[str]:
+        """Runs that are lost and were not started again."""
+        return [run_id for run_id, run in self._runs.items() if run.is_lost]
+
+    def started(self, run_id: str, query_id: str, *, ends_itself: bool = False) -> None:
+        """A query was started; one of its id that had failed was started again by this.
+
+        *ends_itself*: its trigger ends it when it has worked off what there is.
+        """
+        for known in [known for known, run in self._runs.items() if run.query_id == query_id]:
+            del self._runs[known]
+        self._runs[run_id] = _Run(query_id, ends_itself)
+
+    def stopped(self, run_id: str) -> None:
+        """The code itself stops the query: whatever comes of that is no failure."""
+        self._runs.pop(run_id, None)
+
+    def stopped_all(self) -> None:
+        """The code itself stops all of its queries, with their session."""
+        self._runs.clear()
+
+    def ended(self, run_id: str, now: float, *, failed: bool) -> None:
+        """The query was seen to have ended."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        if not failed and run.ends_itself:
+            del self._runs[run_id]
+        elif run.unattended_since is None:
+            run.unattended_since, run.is_lost = now, not failed
+
+    def told(self, listener: object, run_id: str | None = None) -> None:
+        """On the thread *listener* the code was told of the failure of a query, or of all that have failed so far."""
+        for known, run in self._runs.items():
+            if run.unattended_since is not None and not run.is_lost and run_id in (None, known):
+                run.told.append(listener)
+
+    def unattended(self, is_alive: Callable[[object], bool]) -> list[str]:
+        """Runs that have failed, and that nobody attends to yet."""
+        return [key for key in self.failed if not any(is_alive(listener) for listener in self._runs[key].told)]
+
+    def overdue(self, now: float, is_alive: Callable[[object], bool]) -> str | None:
+        """A run that has failed or is lost, and that nobody attends to.
+
+        Args:
+            now: seconds of a clock that never goes back.
+            is_alive: whether a thread that was told still runs. One that has ended can start nothing again.
+        """
+        for run_id, run in self._runs.items():
+            if run.unattended_since is None:
+                continue
+            if any(is_alive(listener) for listener in run.told):
+                run.unattended_since = now
+            elif now - run.unattended_since >= self._grace_s:
+                return run_id
+        return None
+
+
+class QuerySupervisor:
+    """Looks at the queries of this process, on a thread of its own from the first one on.
+
+    Args:
+        grace_s: see `QuerySupervision`.
+        tell: told the run id and the exception of a query that has failed unattended, or is lost
+            (`QueryLostError`); once for each.
+        seen: told the run id and the exception of each query that has failed, whoever attends to it; once for each.
+    """
+
+    def __init__(
+        self,
+        grace_s: float,
+        tell: Callable[[str, BaseException], None],
+        seen: Callable[[str, BaseException], None] = lambda run_id, error: None,
+    ) -> None:
+        self._policy = QuerySupervision(grace_s)
+        self._tell = tell
+        self._seen = seen
+        self._lock = threading.RLock()
+        self._queries: dict[str, Any] = {}
+        self._reports: list[dict[str, str]] = []
+        self._errors: dict[str, BaseException] = {}
+        self._asked: dict[type, Callable[[Any], BaseException | None]] = {}
+        self._thread: threading.Thread | None = None
+        self._is_stopped_elsewhere = False
+
+    def started(self, query: Any, *, ends_itself: bool = False, has_code_elsewhere: bool = False) -> None:
+        """The code has started a query (PySpark's `StreamingQuery`, classic or Connect).
+
+        Args:
+            query: what it was given.
+            ends_itself: its trigger ends it.
+            has_code_elsewhere: functions of it run in another process, and may stop queries of the task there: from
+                now on a query that ends without a failure may have been stopped by the code.
+        """
+        with self._lock:
+            self._hook(type(query))
+            run_id = str(query.runId)
+            self._queries[run_id] = query
+            self._is_stopped_elsewhere = self._is_stopped_elsewhere or has_code_elsewhere
+            self._policy.started(run_id, str(query.id), ends_itself=ends_itself)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="query-supervisor", daemon=True)
+                self._thread.start()
+
+    def stopped_all(self) -> None:
+        """The code ends its session, and with it its queries: they cannot be asked any more."""
+        reports = self.last_progress()
+        with self._lock:
+            self._reports = reports
+            self._queries.clear()
+            self._policy.stopped_all()
+
+    def look(self, now: float) -> None:
+        """See which queries have ended, and tell what nobody attends to."""
+        self._observe(now)
+        with self._lock:
+            overdue = self._policy.overdue(now, _is_alive)
+            if overdue is not None:
+                self._policy.stopped(overdue)
+        if overdue is not None:
+            self._tell(overdue, self._errors[overdue])
+
+    def unattended(self) -> list[tuple[str, BaseException]]:
+        """Run ids and exceptions of the queries that have failed and that nobody attends to, at the end of the code."""
+        self._observe(time.monotonic())
+        with self._lock:
+            return [(run_id, self._errors[run_id]) for run_id in self._policy.unattended(_is_alive)]
+
+    def failed(self) -> list[tuple[str, BaseException]]:
+        """Run ids and exceptions of all queries that have failed and were not started again."""
+        self._observe(time.monotonic())
+        with self._lock:
+            return [(run_id, self._errors[run_id]) for run_id in self._policy.failed]
+
+    def lost(self) -> list[str]:
+        """Run ids of the queries that are lost and were not started again."""
+        self._observe(time.monotonic())
+        with self._lock:
+            return self._policy.lost
+
+    def last_progress(self) -> list[dict[str, str]]:
+        """Return the last report of each query, of the newest `REPORTED` ones: ``id``, ``run_id``, ``name``, ``json``.
+
+        A query of which Spark has no report, or does not answer any more, is left out.
+        """
+        with self._lock:
+            newest = list(self._queries.items())[-REPORTED:]
+            reports = list(self._reports)
+        for run_id, query in newest:
+            text = _last_progress(query)
+            if text is not None:
+                reports.append({"id": str(query.id), "run_id": run_id, "name": str(query.name or ""), "json": text})
+        return reports[-REPORTED:]
+
+    def _observe(self, now: float) -> None:
+        with self._lock:
+            running = [(run_id, self._queries[run_id]) for run_id in self._policy.running]
+        for run_id, query in running:
+            self._ask(run_id, query, now)
+
+    def _ask(self, run_id: str, query: Any, now: float) -> None:
+        try:
+            still_active = query.isActive
+            error = None if still_active else self._asked[type(query)](query)
+        except Exception:  # its session was ended, or Spark is gone: the code and the TaskExecutor hear of that
+            with self._lock:
+                self._policy.stopped(run_id)
+            return
+        if still_active:
+            return
+        with self._lock:
+            is_new = run_id not in self._errors
+            self._errors[run_id] = error or QueryLostError("somebody else in its Spark driver has stopped it")
+        if error is not None and is_new:
+            self._seen(run_id, error)
+        with self._lock:
+            if error is None and self._is_stopped_elsewhere:
+                self._policy.stopped(run_id)
+            else:
+                self._policy.ended(run_id, now, failed=error is not None)
+
+    def _run(self) -> None:
+        while True:
+            on_connect = any(".connect." in kind.__module__ for kind in self._asked)
+            time.sleep(CONNECT_INTERVAL_S if on_connect else INTERVAL_S)
+            self.look(time.monotonic())
+
+    def _hook(self, kind: Any) -> None:
+        """Note what the code does with its queries, in this process only."""
+        if kind in self._asked:
+            return
+        self._asked[kind] = kind.exception
+        for name in ("awaitTermination", "processAllAvailable"):
+            self._tell_of_failures(kind, name, lambda query: str(query.runId))
+        self._note_exception_asked(kind)
+        self._note_stop(kind)
+        manager = getattr(sys.modules[kind.__module__], "StreamingQueryManager", None)
+        if manager is not None:
+            self._tell_of_failures(manager, "awaitAnyTermination", lambda manager: None)
+
+    def _tell_of_failures(self, kind: Any, name: str, run_id_of: Callable[[Any], str | None]) -> None:
+        original, supervisor = getattr(kind, name), self
+
+        @functools.wraps(original)
+        def wait(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            try:
+                return original(self, *arguments, **keywords)
+            except Exception:
+                supervisor._told(run_id_of(self))
+                raise
+
+        setattr(kind, name, wait)
+
+    def _note_exception_asked(self, kind: Any) -> None:
+        original, supervisor = kind.exception, self
+
+        @functools.wraps(original)
+        def exception(self: Any) -> Any:
+            found = original(self)
+            if found is not None:
+                supervisor._told(str(self.runId))
+            return found
+
+        kind.exception = exception
+
+    def _note_stop(self, kind: Any) -> None:
+        original, supervisor = kind.stop, self
+
+        @functools.wraps(original)
+        def stop(self: Any) -> Any:
+            with supervisor._lock:
+                supervisor._policy.stopped(str(self.runId))
+            return original(self)
+
+        kind.stop = stop
+
+    def _told(self, run_id: str | None) -> None:
+        self._observe(time.monotonic())  # what has failed is known from now on
+        with self._lock:
+            self._policy.told(threading.current_thread(), run_id)
+
+
+def _is_alive(listener: object) -> bool:
+    return isinstance(listener, threading.Thread) and listener.is_alive()
+
+
+def _last_progress(query: Any) -> str | None:
+    """Spark's last report of a query as JSON."""
+    try:
+        progress = query.lastProgress
+    except Exception:  # its session was ended, or Spark is gone
+        return None
+    return None if progress is None else str(progress.json)
+
+
+FILE_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro", "xml"})
+LOCATION = "checkpointlocation"
+_DEFAULT_LOCATIONS = "spark.sql.streaming.checkpointLocation"
+_SETTINGS = "_understudy_settings"
+_RUNS_ALREADY = re.compile(r"Cannot start query with id (\S+) as another|CONCURRENT_QUERY")
+"""Spark's message where a query of the same id runs in any session of the driver."""
+
+
+class StreamingQueries:
+    """The queries of this task process.
+
+    Args:
+        spec: what they begin with.
+        tell: told of each query before it starts, and what is to be added to the failure of the task.
+        acquire_lease: see `TaskControl.acquire_lease`.
+        on_failed: called with the name and the exception of a query that has failed, or is lost, and that the code
+            leaves alone; by default it is told.
+    """
+
+    def __init__(
+        self,
+        spec: StreamingSpec,
+        tell: Callable[[QueryStarts | Note | QueryFailed], object],
+        acquire_lease: Callable[[str], None],
+        on_failed: Callable[[str, BaseException], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._tell = tell
+        self._names: dict[str, str] = {}
+        self._acquire_lease = acquire_lease
+        self._unnamed = 0
+        self._runs: dict[str, str] = {}
+        self._at: dict[str, Any] = {}
+        self._starting = threading.Lock()
+        self._locations: dict[str, tuple[QueryLocation, int]] = {}
+        on_failed = on_failed or self._tell_failed
+        self._supervisor = QuerySupervisor(
+            spec.failure_grace_s, lambda run_id, error: on_failed(self._runs[run_id], error), self._seen_failed
+        )
+
+    def install(self, writer: Any) -> None:
+        """Put the hook into a `DataStreamWriter` class, in this process only."""
+        for method, record in RECORDED.items():
+            record_calls(writer, method, record)
+        for method in ("start", "toTable"):
+            self._prepare_before(writer, method)
+
+    @cached_property
+    def _restore(self) -> TaskRestore:
+        from runtime.checkpoint.task_restore import TaskRestore  # most tasks have no streaming query
+
+        return TaskRestore(Path(self._spec.directory), self._spec.restore)
+
+    @property
+    def have_started(self) -> bool:
+        """Whether the code has started any."""
+        return bool(self._runs)
+
+    def _warn_of_failures(self) -> None:
+        """Say in the job's standard error which queries have failed unseen by the code, which has ended well."""
+        for run_id, error in self._supervisor.unattended():
+            text = f"streaming query {self._runs[run_id]} has failed, and the job's code has ended without a look at it"
+            print(f"{text}: {str(error).partition(chr(10))[0]}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def _warn_of_unclaimed(self) -> None:
+        """Say in the job's standard error of which queries there is state that nobody has claimed."""
+        if self._spec.restore is None:
+            return
+        for name in self._restore.unclaimed:
+            print(f"the state of query {name} was not restored: the job has not started it", file=sys.stderr)  # noqa: T201
+
+    def _prepare_before(self, writer: Any, method: str) -> None:
+        original = getattr(writer, method)
+        signature = inspect.signature(original)
+        queries = self
+
+        @functools.wraps(original)
+        def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            given = signature.bind(self, *arguments, **keywords).arguments
+            take_given(self, given)  # and once more by PySpark itself: what it says is the same
+            path = given.get("path")
+            name, location = queries._prepare(self, None if path is None else str(path), is_table=method == "toTable")
+            with queries._ending_no_other(self, name, location):
+                query = original(self, *arguments, **keywords)
+            return queries._started(query, name, location, settings_of(self))
+
+        setattr(writer, method, start)
+
+    def stopped_all(self) -> None:
+        """The code ends its session: what its queries end with is no failure."""
+        self._supervisor.stopped_all()
+
+    def finished(self) -> Finished:
+        """Return what is told of the queries when the code has come to its end, after saying what it has not seen."""
+        self._warn_of_failures()
+        self._warn_of_unclaimed()
+        lost = [self._runs[run_id] for run_id in self._supervisor.lost()]
+        return Finished(lost_queries=lost, queries=self._supervisor.last_progress())
+
+    def failed(self) -> list[FailedQuery]:
+        """Return each query that has failed and was not started again, whether the code knows of it or not."""
+        return [(run_id, self._runs[run_id], cause_of(str(error))) for run_id, error in self._supervisor.failed()]
+
+    @contextlib.contextmanager
+    def _ending_no_other(self, writer: Any, name: str, location: str) -> Iterator[None]:
+        """Let the start of a query end no query of another job, which Spark does where both have one id.
+
+        A session that has Spark stop what runs under the id has its way with the task's own query at that location.
+        """
+        conf = _session_of(writer).conf
+        with self._starting:  # another thread might be between the two settings
+            stops = conf.get(STOP_ACTIVE_RUN, "true").lower() == "true"
+            if stops:
+                own = self._at.get(location)
+                if own is not None and own.isActive:
+                    own.stop()
+                conf.set(STOP_ACTIVE_RUN, "false")
+            try:
+                yield
+            except Exception as error:
+                found = _RUNS_ALREADY.search(str(error))
+                if found is None:
+                    raise
+                raise QueryRunsAlreadyError(_runs_already(name, location, found[1])) from error
+            finally:
+                if stops:
+                    conf.set(STOP_ACTIVE_RUN, "true")
+
+    def _started(self, query: Any, name: str, location: str, settings: dict[str, str]) -> Any:
+        self._runs[str(query.runId)] = name
+        self._at[location] = query
+        calls_back_elsewhere = settings.get("format") == "foreachbatch" and ".connect." in type(query).__module__
+        self._supervisor.started(
+            query, ends_itself=settings.get("trigger") == "once", has_code_elsewhere=calls_back_elsewhere
+        )
+        return query
+
+    def _prepare(self, writer: Any, path: str | None, *, is_table: bool) -> tuple[str, str]:
+        """Make ready for a query; returns its name, and its location where it has one."""
+        settings = settings_of(writer)
+        kind = settings.get("format", "table" if is_table else "parquet")
+        given = settings.get(LOCATION)
+        if given is None and (kind == "memory" and settings.get("outputmode") != "complete"):
+            return settings.get("queryname") or "memory", ""  # Spark lets no such query go on from a location
+        query_name = settings.get("queryname")
+        if given is None and query_name and (below := _default_locations(writer)):
+            given = posixpath.join(below, query_name)
+        name = query_name or self._name_of(given)
+        from runtime.checkpoint.files import make_private
+
+        if given is None:
+            location = str(Path(self._spec.directory, "live", directory_name(name)))
+            make_private(Path(location))
+            writer.option("checkpointLocation", location)
+        else:
+            location = self._absolute(given)
+        self._names[location] = name
+        sink = path or settings.get("path")
+        is_file_sink = kind in FILE_FORMATS and sink is not None
+        query = QueryLocation(name, location, self._absolute(sink) if is_file_sink and sink else None)
+        note, batch = "", NOTHING_COMMITTED
+        if "://" not in location:
+            self._acquire_lease(location)
+            note = self._restore.prepare(query)
+            batch = self._restore.began_at(query)
+            self._locations[name] = query, batch
+        if note:
+            print(note, file=sys.stderr, flush=True)  # noqa: T201
+        self._tell(QueryStarts(query, batch, note))
+        return name, location
+
+    def _tell_failed(self, name: str, error: BaseException) -> None:
+        self._tell(QueryFailed(name, None if isinstance(error, QueryLostError) else describe(error)))
+
+    def _seen_failed(self, run_id: str, error: BaseException) -> None:
+        """See whether a query has failed because its state could not be loaded."""
+        known = self._locations.get(self._runs[run_id])
+        note = "" if known is None else self._restore.failed(*known, str(error))
+        if note:
+            print(note, file=sys.stderr, flush=True)  # noqa: T201
+            self._tell(Note(note))
+
+    def _name_of(self, given: str | None) -> str:
+        """The name of a query without one: its place in the order of start, however often it is started again."""
+        known = None if given is None else self._names.get(self._absolute(given))
+        if known is not None:
+            return known
+        self._unnamed += 1
+        return f"query-{self._unnamed - 1}"
+
+    def _absolute(self, path: str) -> str:
+        """A path as the driver sees it; a URI of another file system than the local one stays as it is."""
+        from runtime.checkpoint.files import path_of
+
+        if "://" in path and not path.startswith("file:"):
+            return path
+        return posixpath.normpath(posixpath.join(self._spec.driver_directory, path_of(path)))
+
+
+def watch_streaming_queries(spec: TaskSpec, control: TaskControl, writer: Any) -> StreamingQueries | None:
+    """Install the hook into a `DataStreamWriter` class; None where Spark alone looks after the task's queries."""
+    if spec.streaming is None:
+        return None
+    queries = StreamingQueries(spec.streaming, control.tell, control.acquire_lease)
+    queries.install(writer)
+    control.failed_queries = queries.failed
+    return queries
+
+
+def refuse_streaming_queries(writer: Any) -> None:
+    """Let a `DataStreamWriter` class start no query, in this process only: nobody could look after it."""
+
+    def refuse(*_arguments: Any, **_keywords: Any) -> Any:
+        raise UnsupportedByEndpointError(
+            "a streaming query cannot be started on the Spark Connect endpoint of spark.remote: its state could be "
+            "neither checkpointed nor restored there; run the job on a cluster without spark.remote"
+        )
+
+    writer.start = writer.toTable = refuse
+
+
+def settings_of(writer: Any) -> dict[str, str]:
+    """Return the settings of a writer or reader that were recorded, by lower-case names."""
+    settings: dict[str, str] = writer.__dict__.setdefault(_SETTINGS, {})
+    return settings
+
+
+def take_given(writer: Any, given: Mapping[str, Any]) -> None:
+    """Set on a writer the settings that its ``start`` or ``toTable`` was given."""
+    writer.options(**given.get("options", {}))
+    for name in ("format", "outputMode", "queryName"):
+        if given.get(name) is not None:
+            getattr(writer, name)(given[name])
+
+
+def _session_of(writer: Any) -> Any:
+    """The session of a writer, classic or Connect."""
+    return getattr(writer, "_spark", None) or writer._session
+
+
+def _default_locations(writer: Any) -> str | None:
+    found: str | None = _session_of(writer).conf.get(_DEFAULT_LOCATIONS, None)
+    return found
+
+
+def _runs_already(name: str, location: str, query_id: str | None) -> str:
+    which = "its id" if query_id is None else f"its id ({query_id})"
+    return (
+        f"streaming query {name} is not started at {location}: a query with {which} runs in this Spark driver already. "
+        "If that is this job's own, stop() it first. A copy of another query's checkpointLocation needs an id of its "
+        "own: begin it with `job run --from SAVEPOINT --new-query-id`"
+    )
+
+
+def record_calls(writer: Any, method: str, record: Callable[..., dict[str, Any]]) -> None:
+    """Have a class record what its *method* is called with, as *record* makes settings of it."""
+    original = getattr(writer, method)
+
+    @functools.wraps(original)
+    def recorded(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        returned = original(self, *arguments, **keywords)
+        found = {key: str(value) for key, value in record(*arguments, **keywords).items() if value is not None}
+        settings_of(self).update(found)
+        return returned
+
+    setattr(writer, method, recorded)
+
+
+def _lower(options: dict[str, Any]) -> dict[str, Any]:
+    return {key.lower(): value for key, value in options.items()}
+
+
+RECORDED: dict[str, Callable[..., dict[str, Any]]] = {
+    "format": lambda source: {"format": source.lower()},
+    "outputMode": lambda outputMode: {"outputmode": outputMode.lower()},  # noqa: N803
+    "queryName": lambda queryName: {"queryname": queryName},  # noqa: N803
+    "option": lambda key, value: _lower({key: value}),
+    "options": lambda **options: _lower(options),
+    "trigger": lambda **given: {"trigger": "once" if given.get("once") or given.get("availableNow") else "repeated"},
+    "foreach": lambda f: {"format": "foreach"},
+    "foreachBatch": lambda func: {"format": "foreachbatch"},
+}

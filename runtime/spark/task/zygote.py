@@ -1,0 +1,223 @@
+"""The zygote: a warm process that forks task processes in 4 to 18 ms. Run as
+`python -m understudy.runtime.spark.task.zygote FD`: a job may have modules of our names.
+
+It has imported pyspark, pandas, pyarrow and gRPC, opened no channel and started no thread, so that a fork of it is
+sound. Its owner speaks to it over an inherited Unix socket pair: `fork` (with the task's control socket, and what it is
+to run or to make ready) comes in, `forked` and `exit` go out. When the owner closes its end, or dies, the zygote kills
+its tasks and ends; when the zygote dies, the kernel kills its tasks (their parent-death signal goes by its only
+thread).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from actors.own_modules import import_own
+from actors.rpc.codec import prepare
+from runtime.jobgraph.codec import decode
+from runtime.spark.errors import WireError
+from runtime.spark.messages import Ready, Run, pack, prepare_messages, unpack_to_task
+from runtime.spark.process import die_with
+from runtime.spark.spec import PreparedSpec, TaskSpec
+from runtime.spark.task.run import run_task
+from runtime.spark.wire import BlockingChannel, FrameReader, Message, encode
+
+WARM_MODULES = (
+    "pyspark",
+    "pyspark.accumulators",
+    "pyspark.cloudpickle",
+    "pyspark.pandas.utils",
+    "pyspark.sql",
+    "pyspark.sql.functions",
+    "pyspark.sql.classic.dataframe",
+    "pyspark.sql.classic.column",
+    "pyspark.sql.connect.dataframe",
+    "pyspark.sql.connect.functions",
+    "pyspark.sql.connect.session",
+    "pyspark.sql.pandas.conversion",
+    "pyspark.sql.streaming",
+    "pandas",
+    "pyarrow",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "grpc",
+    "grpc._channel",
+)
+OWN_WARM_MODULES = ("runtime.api", "runtime.spark.task.pipeline", "runtime.spark.task.classic")
+
+WARM_MODULES_IF_INSTALLED = ("ipykernel",)
+"""PySpark imports it at the first function of columns, to name the notebook's cell in errors: 50 ms in every task."""
+
+_MAX_FDS = 4
+
+
+class _Zygote:
+    def __init__(self, owner: socket.socket) -> None:
+        self._owner = owner
+        self._reader = FrameReader()
+        self._descriptors: list[int] = []
+        self._children: set[int] = set()
+        self._wake_reading, self._wake_writing = os.pipe()
+
+    def serve(self) -> None:
+        """Fork and reap until the owner is gone."""
+        for descriptor in (self._wake_reading, self._wake_writing):
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake_writing, warn_on_full_buffer=False)
+        try:
+            self._send({"op": "ready", "pid": os.getpid()})
+            while self._turn():
+                pass
+        except OSError:
+            return  # the owner is gone
+        finally:
+            self._kill_all()
+
+    def _turn(self) -> bool:
+        readable, _, _ = select.select([self._owner.fileno(), self._wake_reading], [], [])
+        if self._wake_reading in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_reading, 4096)
+            self._reap()
+        if self._owner.fileno() in readable:
+            data, descriptors, _, _ = socket.recv_fds(self._owner, 65536, _MAX_FDS)
+            if not data:
+                return False
+            self._descriptors += descriptors
+            for message in self._reader.feed(data):
+                self._handle(message)
+        return True
+
+    def _handle(self, message: Message) -> None:
+        if message.get("op") != "fork" or not self._descriptors:
+            raise WireError(
+                f"the zygote got {message.get('op')!r}, which it does not know, or no control socket with it"
+            )
+        control = self._descriptors.pop(0)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._send({"op": "fork_failed", "id": message["id"], "error": str(error)})
+            return
+        if pid == 0:
+            self._become_task(message, control)
+        os.close(control)
+        self._children.add(pid)
+        self._send({"op": "forked", "id": message["id"], "pid": pid})
+
+    def _become_task(self, message: Message, control: int) -> NoReturn:
+        status = 1
+        try:
+            parent = os.getppid()
+            os.setsid()
+            die_with(parent)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._owner.close()
+            for descriptor in (self._wake_reading, self._wake_writing, *self._descriptors):
+                os.close(descriptor)
+            channel = BlockingChannel(socket.socket(fileno=control))
+            if "prepared" in message:
+                status = run_prepared(decode(message["prepared"], PreparedSpec), channel)
+            else:
+                status = run_task(decode(message["spec"], TaskSpec), channel)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        """Reap what has ended, first killing what it started: its process group holds its number until then."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            _kill_group(ended.si_pid)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if ended.si_pid in self._children:
+                self._children.discard(ended.si_pid)
+                self._send({"op": "exit", "pid": ended.si_pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _kill_all(self) -> None:
+        for pid in self._children:
+            _kill_group(pid)
+
+    def _send(self, message: Message) -> None:
+        self._owner.sendall(encode(message))
+
+
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def warm_up() -> None:
+    """Import what tasks need."""
+    for name in WARM_MODULES:
+        importlib.import_module(name)
+    for name in OWN_WARM_MODULES:
+        import_own(name)
+    for name in WARM_MODULES_IF_INSTALLED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def main() -> int:
+    """Warm up, then serve the owner whose socket's descriptor is the first argument."""
+    owner = socket.socket(fileno=int(sys.argv[1]))
+    sys.path.append(sys.path.pop(0))  # the directory that `-m` put first: a job's modules come before it
+    warm_up()
+    prepare(TaskSpec, PreparedSpec)
+    prepare_messages()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page it looks at
+    _Zygote(owner).serve()
+    return 0
+
+
+def run_prepared(spec: PreparedSpec, channel: BlockingChannel) -> int:
+    """Make this freshly forked process ready, and run the task that comes; return its exit status."""
+    opened = _open(spec)
+    channel.send(pack(Ready()))
+    message = channel.receive()
+    if message is None:
+        return 0  # nobody needed it
+    order = unpack_to_task(message)
+    if not isinstance(order, Run):
+        raise WireError(f"a process that is ready got {type(order).__name__}")
+    channel.send(pack(Ready()))
+    return run_task(order.spec, channel, opened)
+
+
+def _open(spec: PreparedSpec) -> Any:
+    if spec.connect is not None:
+        from runtime.spark.task.pipeline import open_session
+
+        session = open_session(spec.connect)
+        session.sql("VALUES (1)").collect()  # runs no Spark job, so it needs none of the cores that tasks may hold
+        return session
+    if spec.classic is None:
+        raise ValueError("a process is to be made ready for neither way into Spark")
+    from runtime.spark.task.classic import connect
+
+    gateway = connect(spec.classic)
+    # No Spark job: it would wait for cores that tasks hold, and be counted among the task's.
+    gateway.entry_point.get(0).sql("VALUES (1)").collect()
+    return gateway
