@@ -5,8 +5,9 @@ The names below are imported when they are first used: importing the package is 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from actors.own_modules import import_own
 
 if TYPE_CHECKING:
     from actors.actor import Actor as Actor
@@ -162,7 +163,7 @@ def __getattr__(name: str) -> Any:
     module = _HOME_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'actors' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(module), name)
+    value = globals()[name] = getattr(import_own(module), name)
     return value
 
 

@@ -50,6 +50,7 @@ from typing import Any, TypeVar, cast
 import msgpack
 
 from actors.errors import RemoteError, SerializationError
+from actors.own_modules import import_own, loaded_module, wire_name
 from actors.ref import ActorRef
 from actors.rpc.codec import ERROR_TEXT_LIMIT, decode_error, encode_error, sendable
 from actors.rpc.wire import LARGE, walk_through
@@ -198,7 +199,7 @@ class MessageType:
 
 def name_of(cls: type) -> str:
     """``module:Qualname`` of a class, by which it is known on the wire."""
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return f"{wire_name(cls.__module__)}:{cls.__qualname__}"
 
 
 @typing.dataclass_transform(frozen_default=True)
@@ -238,7 +239,7 @@ def find(registry: dict[str, T], name: str, kind: str) -> T:
     found = registry.get(name)
     if found is None and name.startswith("actors.") and len(name) < 100:
         for module in _OWN_MODULES:  # fixed names, not the one received
-            importlib.import_module(f"actors.{module}")
+            import_own(f"actors.{module}")
         found = registry.get(name)
     if found is not None:
         return found
@@ -547,7 +548,7 @@ def _known_exception(name: str) -> type[BaseException] | None:
     Names are looked up in dictionaries only: the attribute of a lazy module would import others.
     """
     module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
+    found: Any = loaded_module(module)
     for element in qualified.split("."):
         if not issubclass(type(found), (types.ModuleType, type)):
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 from thespian.actors import Actor, ActorExitRequest, ThespianWatch, WatchMessage
 
+from actors.own_modules import import_own
 from actors.process.diagnostics import Diagnostics
 from actors.process.logs import LogConfig, configure_logging
 from actors.process.loops import EmbeddedLoop
@@ -230,7 +230,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
 
 def _named(path: str) -> Callable[..., Awaitable[Any]]:
     module, _, function = path.partition(":")
-    found: Callable[..., Awaitable[Any]] = getattr(importlib.import_module(module), function)
+    found: Callable[..., Awaitable[Any]] = getattr(import_own(module), function)
     return found
 
 

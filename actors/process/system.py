@@ -119,7 +119,7 @@ class ProcessActorSystem:
         try:
             if spare is None:
                 before = _children(self.admin_pid)
-                thespian_address = self._system.createActor("actors.process.host.HostActor")
+                thespian_address = self._system.createActor(f"{__package__}.host.HostActor")
                 process = _pidfd_of_new(_children(self.admin_pid), before)
             else:
                 thespian_address, process = spare.thespian_address, os.pidfd_open(spare.pid)

@@ -17,6 +17,7 @@ from cattrs.preconf.msgpack import make_converter
 import actors.errors
 from actors.address import ActorAddress
 from actors.errors import ActorError, RemoteError, WireError
+from actors.own_modules import wire_name
 from actors.rpc.fencing import Fence
 from actors.rpc.gateway import FENCING_MARK, READS, RECIPIENT, Ask, FencingToken, RpcGateway, gateway_methods
 
@@ -260,12 +261,16 @@ def _values_of(gateway: type[RpcGateway]) -> list[Any]:
 _known_errors: dict[str, type[Exception]] = {}
 
 
+def _name_of(error_type: type[BaseException]) -> str:
+    return f"{wire_name(error_type.__module__)}.{error_type.__qualname__}"
+
+
 def wire_error(error_type: E) -> E:
     """Class decorator: this exception is rebuilt as itself on the asking side.
 
     Its constructor must work with the message as the only argument.
     """
-    _known_errors[f"{error_type.__module__}.{error_type.__qualname__}"] = error_type
+    _known_errors[_name_of(error_type)] = error_type
     return error_type
 
 
@@ -292,7 +297,7 @@ def encode_error(error: BaseException) -> list[str]:
     """
     if isinstance(error, RemoteError):
         return [error.type_name, error.message, error.remote_traceback]
-    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    name = _name_of(type(error))
     text = "" if name in _known_errors else "".join(traceback.format_exception(error))
     try:
         message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

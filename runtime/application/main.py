@@ -1,4 +1,4 @@
-"""The process of a user's main(): `python -m runtime.application.main FD PARENT`.
+"""The process of a user's main(): `python -m understudy.runtime.application.main FD PARENT`.
 
 It has the limits of a task process, and no secret: over the descriptor, a socket, it is told what to run, asks for what
 it needs of the cluster, and says how main() has ended. It dies with the process that has started it.
@@ -68,7 +68,3 @@ def _cause(error: BaseException | None) -> JobID | None:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,76 +1,10 @@
-"""The command line: ``python -m runtime.cluster`` and ``understudy``."""
+"""``python -m runtime.cluster``: the command line, whatever modules the current directory or a job's project has."""
 
 from __future__ import annotations
 
-import sys
-
-import click
-
-from conf.errors import ConfigurationError
-from runtime.cluster.checkpoint_commands import savepoint
-from runtime.cluster.cluster_commands import demo, doctor, log_level, master, start, status, stop
-from runtime.cluster.command_line import PROGRAM, ExitStatus, completion_script, examples
-from runtime.cluster.job_commands import job
-from runtime.cluster.output import print_error, say
-from runtime.errors import ClusterError
-
-SHELLS = ("bash", "zsh", "fish")
-
-
-class _Commands(click.Group):
-    """All commands. Ctrl-C ends each with the exit status 130."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command that was asked for."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            say("interrupted")
-            sys.exit(ExitStatus.INTERRUPTED)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="understudy-spark", prog_name=PROGRAM)
-def cli() -> None:
-    """Understudy: an actor runtime that gives PySpark what Flink's control plane gives Flink.
-
-    \b
-    Examples:
-      understudy start                                    a session cluster on this machine
-      understudy job run examples/flight_delays.py -- --out /tmp/delays
-      understudy job list
-      understudy stop
-
-    Exit status: 0 done; 1 the job failed, or an error; 2 wrong usage; 130 interrupted by Ctrl-C.
-    """
-
-
-@cli.command(
-    epilog=examples(
-        'eval "$(understudy completion bash)"      # in ~/.bashrc',
-        "understudy completion fish > ~/.config/fish/completions/understudy.fish",
-    )
-)
-@click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> None:
-    """Print the script with which a shell completes the commands, options and job ids of `understudy`."""
-    click.echo(completion_script(cli, shell))
-
-
-for _command in (start, master, stop, status, doctor, demo, log_level, job, savepoint):
-    cli.add_command(_command)
-
-
-def main() -> None:
-    """Entry point of the console script: prints an expected error as one line with its remedy, never a traceback."""
-    try:
-        cli(prog_name=PROGRAM)
-    except (ClusterError, ConfigurationError) as error:
-        if details := getattr(error, "details", ""):
-            say(details.rstrip())
-        print_error(error, str(error.remedy))
-        sys.exit(ExitStatus.FAILED)
-
+from understudy.__main__ import main
+from understudy.imports import forget_top_level
 
 if __name__ == "__main__":
+    forget_top_level()  # Python has imported `runtime` and `runtime.cluster` to get here
     main()

@@ -56,6 +56,7 @@ from runtime.taskexecutor.spark_options import task_limits
 
 T = TypeVar("T")
 
+MAIN = "understudy.runtime.application.main"
 POLL_S = 0.2
 RETRY_S = 0.5
 
@@ -91,7 +92,7 @@ class MainProcess:
         output, errors = (os.open(path, flags, 0o600) for path in (files.stdout, files.stderr))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "runtime.application.main", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", MAIN, str(theirs.fileno()), str(os.getpid())],
                 env=inherited_environment(),
                 cwd=files.work,
                 stdin=subprocess.DEVNULL,

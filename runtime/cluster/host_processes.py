@@ -70,7 +70,7 @@ def launch(
     output = os.open(directory.log / f"{name}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(directory.root), str(writing), str(lock.descriptor), *arguments],
+            [sys.executable, "-P", "-m", module, str(directory.root), str(writing), str(lock.descriptor), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -298,7 +298,7 @@ def start_process(
         note: writes down the number of the process.
     """
     path = context.directory.log / f"{name}.out"
-    command = [sys.executable, "-m", module, *map(str, context.arguments().values()), *arguments]
+    command = [sys.executable, "-P", "-m", module, *map(str, context.arguments().values()), *arguments]
     waiting, letting_go = os.pipe()
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:  # noqa: PTH123

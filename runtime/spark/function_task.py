@@ -24,7 +24,7 @@ SPARK_PARAMETER = "spark"
 
 _FUNCTION = '''\
 # Made by runtime.notebook: runs the function {name} as a job.
-from runtime.spark.function_task import run_function
+from understudy.runtime.spark.function_task import run_function
 
 run_function("""\\
 {pickled}""")
@@ -32,7 +32,7 @@ run_function("""\\
 
 _FUNCTIONS = '''\
 # Made by runtime.notebook: the functions of a pipeline.
-from runtime.spark.function_task import load_functions
+from understudy.runtime.spark.function_task import load_functions
 
 globals().update(load_functions("""\\
 {pickled}"""))

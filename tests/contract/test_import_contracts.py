@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("conf", "actors", "blob", "runtime")
+PACKAGES = ("conf", "actors", "blob", "runtime", "understudy")
 
 PLANTED = {
     "layers": ("blob/key.py", "import runtime.ids"),

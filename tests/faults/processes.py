@@ -103,7 +103,7 @@ def processes_of(worker: TaskExecutorRegistration, kind: str) -> list[int]:
 
 def zygotes_of(pid: int) -> list[int]:
     """The zygote of a TaskExecutor; none for another process."""
-    return [child for child in _children(pid) if _runs(child, "runtime.spark.task.zygote")]
+    return [child for child in _children(pid) if _runs(child, "understudy.runtime.spark.task.zygote")]
 
 
 def _children(pid: int) -> Iterable[int]:

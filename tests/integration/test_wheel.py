@@ -18,7 +18,7 @@ import pytest
 from tests.cluster_harness import ROOT, Cluster
 from tests.waiting import PATIENCE_S
 
-PACKAGES = ("conf", "actors", "blob", "runtime")
+PACKAGES = ("conf", "actors", "blob", "runtime", "understudy")
 METADATA = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 MINORS = (11, 12, 13)
 LEFT_OUT = {"__pycache__"}

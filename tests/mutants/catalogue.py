@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import actors, blob, checkpoint, clusters, conf_files, control, deployment, ha, jobs, rest
+from tests.mutants import actors, blob, checkpoint, clusters, conf_files, control, deployment, ha, jobs, own_names, rest
 from tests.mutants.model import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -15,5 +15,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *deployment.MUTANTS,
     *ha.MUTANTS,
     *jobs.MUTANTS,
+    *own_names.MUTANTS,
     *rest.MUTANTS,
 )

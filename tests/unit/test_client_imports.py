@@ -9,7 +9,7 @@ HEAVY = ("numpy", "pandas", "py4j", "pyspark", "redis", "thespian")
 
 
 def test_the_command_line_imports_nothing_that_is_the_clusters_own() -> None:
-    modules = "runtime.cluster.__main__, runtime.cluster.deployment, runtime.cluster.logs, runtime.job_file"
+    modules = "runtime.cluster.cli, runtime.cluster.deployment, runtime.cluster.logs, runtime.job_file"
     code = f"import sys, {modules}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -17,6 +17,6 @@ def test_the_command_line_imports_nothing_that_is_the_clusters_own() -> None:
 
 def test_help_and_completion_load_no_client() -> None:
     unneeded = "actors", "blob", "rich", "runtime.client", "runtime.cluster.views", "tempfile"
-    code = f"import sys, runtime.cluster.__main__; print(*(name for name in {unneeded!r} if name in sys.modules))"
+    code = f"import sys, runtime.cluster.cli; print(*(name for name in {unneeded!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

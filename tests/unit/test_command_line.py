@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from runtime.cluster import job_commands
-from runtime.cluster.__main__ import SHELLS, cli
+from runtime.cluster.cli import SHELLS, cli
 from runtime.cluster.command_line import ExitStatus, waiting
 from runtime.cluster.job_commands import run_attached
 

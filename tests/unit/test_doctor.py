@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from conf.configuration import Configuration
 from conf.options import RestOptions
 from runtime.cluster import doctor as doctor_module
-from runtime.cluster.__main__ import cli
+from runtime.cluster.cli import cli
 from runtime.cluster.doctor import (
     check_clock,
     check_java,

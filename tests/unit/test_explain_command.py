@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from runtime.cluster.__main__ import cli
+from runtime.cluster.cli import cli
 from tests.job_files import PIPELINE, TRIVIAL, write_job
 
 TALKATIVE = """\

@@ -162,7 +162,7 @@ def test_roles_are_told_by_name_and_command_line() -> None:
     assert role_of("us-resourcemana", [*python, "runtime.cluster.entrypoint"]) == "resourcemanager"
     assert role_of("us-rest", []) == "rest"
     assert role_of("us-jobmaster-d6", []) == "jobmaster"
-    assert role_of("python", [*python, "runtime.spark.task.zygote", "27"]) == "zygote"
+    assert role_of("python", [*python, "understudy.runtime.spark.task.zygote", "27"]) == "zygote"
     assert role_of("python", [*python, "pyspark.daemon", "pyspark.worker"]) == "python worker"
     assert role_of("java", ["/bin/java", "@java.args"]) == "java"
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from conf.configuration import Configuration
-from runtime.cluster.__main__ import cli
+from runtime.cluster.cli import cli
 from runtime.cluster.roles import Role
 from runtime.cluster.ssh import (
     HostFileError,

@@ -14,7 +14,7 @@ from runtime.checkpoint.errors import SavepointError
 from runtime.checkpoint.manifest import Savepoint, SavepointJob
 from runtime.checkpoint.savepoint import write_savepoint
 from runtime.checkpoint.snapshot import take_snapshot
-from runtime.cluster.__main__ import cli
+from runtime.cluster.cli import cli
 from tests.streaming_files import StreamingFiles
 
 

@@ -114,6 +114,18 @@ def test_hashes_are_seeded_as_by_spark_submit_unless_the_environment_says_otherw
     assert spark_conf(mine)["spark.executorEnv.PYTHONHASHSEED"] == "3"
 
 
+def test_python_workers_find_a_users_modules_before_ours(
+    options: DriverOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, "", "/first", "/second"]))
+    assert environment(JAVA, options, Path("/x"), "token")["PYTHONPATH"].split(os.pathsep) == [
+        "/first",
+        "/second",
+        root,
+    ]
+
+
 def test_first_start_records_classes_and_the_next_uses_the_archive(
     tmp_path: Path, private: Path, jars: list[Path]
 ) -> None:

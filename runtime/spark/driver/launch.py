@@ -348,6 +348,12 @@ def hash_seed() -> str:
     return os.environ.get(HASH_SEED) or "0"
 
 
+def _python_path() -> str:
+    """Return the Python workers' path: ours last, for a user's modules may have the names of ours."""
+    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join(sorted(entries, key=lambda entry: Path(entry, "understudy", "imports.py").is_file()))
+
+
 def environment(java: Java, options: DriverOptions, connection_file: Path, token: str) -> dict[str, str]:
     """The JVM's environment; secrets are here or travel over Py4J, never on the command line."""
     own_address = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(options.master) else {}
@@ -363,6 +369,7 @@ def environment(java: Java, options: DriverOptions, connection_file: Path, token
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYSPARK_PIN_THREAD": "true",
             HASH_SEED: hash_seed(),  # the Python workers'
+            "PYTHONPATH": _python_path(),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
         }
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType, MappingProxyType
 
+from actors.own_modules import wire_name
 from runtime.spark.errors import STOP_REFUSED, PartitionNotFoundError, TaskCancelled
 from runtime.spark.messages import (
     Answer,
@@ -52,7 +53,7 @@ def describe(error: BaseException, files: Mapping[str, str] = MappingProxyType({
     text = str(error)
     if STOP_REFUSED in text:
         text = f"{_STOP_HINT}: {text}"
-    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{wire_name(kind.__module__)}."
     lost = error.vertex_id if isinstance(error, PartitionNotFoundError) else None
     trace = _clip("".join(summary.format()))
     return ErrorDescription(f"{module}{kind.__qualname__}", _clip(text), trace, _error_class(error), lost)

@@ -23,6 +23,9 @@ from typing import Any
 import pyspark.cloudpickle
 from pyspark.serializers import CloudPickleSerializer
 
+_BATCH_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
+"""Spark's worker that calls the functions of `foreachBatch` of a Connect session."""
+
 
 class _Carried:
     """A pickled value behind the directories that it needs."""
@@ -44,18 +47,23 @@ def _unpack(directories: tuple[str, ...], data: bytes) -> Any:
     ]
     missing = [path for path in found if path not in sys.path]
     sys.path[1:1] = missing
+    if getattr(sys.modules["__main__"].__spec__, "name", "") == _BATCH_WORKER:
+        _carry(directories)  # its functions make others, for other workers
     return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
 
 
 def carry_path(directories: Sequence[str]) -> None:
     """From now on all functions that this process sends to Spark bring *directories* along."""
-    dump: Any = CloudPickleSerializer.dumps
-    carried = tuple(directories)
     register: Any = pyspark.cloudpickle.register_pickle_by_value
     register(sys.modules[__name__])  # a worker need not have this package
+    _carry(tuple(directories))
+
+
+def _carry(directories: tuple[str, ...]) -> None:
+    dump: Any = CloudPickleSerializer.dumps
 
     def dumps(serializer: Any, value: Any) -> bytes:
-        packed: bytes = dump(serializer, _Carried(carried, dump(serializer, value)))
+        packed: bytes = dump(serializer, _Carried(directories, dump(serializer, value)))
         return packed
 
     patched: Any = CloudPickleSerializer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import resource
 import signal
 import sys
@@ -87,7 +88,7 @@ def run_main(file: str, argv: Iterable[str], python_path: Iterable[str]) -> None
     """
     path = Path(file)
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=file, __builtins__=__builtins__, __cached__=None, __spec__=None)
+    main.__dict__.update(__file__=file, __builtins__=builtins, __cached__=None, __spec__=None)
     sys.modules["__main__"] = main
     sys.argv = [file, *argv]
     sys.path[:0] = [str(path.parent), *python_path]

@@ -1,4 +1,5 @@
-"""The zygote: a warm process that forks task processes in 4 to 18 ms. Run as `python -m runtime.spark.task.zygote FD`.
+"""The zygote: a warm process that forks task processes in 4 to 18 ms. Run as
+`python -m understudy.runtime.spark.task.zygote FD`: a job may have modules of our names.
 
 It has imported pyspark, pandas, pyarrow and gRPC, opened no channel and started no thread, so that a fork of it is
 sound. Its owner speaks to it over an inherited Unix socket pair: `fork` (with the task's control socket, and what it is
@@ -19,6 +20,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from actors.own_modules import import_own
 from actors.rpc.codec import prepare
 from runtime.jobgraph.codec import decode
 from runtime.spark.errors import WireError
@@ -48,10 +50,8 @@ WARM_MODULES = (
     "pyarrow.parquet",
     "grpc",
     "grpc._channel",
-    "runtime.api",
-    "runtime.spark.task.pipeline",
-    "runtime.spark.task.classic",
 )
+OWN_WARM_MODULES = ("runtime.api", "runtime.spark.task.pipeline", "runtime.spark.task.classic")
 
 WARM_MODULES_IF_INSTALLED = ("ipykernel",)
 """PySpark imports it at the first function of columns, to name the notebook's cell in errors: 50 ms in every task."""
@@ -172,6 +172,8 @@ def warm_up() -> None:
     """Import what tasks need."""
     for name in WARM_MODULES:
         importlib.import_module(name)
+    for name in OWN_WARM_MODULES:
+        import_own(name)
     for name in WARM_MODULES_IF_INSTALLED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -219,7 +221,3 @@ def _open(spec: PreparedSpec) -> Any:
     # No Spark job: it would wait for cores that tasks hold, and be counted among the task's.
     gateway.entry_point.get(0).sql("VALUES (1)").collect()
     return gateway
-
-
-if __name__ == "__main__":
-    sys.exit(main())

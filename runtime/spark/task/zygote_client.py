@@ -226,7 +226,7 @@ class Zygote:
         )
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 -- a vfork; its end is waited for on a thread
-                [sys.executable, "-m", "runtime.spark.task.zygote", str(theirs.fileno())],
+                [sys.executable, "-m", "understudy.runtime.spark.task.zygote", str(theirs.fileno())],
                 env=env,
                 cwd=Path(__file__).resolve().parents[3],  # so that the runtime is found where it is not installed
                 stdin=subprocess.DEVNULL,

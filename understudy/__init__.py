@@ -1,0 +1,120 @@
+"""The public API of Understudy, under one name.
+
+    from understudy import connect, Pipeline, EmbeddedCluster, Actor, ActorSystem, Props
+
+Everything that `actors` makes public is here too. A name is imported at its first use: `import understudy` costs
+nothing. The other packages stand below this one as well (`understudy.runtime.client`), and so do not mind modules
+`actors`, `blob`, `conf` or `runtime` of a user's own: see `understudy.imports`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from understudy.imports import NAMES, install
+
+install()
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from actors import *  # noqa: F403
+    from actors.errors import FencingError as FencingError
+    from actors.receptionist import LeaderChanged as LeaderChanged
+    from actors.rpc.codec import wire_error as wire_error
+    from actors.rpc.endpoint import FencedRpcEndpoint as FencedRpcEndpoint
+    from actors.rpc.endpoint import RpcEndpoint as RpcEndpoint
+    from actors.rpc.gateway import FencedRpcGateway as FencedRpcGateway
+    from actors.rpc.gateway import FencingToken as FencingToken
+    from actors.rpc.gateway import RpcGateway as RpcGateway
+    from actors.rpc.gateway import rpc as rpc
+    from actors.rpc.gateway import rpc_sync as rpc_sync
+    from actors.rpc.gateway import rpc_tell as rpc_tell
+    from actors.rpc.security import load_or_create_secret as load_or_create_secret
+    from actors.rpc.service import RpcConfig as RpcConfig
+    from actors.rpc.service import RpcService as RpcService
+    from actors.service_system import start_actor_system as start_actor_system
+    from actors.testkit import DeterministicSystem as DeterministicSystem
+    from actors.testkit import TestProbe as TestProbe
+    from runtime.api import Context as Context
+    from runtime.api import Parameter as Parameter
+    from runtime.api import Pipeline as Pipeline
+    from runtime.api import RestartStrategyConfig as RestartStrategyConfig
+    from runtime.api import Stream as Stream
+    from runtime.api import VertexFunction as VertexFunction
+    from runtime.api import parse_parameters as parse_parameters
+    from runtime.client import ClusterClient as ClusterClient
+    from runtime.embedded import ClusterAccess as ClusterAccess
+    from runtime.embedded import EmbeddedCluster as EmbeddedCluster
+    from runtime.embedded import EmbeddedClusterError as EmbeddedClusterError
+    from runtime.job_file import read_job_file as read_job_file
+    from runtime.notebook import Cluster as Cluster
+    from runtime.notebook import Job as Job
+    from runtime.notebook import JobFailedError as JobFailedError
+    from runtime.notebook import NotebookError as NotebookError
+    from runtime.notebook import SavepointFailedError as SavepointFailedError
+    from runtime.notebook import connect as connect
+    from runtime.protocol.dispatcher import DispatcherGateway as DispatcherGateway
+    from runtime.protocol.events import JobReachedTerminalState as JobReachedTerminalState
+    from runtime.protocol.events import TaskExecutorLost as TaskExecutorLost
+    from runtime.spark.state_reader import read_state as read_state
+
+_HOMES = {
+    "actors.errors": ("FencingError",),
+    "actors.receptionist": ("LeaderChanged",),
+    "actors.rpc.codec": ("wire_error",),
+    "actors.rpc.endpoint": ("FencedRpcEndpoint", "RpcEndpoint"),
+    "actors.rpc.gateway": ("FencedRpcGateway", "FencingToken", "RpcGateway", "rpc", "rpc_sync", "rpc_tell"),
+    "actors.rpc.security": ("load_or_create_secret",),
+    "actors.rpc.service": ("RpcConfig", "RpcService"),
+    "actors.service_system": ("start_actor_system",),
+    "actors.testkit": ("DeterministicSystem", "TestProbe"),
+    "runtime.api": (
+        "Context",
+        "Parameter",
+        "Pipeline",
+        "RestartStrategyConfig",
+        "Stream",
+        "VertexFunction",
+        "parse_parameters",
+    ),
+    "runtime.client": ("ClusterClient",),
+    "runtime.embedded": ("ClusterAccess", "EmbeddedCluster", "EmbeddedClusterError"),
+    "runtime.job_file": ("read_job_file",),
+    "runtime.notebook": ("Cluster", "Job", "JobFailedError", "NotebookError", "SavepointFailedError", "connect"),
+    "runtime.protocol.dispatcher": ("DispatcherGateway",),
+    "runtime.protocol.events": ("JobReachedTerminalState", "TaskExecutorLost"),
+    "runtime.spark.state_reader": ("read_state",),
+}
+"""Where the names are, beside those of `actors`."""
+
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in NAMES:
+        return importlib.import_module(f"understudy.{name}")
+    if not name.startswith("_") and (name in _HOME_OF or name in _actors().__all__):
+        home = importlib.import_module(f"understudy.{_HOME_OF.get(name, 'actors')}")
+        value = globals()[name] = getattr(home, name)
+        return value
+    raise AttributeError(f"module 'understudy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *NAMES, *_HOME_OF, *_actors().__all__})
+
+
+def _actors() -> Any:
+    return importlib.import_module("understudy.actors")
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Called by ``%load_ext understudy``."""
+    importlib.import_module("understudy.runtime.notebook").load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by ``%unload_ext understudy``."""
+    importlib.import_module("understudy.runtime.notebook").unload_ipython_extension(shell)
