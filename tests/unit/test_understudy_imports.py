@@ -213,9 +213,9 @@ def test_every_module_of_ours_is_imported_below_understudy(project: Path) -> Non
 
 def test_no_code_of_ours_imports_ours_by_a_text() -> None:
     """`import_own` takes such a name; `importlib.import_module` would find a user's module."""
-    allowed = {"actors/own_modules.py", "actors/props.py", "actors/core/message_types.py"}  # import users' classes
-    allowed |= {"runtime/spark/task/pipeline.py", "runtime/spark/__init__.py", "runtime/spark/task/zygote.py"}
-    allowed |= {"runtime/cluster/preload.py"}  # in the cluster's own processes
+    allowed = {"actors/own_modules.py", "actors/props.py", "actors/serialization.py"}  # import users' classes
+    allowed |= {"runtime/spark/task/pipeline.py", "runtime/spark/task/zygote.py"}
+    allowed |= {"runtime/cluster/entrypoint.py"}  # in the cluster's own processes
     found = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
