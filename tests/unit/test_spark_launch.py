@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,13 @@ from runtime.spark.spec import STOP_ACTIVE_RUN
 from tests.waiting import PATIENCE_S
 
 JAVA = Java("/opt/jdk", "21.0.8", "option")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory below those that nobody else may write to, or that are sticky; `tmp_path` may be anywhere."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
 
 
 @pytest.fixture
@@ -44,8 +52,22 @@ def test_jars_come_after_sparks_own(options: DriverOptions, jars: list[Path], tm
     command(JAVA, with_jars, jars, [])
     arguments = (options.work_dir / "java.args").read_text()
     assert os.pathsep.join(map(str, [*jars, mine])) in arguments
-    assert spark_conf(with_jars)["spark.jars"] == str(mine)
+    assert spark_conf(replace(with_jars, master="yarn"))["spark.jars"] == str(mine)
     assert "spark.jars" not in spark_conf(options)
+
+
+def test_a_local_driver_serves_no_jar_at_its_port(options: DriverOptions, tmp_path: Path) -> None:
+    """Spark asks nobody for a secret who names a jar there, whatever spark.authenticate says."""
+    given = {"spark.jars": "/a.jar, file:/b.jar,file:///c.jar,hdfs://h/d.jar,local:/e.jar"}
+    conf = spark_conf(replace(options, conf=given, jars=(tmp_path / "mine.jar",)))
+    assert conf["spark.jars"].split(",") == [
+        "local:/a.jar",
+        "local:/b.jar",
+        "local:///c.jar",
+        "hdfs://h/d.jar",
+        "local:/e.jar",
+        f"local:{tmp_path / 'mine.jar'}",
+    ]
 
 
 def test_settings_that_keep_the_driver_private_cannot_be_overridden(options: DriverOptions) -> None:
@@ -103,8 +125,10 @@ def test_hashes_are_seeded_as_by_spark_submit_unless_the_environment_says_otherw
     assert spark_conf(mine)["spark.executorEnv.PYTHONHASHSEED"] == "3"
 
 
-def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Path, jars: list[Path]) -> None:
-    cache = tmp_path / "cache"
+def test_first_start_records_classes_and_the_next_uses_the_archive(
+    tmp_path: Path, place: Path, jars: list[Path]
+) -> None:
+    cache = place / "cache"
     first = sharing(cache, JAVA, jars, tmp_path)
     assert first.options == (f"-XX:DumpLoadedClassList={tmp_path / 'classes.list'}",)
     archive = cache / f"{archive_key(JAVA, jars)}.jsa"
@@ -118,9 +142,9 @@ def test_first_start_records_classes_and_the_next_uses_the_archive(tmp_path: Pat
 
 
 def test_an_archive_is_not_taken_from_where_others_may_write(
-    tmp_path: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, place: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = tmp_path / "cache"
+    cache = place / "cache"
     cache.mkdir()
     (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
     for mode in (0o777, 0o1777, 0o770, 0o702):
@@ -132,13 +156,13 @@ def test_an_archive_is_not_taken_from_where_others_may_write(
 
 
 def test_an_archive_is_not_taken_from_below_a_directory_of_others(
-    tmp_path: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, place: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever may write there can rename what is in it, and put a directory of that name there."""
-    cache = tmp_path / "shared" / "cache"
+    cache = place / "shared" / "cache"
     cache.mkdir(parents=True)
     (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
-    link = tmp_path / "link"
+    link = place / "link"
     link.symlink_to(cache)
     for mode in (0o777, 0o775):
         cache.parent.chmod(mode)
