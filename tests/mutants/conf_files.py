@@ -167,6 +167,14 @@ MUTANTS = (
         ("unit/test_outputs.py::test_files_of_others_and_one_that_is_being_cut_stay",),
     ),
     Mutant(
+        "hard-link-out-of-an-environment",
+        "An archive of an environment writes to no file outside through a hard link.",
+        _BUILDER,
+        "tarfile.data_filter if member.islnk() else tarfile.tar_filter",
+        "tarfile.tar_filter",
+        ("unit/test_library_cache.py::test_an_archive_writes_through_no_link_to_what_is_outside",),
+    ),
+    Mutant(
         "environment-of-another-boot-used",
         "An environment that a loss of power may have damaged is not used.",
         "runtime/librarycache/manager.py",
@@ -291,7 +299,7 @@ MUTANTS = (
         "environment-leaves-its-directory",
         "A packed virtual environment does not leave its directory.",
         _BUILDER,
-        'packed.extractall(target, filter="tar")',
+        "packed.extractall(target, filter=_environment_member)",
         'packed.extractall(target, filter="fully_trusted")',
         ("unit/test_library_cache.py::test_an_archive_does_not_leave_its_directory",),
     ),
