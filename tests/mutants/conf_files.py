@@ -85,8 +85,7 @@ MUTANTS = (
         "            pass\n",
         (
             "unit/test_conf_files.py::test_a_directory_is_renamed_when_its_names_are_on_the_disk_and_its_own_follows",
-            "unit/test_savepoint.py::test_its_files_are_on_the_disk_before_it_is_one",
-            "unit/test_checkpoint_snapshot.py::test_it_is_on_the_disk_before_it_is_one",
+            "unit/test_conf_files.py::test_a_directory_that_goes_elsewhere_is_synced_in_both_places",
         ),
     ),
     Mutant(
