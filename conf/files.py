@@ -80,8 +80,11 @@ def make_private(directory: Path, *, durable: bool = False) -> None:
         directory: the directory; one that is there stays as it is.
         durable: whether its name is on the disk when this returns. False for a directory within one that
             `rename_durably` is going to give its name.
+
+    Raises:
+        FileExistsError: a file is in its place.
     """
-    if not directory.exists():
+    if not directory.is_dir():
         make_private(directory.parent, durable=durable)
         directory.mkdir(mode=0o700, exist_ok=True)
         if durable:

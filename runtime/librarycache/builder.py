@@ -187,14 +187,22 @@ def _unpack(archive: Path, target: Path) -> None:
                 packed.extractall(target)  # noqa: S202  # drops drive letters, leading slashes and ".."
         else:
             with tarfile.open(archive) as packed:
-                # Both filters refuse to leave the directory.
                 if _is_environment(packed):
-                    packed.extractall(target, filter="tar")
+                    packed.extractall(target, filter=_environment_member)  # noqa: S202  # it has a filter
                 else:
                     packed.extractall(target, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, KeyError) as error:  # a hard link to what is not in it
         raise EnvironmentBuildError(f"{archive.name} cannot be unpacked: {error}") from error
     _import_directory(target)
+
+
+def _environment_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
+    """Let a member of an environment in, unless it leaves the directory.
+
+    A symbolic link may lead outside, to the interpreter, for nothing is written through it. A hard link may not: it is
+    the file itself, and a member of the same name would be written into it.
+    """
+    return (tarfile.data_filter if member.islnk() else tarfile.tar_filter)(member, target)
 
 
 def _is_environment(packed: tarfile.TarFile) -> bool:

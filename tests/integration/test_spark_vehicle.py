@@ -7,12 +7,15 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 import uuid
+import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,10 @@ def vid(name: str) -> JobVertexID:
 
 
 READ = VertexDescriptor(vid("a"), "read", "read")
+
+
+REFUSED_S = 1.0
+"""What answers at all answers at once; a silence is no answer."""
 
 
 @dataclass
@@ -918,6 +925,34 @@ async def test_tasks_die_with_their_zygote(vehicle: Vehicle) -> None:
     await until(gone, "the end of the task")
     await zygote.stop()
     await vehicle.driver.release(endpoint)
+
+
+def _streamed(address: tuple[str, int], name: bytes) -> bytes:
+    """What a port answers to who asks for a stream of Spark's by its name, and has shown no secret."""
+    request, said = b"\x06" + len(name).to_bytes(4, "big") + name, b""
+    with suppress(OSError), socket.create_connection(address, timeout=REFUSED_S) as sock:
+        sock.sendall((len(request) + 8).to_bytes(8, "big") + request)
+        while piece := sock.recv(65536):
+            said += piece
+    return said
+
+
+async def test_a_jar_of_a_job_is_not_to_be_had_from_sparks_ports(tmp_path: Path) -> None:
+    jar = tmp_path / "mine.jar"
+    with zipfile.ZipFile(jar, "w") as packed:
+        packed.writestr("words.txt", "the content of a jar")
+    options = DriverOptions(
+        tmp_path / "driver", tmp_path / "spark.log", master="local[1]", jars=(jar,), die_with_parent=True
+    )
+    driver = await LocalDriver.start(options)
+    try:
+        ports = psutil.Process(driver.info.pid).net_connections("inet")
+        addresses = [("127.0.0.1", port.laddr.port) for port in ports if port.status == psutil.CONN_LISTEN]
+        said = [await asyncio.to_thread(_streamed, address, b"/jars/mine.jar") for address in addresses]
+        assert any(b"Stream '/jars/mine.jar' was not found." in each for each in said), "Spark's RPC port was asked"
+        assert not [each for each in said if b"the content of a jar" in each]
+    finally:
+        await driver.stop()
 
 
 async def test_stop_leaves_no_process_and_death_is_noticed(tmp_path: Path) -> None:

@@ -86,8 +86,7 @@ MUTANTS = (
         "            pass\n",
         (
             "unit/test_conf_files.py::test_a_directory_is_renamed_when_its_names_are_on_the_disk_and_its_own_follows",
-            "unit/test_savepoint.py::test_its_files_are_on_the_disk_before_it_is_one",
-            "unit/test_checkpoint_snapshot.py::test_it_is_on_the_disk_before_it_is_one",
+            "unit/test_conf_files.py::test_a_directory_that_goes_elsewhere_is_synced_in_both_places",
         ),
     ),
     Mutant(
@@ -166,6 +165,14 @@ MUTANTS = (
         "                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n                size",
         "                size",
         ("unit/test_outputs.py::test_files_of_others_and_one_that_is_being_cut_stay",),
+    ),
+    Mutant(
+        "hard-link-out-of-an-environment",
+        "An archive of an environment writes to no file outside through a hard link.",
+        _BUILDER,
+        "tarfile.data_filter if member.islnk() else tarfile.tar_filter",
+        "tarfile.tar_filter",
+        ("unit/test_library_cache.py::test_an_archive_writes_through_no_link_to_what_is_outside",),
     ),
     Mutant(
         "environment-of-another-boot-used",
@@ -292,7 +299,7 @@ MUTANTS = (
         "environment-leaves-its-directory",
         "A packed virtual environment does not leave its directory.",
         _BUILDER,
-        'packed.extractall(target, filter="tar")',
+        "packed.extractall(target, filter=_environment_member)",
         'packed.extractall(target, filter="fully_trusted")',
         ("unit/test_library_cache.py::test_an_archive_does_not_leave_its_directory",),
     ),
@@ -353,5 +360,13 @@ MUTANTS = (
         '    return configuration.get(ClusterOptions.RUNTIME_DIR) / "rest-token"\n',
         '    return configuration.get(ClusterOptions.RUNTIME_DIR) / "secret"\n',
         ("unit/test_conf_configuration.py::test_the_token_of_the_rest_api_is_not_the_clusters_secret",),
+    ),
+    Mutant(
+        "removal-through-a-link",
+        "What is removed is a link, not what it leads to.",
+        _FILES,
+        "    if path.is_dir() and not path.is_symlink():\n        shutil.rmtree(path)\n",
+        "    if path.is_dir():\n        shutil.rmtree(path.resolve())\n",
+        ("unit/test_savepoint.py::test_disposal_follows_no_link",),
     ),
 )

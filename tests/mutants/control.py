@@ -518,6 +518,14 @@ MUTANTS = (
         ("unit/test_spark_launch.py::test_an_archive_is_on_the_disk_before_it_has_its_name",),
     ),
     Mutant(
+        "jars-served-to-everybody",
+        "A local driver serves no jar at its port.",
+        "runtime/spark/driver/launch.py",
+        "map(_unserved, jars) if is_local(options.master) else jars",
+        "jars",
+        ("unit/test_spark_launch.py::test_a_local_driver_serves_no_jar_at_its_port",),
+    ),
+    Mutant(
         "hashes-seeded-at-random",
         "The hashes of tasks and of Spark's workers are seeded as by spark-submit.",
         "runtime/spark/driver/launch.py",

@@ -10,6 +10,7 @@ import threading
 import venv
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,49 @@ def test_an_archive_does_not_leave_its_directory(
     with pytest.raises(EnvironmentBuildError, match=r"evil\.tar cannot be unpacked"):
         manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
     assert not list(tmp_path.rglob("escaped.py"))
+
+
+@pytest.mark.parametrize("beside", [(), ("pyvenv.cfg",)], ids=["archive", "environment"])
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE], ids=["hard link", "link"])
+@pytest.mark.parametrize("through", ["link", "link/theirs"])
+def test_an_archive_writes_through_no_link_to_what_is_outside(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder, beside: tuple[str, ...], kind: bytes, through: str
+) -> None:
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    (tmp_path / "theirs").chmod(0o640)
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as packed:
+        for name in beside:
+            packed.addfile(tarfile.TarInfo(name), io.BytesIO())
+        link = tarfile.TarInfo("link")
+        link.type = kind
+        up = "../" * (3 if kind == tarfile.SYMTYPE else 4)
+        link.linkname = f"{up}../theirs" if through == "link" else f"{up}.."
+        packed.addfile(link)
+        member = tarfile.TarInfo(through)
+        member.size = 4
+        packed.addfile(member, io.BytesIO(b"mine"))
+    spec = EnvironmentSpec((files.add("evil.tar", LibraryKind.ARCHIVE, out.getvalue()),))
+    for depth in range(2, 6):  # wherever it is unpacked
+        with suppress(EnvironmentBuildError):
+            manager_in(tmp_path.joinpath(*"x" * (depth - 2)), builder).register_lease(JOB).get_or_resolve(
+                spec, files.fetch
+            )
+        assert (tmp_path / "theirs").read_bytes() == b"theirs"
+        assert (tmp_path / "theirs").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("name", ["../../escaped.py", "/tmp/understudy-escaped.py", "a/../../../escaped.py"])
+def test_a_zip_does_not_leave_its_directory(
+    tmp_path: Path, files: Files, builder: EnvironmentBuilder, name: str
+) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        packed.writestr(name, "")
+    spec = EnvironmentSpec((files.add("evil.zip", LibraryKind.ARCHIVE, out.getvalue()),))
+    built = manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
+    escaped = [*tmp_path.rglob("*escaped.py"), *Path("/tmp").glob("understudy-escaped.py")]
+    assert [path.is_relative_to(built.directory) for path in escaped] == [True]
 
 
 def test_what_is_built_is_its_users_alone(tmp_path: Path, files: Files, builder: EnvironmentBuilder) -> None:

@@ -239,6 +239,19 @@ def test_disposal(savepoint: Savepoint, tmp_path: Path) -> None:
     assert (precious / "mine").exists()
 
 
+def test_disposal_follows_no_link(savepoint: Savepoint, tmp_path: Path) -> None:
+    real, precious = Path(savepoint.path), tmp_path / "precious"
+    precious.mkdir()
+    (precious / "mine").touch()
+    link = tmp_path / "savepoint-link"
+    link.symlink_to(real)
+    assert dispose_savepoint(link)
+    assert (link.is_symlink(), verify_savepoint(real)) == (False, [])
+    (real / "queries" / "more").symlink_to(precious)
+    assert dispose_savepoint(real)
+    assert (real.exists(), (precious / "mine").exists()) == (False, True)
+
+
 def test_disposal_of_a_damaged_one(savepoint: Savepoint) -> None:
     (Path(savepoint.path) / MANIFEST).unlink()
     assert dispose_savepoint(Path(savepoint.path))

@@ -27,19 +27,19 @@ JAVA = Java("/opt/jdk", "21.0.8", "option")
 
 
 @pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory below those that nobody else may write to, or that are sticky; `tmp_path` may be anywhere."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
+@pytest.fixture
 def jars(tmp_path: Path) -> list[Path]:
     directory = tmp_path / "jars"
     directory.mkdir()
     for name in ("a.jar", "b.jar"):
         (directory / name).write_text(name)
     return sorted(directory.iterdir())
-
-
-@pytest.fixture
-def private() -> Iterator[Path]:
-    """A directory below none that others may write to, wherever the tests' own temporary ones are."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        yield Path(directory)
 
 
 @pytest.fixture
@@ -55,8 +55,22 @@ def test_jars_come_after_sparks_own(options: DriverOptions, jars: list[Path], tm
     command(JAVA, with_jars, jars, [])
     arguments = (options.work_dir / "java.args").read_text()
     assert os.pathsep.join(map(str, [*jars, mine])) in arguments
-    assert spark_conf(with_jars)["spark.jars"] == str(mine)
+    assert spark_conf(replace(with_jars, master="yarn"))["spark.jars"] == str(mine)
     assert "spark.jars" not in spark_conf(options)
+
+
+def test_a_local_driver_serves_no_jar_at_its_port(options: DriverOptions, tmp_path: Path) -> None:
+    """Spark asks nobody for a secret who names a jar there, whatever spark.authenticate says."""
+    given = {"spark.jars": "/a.jar, file:/b.jar,file:///c.jar,hdfs://h/d.jar,local:/e.jar"}
+    conf = spark_conf(replace(options, conf=given, jars=(tmp_path / "mine.jar",)))
+    assert conf["spark.jars"].split(",") == [
+        "local:/a.jar",
+        "local:/b.jar",
+        "local:///c.jar",
+        "hdfs://h/d.jar",
+        "local:/e.jar",
+        f"local:{tmp_path / 'mine.jar'}",
+    ]
 
 
 def test_settings_that_keep_the_driver_private_cannot_be_overridden(options: DriverOptions) -> None:
@@ -127,9 +141,9 @@ def test_python_workers_find_a_users_modules_before_ours(
 
 
 def test_first_start_records_classes_and_the_next_uses_the_archive(
-    tmp_path: Path, private: Path, jars: list[Path]
+    tmp_path: Path, place: Path, jars: list[Path]
 ) -> None:
-    cache = private / "cache"
+    cache = place / "cache"
     first = sharing(cache, JAVA, jars, tmp_path)
     assert first.options == (f"-XX:DumpLoadedClassList={tmp_path / 'classes.list'}",)
     archive = cache / f"{archive_key(JAVA, jars)}.jsa"
@@ -143,9 +157,9 @@ def test_first_start_records_classes_and_the_next_uses_the_archive(
 
 
 def test_an_archive_is_not_taken_from_where_others_may_write(
-    tmp_path: Path, private: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, place: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = private / "cache"
+    cache = place / "cache"
     cache.mkdir()
     (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
     for mode in (0o777, 0o1777, 0o770, 0o702):
@@ -157,13 +171,13 @@ def test_an_archive_is_not_taken_from_where_others_may_write(
 
 
 def test_an_archive_is_not_taken_from_below_a_directory_of_others(
-    tmp_path: Path, private: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, place: Path, jars: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever may write there can rename what is in it, and put a directory of that name there."""
-    cache = private / "shared" / "cache"
+    cache = place / "shared" / "cache"
     cache.mkdir(parents=True)
     (cache / f"{archive_key(JAVA, jars)}.jsa").touch()
-    link = tmp_path / "link"
+    link = place / "link"
     link.symlink_to(cache)
     for mode in (0o777, 0o775):
         cache.parent.chmod(mode)

@@ -375,6 +375,16 @@ def environment(java: Java, options: DriverOptions, connection_file: Path, token
     )
 
 
+def _unserved(jar: str) -> str:
+    """Name a jar as one that is there where it is needed, so that Spark does not serve it at the driver's port.
+
+    Whoever reaches that port gets any jar by its name, even with ``spark.authenticate``.
+    """
+    if jar.startswith("/"):
+        return f"local:{jar}"
+    return f"local:{jar.removeprefix('file:')}" if jar.startswith("file:") else jar
+
+
 def spark_conf(options: DriverOptions) -> dict[str, str]:
     """The settings of the SparkContext. Raises `DriverStartError`; see `network_conf`."""
     work = options.work_dir
@@ -404,8 +414,9 @@ def spark_conf(options: DriverOptions) -> dict[str, str]:
         STOP_ACTIVE_RUN: "false",  # or the start of a query would end another job's of the same id, silently
     }
     plugins = ["org.apache.spark.sql.connect.SparkConnectPlugin", options.conf.get("spark.plugins", "")]
-    if options.jars:
-        fixed["spark.jars"] = ",".join(filter(None, [options.conf.get("spark.jars", ""), *map(str, options.jars)]))
+    jars = [jar for jar in map(str.strip, options.conf.get("spark.jars", "").split(",")) if jar]
+    if jars := [*jars, *map(str, options.jars)]:
+        fixed["spark.jars"] = ",".join(map(_unserved, jars) if is_local(options.master) else jars)
     fixed["spark.plugins"] = ",".join(filter(None, plugins))
     return {**defaults, **options.conf, **fixed}
 
