@@ -46,13 +46,13 @@ class ActorContext:
 
     @property
     def sender(self) -> ActorRef:
-        """Who sent the message that is being handled; dead letters when nobody did."""
+        """Sender of the message that is being handled; dead letters when it has none."""
         cell = self._cell
         return cell.sender or cell.node.dead_letters
 
     @property
     def parent(self) -> ActorRef:
-        """Who made this actor and supervises it."""
+        """The actor that made this one and supervises it."""
         return self._cell.parent
 
     @property
@@ -132,7 +132,7 @@ class ActorContext:
         self._cell.unstash_all()
 
     def unhandled(self, message: Any) -> None:
-        """What `Actor.unhandled` does by default."""
+        """Do the default of `Actor.unhandled`."""
         self._cell.unhandled(message)
 
     def pipe_to(self, awaitable: Awaitable[Any], recipient: ActorRef | None = None, sender: ActorRef = CURRENT) -> None:
@@ -193,7 +193,7 @@ class Actor:
 
     context: ActorContext
     supervisor_strategy: SupervisorStrategy = OneForOneStrategy()
-    """What happens to children that fail; a class attribute or a property."""
+    """Strategy for children that fail; a class attribute or a property."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -259,7 +259,7 @@ class Actor:
 
     @property
     def sender(self) -> ActorRef:
-        """Who sent the message that is being handled; dead letters when nobody did."""
+        """Sender of the message that is being handled; dead letters when it has none."""
         return self.context.sender
 
     @property

@@ -34,12 +34,12 @@ class Envelope(NamedTuple):
 
 @message
 class Overflow(enum.Enum):
-    """What a bounded mailbox does with a message for which it has no room."""
+    """Policy of a bounded mailbox for a message for which it has no room."""
 
     FAIL = "fail"
     """Refuses it: `MailboxFull` reaches the sender, from `tell` itself in the same process."""
     DROP_NEW = "drop-new"
-    """It becomes a dead letter."""
+    """The new message becomes a dead letter."""
     DROP_OLD = "drop-old"
     """The oldest message becomes a dead letter instead."""
     BACKPRESSURE = "backpressure"

@@ -12,7 +12,7 @@ from types import ModuleType
 
 _PREFIX = "understudy."
 _HERE = __name__.removesuffix("actors.own_modules")
-"""What stands before the names of our modules in this process: `_PREFIX`, or nothing."""
+"""Prefix of the names of our modules in this process: `_PREFIX`, or nothing."""
 
 _PACKAGES = ("actors", "blob", "conf", "runtime")
 

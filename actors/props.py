@@ -165,7 +165,7 @@ class Props:
 
 @message
 class CreateOrder:
-    """What another process needs to know to make an actor. Plain data: code is named by import path, never sent.
+    """Recipe by which another process makes an actor. Plain data: code is named by import path, never sent.
 
     Args:
         path: path of the new actor.

@@ -46,7 +46,7 @@ class Origin(NamedTuple):
 
 
 class Target(Protocol):
-    """What a ref of this process leads to: a cell, a promise, or a guardian's parent."""
+    """Target of a ref of this process: a cell, a promise, or a guardian's parent."""
 
     def deliver(self, message: Any, sender: ActorRef | None) -> None:
         """Take a message."""

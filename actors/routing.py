@@ -350,7 +350,7 @@ def routed(props: Props) -> Props:
 
 
 class RouterState:
-    """What a router keeps when it is restarted.
+    """State that a router keeps when it is restarted.
 
     Args:
         config: how it routes.
@@ -377,7 +377,7 @@ class RouterActor(Actor):
 
     @property
     def supervisor_strategy(self) -> SupervisorStrategy:  # type: ignore[override]
-        """That of the pool."""
+        """Strategy of the pool."""
         config = self._state.config
         return config.supervisor_strategy if isinstance(config, Pool) else Actor.supervisor_strategy
 

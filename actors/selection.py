@@ -181,7 +181,7 @@ class ActorSelection:
         parsed = parse_selection(text)
         path, self.elements = parsed.anchored(base.path)
         self.anchor: ActorRef = node.ref(path, 0, parsed.origin or base.origin)
-        """Whoever lives at the end of the path's part without wildcards."""
+        """The actor at the end of the path's part without wildcards."""
         self.text = text
 
     def tell(self, message: Any, sender: ActorRef | None = CURRENT) -> None:

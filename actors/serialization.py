@@ -159,7 +159,7 @@ def _check_class(cls: Any) -> Check | None:
 
 
 class MessageType:
-    """What the wire needs to know of a registered dataclass; hints are compiled when the first one is received."""
+    """Wire form of a registered dataclass; hints are compiled when the first one is received."""
 
     __slots__ = ("_by_name", "_checks", "cls", "fields", "name")
 
@@ -231,7 +231,7 @@ def message(cls: C) -> C:
 
 
 def find(registry: dict[str, T], name: str, kind: str) -> T:
-    """What is registered under a received name.
+    """Return what is registered under a received name.
 
     Raises:
         SerializationError: nothing is; it tells the remedy. No module is imported by the name.

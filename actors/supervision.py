@@ -16,7 +16,7 @@ from actors.serialization import import_object, import_path, message, name_of
 
 @message
 class Directive(enum.Enum):
-    """What a supervisor decides (Akka's ``SupervisorStrategy.Directive``)."""
+    """Decision of a supervisor (Akka's ``SupervisorStrategy.Directive``)."""
 
     RESUME = "resume"
     """The child goes on with the state that it has; the message that failed is lost."""
@@ -212,7 +212,7 @@ class SupervisorStrategy:
         object.__setattr__(self, "decider", _named_rules(decider) if isinstance(decider, Mapping) else named(decider))
 
     def decide(self, error: BaseException) -> Directive:
-        """What is to become of the child that failed with *error*.
+        """Decide on the child that failed with *error*.
 
         Raises:
             SerializationError: the decider, or an error type of its mapping, cannot be imported here.
@@ -252,7 +252,7 @@ class SupervisorStrategy:
 
 @message
 class OneForOneStrategy(SupervisorStrategy):
-    """What is decided holds for the child that failed alone; arguments as for `SupervisorStrategy`."""
+    """Applies each decision to the child that failed alone; arguments as for `SupervisorStrategy`."""
 
 
 @message
@@ -263,7 +263,7 @@ class AllForOneStrategy(SupervisorStrategy):
 
 
 def stopping_strategy() -> OneForOneStrategy:
-    """Whoever fails is stopped (Akka's ``SupervisorStrategy.stoppingStrategy``)."""
+    """Stops each child that fails (Akka's ``SupervisorStrategy.stoppingStrategy``)."""
     return OneForOneStrategy(stopping_decider)
 
 

@@ -1,4 +1,4 @@
-"""What every actor system offers, over processes or in one thread (Akka's `ActorSystem`)."""
+"""Interface of every actor system, over processes or in one thread (Akka's `ActorSystem`)."""
 
 from __future__ import annotations
 

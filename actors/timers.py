@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TimerEnvelope(Envelope):
-    """What a timer puts into the mailbox, which sees the message itself in it.
+    """Envelope that a timer puts into the mailbox, which sees the message itself in it.
 
     It is taken out in vain when the timer was cancelled or replaced meanwhile.
     """
@@ -170,7 +170,7 @@ class ReceiveTimer:
             self._handle = loop.call_at(self._due, self._fire)
 
     def cancel(self) -> None:
-        """It is not wanted any more."""
+        """End the timer; it fires no more."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

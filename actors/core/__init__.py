@@ -1,1 +1,1 @@
-"""What an actor is made of: cells, their mailboxes' turns, supervision and watching, and the node of a process."""
+"""Parts of an actor: cells, their mailboxes' turns, supervision and watching, and the node of a process."""

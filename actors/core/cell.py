@@ -1,4 +1,4 @@
-"""What runs an actor (Akka's `ActorCell`, its traits, and `Mailbox`).
+"""Runs an actor (Akka's `ActorCell`, its traits, and `Mailbox`).
 
 A cell has its mailbox, its turns, its behaviours, its children, those that it watches, its failures and its life.
 Hooks may be coroutines, so each step that calls one goes on in a method of its own. While a hook runs the cell handles
@@ -78,11 +78,11 @@ Restart = tuple[BaseException, float]
 
 logger = logging.getLogger(__name__)
 _WAIT_FOR_THE_MESSAGE = (Terminate, Recreate)
-"""What waits until the message that is being handled by a coroutine has been handled; the rest is done meanwhile."""
+"""Messages that wait until a coroutine has handled its message; the rest is done meanwhile."""
 
 
 class Waiting(enum.Enum):
-    """What an actor does when the last of its dying children has stopped."""
+    """Next step of an actor when the last of its dying children has stopped."""
 
     NOTHING = "nothing"
     CREATION = "creation"
@@ -94,7 +94,7 @@ class Waiting(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """What a parent knows of a child.
+    """Record of a parent on a child.
 
     Args:
         ref: its ref; a child whose process died gets a new one.
@@ -166,7 +166,7 @@ class Children:
         return [child.ref for child in self._by_name.values()]
 
     def all(self) -> list[Child]:
-        """What is known of each of them."""
+        """Record of each child."""
         return list(self._by_name.values())
 
     def ref(self, name: str) -> ActorRef | None:
@@ -304,7 +304,7 @@ class Cell:
         self.held = 0
         """How many calls that have been begun have not taken their first step: what comes later waits for them."""
         self._failed: ActorRef | None = None
-        """Who has failed: the actor itself, or the child whose failure it has escalated."""
+        """The actor that failed: this one, or the child whose failure it has escalated."""
         self._ended = True
         """Whether the instance (if any) has had its last hook: pre_restart, post_stop or one that failed."""
         self._busy: asyncio.Task[None] | None = None
@@ -562,7 +562,7 @@ class Cell:
 
     @property
     def sender(self) -> ActorRef | None:
-        """Who sent the message that is being handled."""
+        """Sender of the message that is being handled."""
         return None if self.envelope is None else self.envelope.sender
 
     # ------------------------------------------------------------------ messages that the runtime handles itself

@@ -60,14 +60,14 @@ class LogSample:
 
 
 class Timer(Protocol):
-    """What `Loop.call_at` returns."""
+    """Result of `Loop.call_at`."""
 
     def cancel(self) -> None:
         """Do not call."""
 
 
 class Loop(Protocol):
-    """What is needed of the event loop."""
+    """The part of an event loop that is used here."""
 
     def time(self) -> float:
         """Monotonic seconds."""

@@ -76,7 +76,7 @@ _DEFAULT_MAILBOX = UnboundedMailbox()
 _ENDPOINT_MAILBOX = BoundedMailbox(100_000)
 """A call, or a message, that finds so many is refused with `MailboxFull`."""
 _UNMOURNED = (PoisonPill, Terminated, ReceiveTimeout)
-"""What is no loss when its recipient is gone (Akka's `DeadLetterSuppression`)."""
+"""Messages whose loss is no news when their recipient is gone (Akka's `DeadLetterSuppression`)."""
 
 
 class Guardian(Actor):
@@ -183,10 +183,10 @@ class Remote(Protocol):
         """Have an actor made elsewhere. What is sent to *ref* from now on waits for that."""
 
     def watching(self, ref: ActorRef) -> None:
-        """From now on say it when the process of *ref* ends: `Node.process_ended`."""
+        """Watch the process of *ref*, and call `Node.process_ended` when it ends."""
 
     def unwatching(self, ref: ActorRef) -> None:
-        """That is of interest no more."""
+        """Watch the process of *ref* no more."""
 
     def closed(self) -> None:
         """The node has ended."""
@@ -209,7 +209,7 @@ class Node:
     """
 
     ask_type: type[Ask[Any]] = Ask
-    """What asks of the loop's own thread are made of."""
+    """Class of the asks that are awaited on the loop's own thread."""
 
     def __init__(
         self,
@@ -376,7 +376,7 @@ class Node:
         return found if found is not None and uid in (found.ref.uid, 0) else None
 
     def target_of(self, ref: ActorRef) -> Target | None:
-        """What a ref leads to, where that lives here."""
+        """Return the target of a ref, if it lives here."""
         return self._find(ref.path, ref.uid) if ref.uid and ref.origin == self.origin else None
 
     def select(self, path: str, base: ActorRef) -> ActorSelection:

@@ -1,4 +1,4 @@
-"""What waits for one message, or for one actor's end: the other side of an ask (Akka's `PromiseActorRef`)."""
+"""Promises of one message, or of one actor's end: the other side of an ask (Akka's `PromiseActorRef`)."""
 
 from __future__ import annotations
 

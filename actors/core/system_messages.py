@@ -1,4 +1,4 @@
-"""What cells say to each other beside the mailbox (Akka's `SystemMessage`s): supervision, watching, termination.
+"""Messages between cells beside the mailbox (Akka's `SystemMessage`s): supervision, watching, termination.
 
 They are handled before user messages, and also while the mailbox is suspended. Between processes they travel encoded as
 messages do, errors included.

@@ -1,4 +1,4 @@
-"""What every process of a system tells of itself, and its log levels, which may be changed while it runs.
+"""Diagnostics of each process of a system, and its log levels, which may be changed while it runs.
 
 It stands beside the hosted actor, so that one that is busy or stuck in a question of its own still tells where.
 """

@@ -42,7 +42,7 @@ EndpointFactory = Callable[..., Awaitable[RpcEndpoint]]
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """What a host is told to run. Plain data: code is named by import path, never sent.
+    """Order to a host: the endpoint to run. Plain data: code is named by import path, never sent.
 
     Args:
         name: name of the actor.
@@ -69,13 +69,13 @@ class HostSpec:
     own_node: bool = False
 
     def spare(self) -> HostSpare:
-        """What is started ahead for one like this."""
+        """Return the order to start a process ahead for an endpoint like this."""
         return HostSpare(self.rpc, self.secret_file, self.prepare, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpare:
-    """What a host is told that is started ahead: it listens, prepares, and waits for its `HostSpec`.
+    """Order to a host that is started ahead: it listens, prepares, and waits for its `HostSpec`.
 
     Args:
         rpc, secret_file, prepare, arguments: as in the `HostSpec` that will come; the arguments are another's.
@@ -207,7 +207,7 @@ class HostActor(Actor):  # type: ignore[misc]  # Thespian is untyped
         return HostStarted(spec.nonce, os.getpid(), str(address))
 
     def _endpoint_ended(self, _termination: object) -> None:
-        """Whoever has stopped the actor (`PoisonPill`, a failure): its process ends, so that its supervisor sees it."""
+        """End the process of an actor that has stopped, for whatever cause, so that its supervisor sees it."""
         if not self._stopping:
             logger.critical("the actor of %s has stopped; its process ends", self._name())
             logging.shutdown()

@@ -109,7 +109,7 @@ class YieldingSelector(selectors.BaseSelector):
     # ------------------------------------------------------------------ direct callbacks
 
     def set_direct(self, fd: int, reader: Callback | None, writer: Callback | None) -> None:
-        """What is called when *fd* can be read or written; with neither, it is not watched any more."""
+        """Set the callbacks for when *fd* can be read or written; with neither, stop watching it."""
         known = self._direct.get(fd)
         if reader is None and writer is None:
             if known is not None:
@@ -160,7 +160,7 @@ class YieldingSelector(selectors.BaseSelector):
                 return events
 
     def _wait(self, timeout: float | None) -> tuple[list[tuple[selectors.SelectorKey, int]], bool]:
-        """What is ready for asyncio, and whether direct callbacks were called.
+        """Return the events for asyncio, and whether direct callbacks were called.
 
         The timer is drained here, before it can be armed again: a drain that came after would swallow the wake-up just
         asked for, and the loop would sleep on ready work.

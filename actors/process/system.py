@@ -50,7 +50,7 @@ class HostedActor:
 
 
 class _Capabilities:
-    """What Thespian's system base wants of an ActorSystem object."""
+    """The part of an ActorSystem object that Thespian's system base uses."""
 
     def __init__(self, admin_port: int) -> None:
         self.capabilities: dict[str, Any] = {"Admin Port": admin_port, "Process Startup Method": "fork"}

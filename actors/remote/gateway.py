@@ -1,4 +1,4 @@
-"""What nodes say to each other: the typed gateway of a process of an actor system."""
+"""Messages between nodes: the typed gateway of a process of an actor system."""
 
 from __future__ import annotations
 

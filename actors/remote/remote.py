@@ -28,7 +28,7 @@ from actors.system_config import SystemConfig
 
 
 class Placing(Protocol):
-    """What only a root node has: it knows where everything is."""
+    """Directory of a root node, which alone knows where everything is."""
 
     async def resolve(self, path: str, uid: int) -> Route:
         """Where *path* is hosted; waits while it is being created."""
@@ -226,7 +226,7 @@ class Remoting:
             self._found(ref, route)
 
     def lives_with(self, ref: ActorRef, node: NodeId) -> None:
-        """It is known that the actor of another process is to be found in *node*: that need not be asked."""
+        """Note that an actor of another process lives in *node*, so that nobody is asked where."""
         if node.uid != self.me.uid and ref not in self._waiting:
             self._routes.setdefault(ref, self.peers.link(node.address, node))
 

@@ -127,7 +127,7 @@ class PendingAsks:
 
 
 class _Connection:
-    """What both sides share. All that is sent while one read is handled leaves in one write.
+    """Base of both sides. All that is sent while one read is handled leaves in one write.
 
     Args:
         service: the RPC service it belongs to.
@@ -646,7 +646,7 @@ class ClientConnection(_Connection):
 
 
 def connection_error(message: list[Any]) -> ActorError:
-    """What an ERROR of correlation 0 says: the server refuses the whole connection."""
+    """Return the error that an ERROR of correlation 0 carries: the server refuses the whole connection."""
     error = codec.decode_error(message[2], message[3], message[4])
     return error if isinstance(error, ActorError) else WireError(f"the server refused the connection: {error}")
 

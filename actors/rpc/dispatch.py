@@ -431,7 +431,7 @@ class Dispatcher:
 
 
 def _shown(value: Any) -> str:
-    """What a peer sent, for the log: it may be megabytes, or a list too deep for its text."""
+    """Return a short text of what a peer sent, for the log: it may be megabytes, or a list too deep for its text."""
     return value[:SHOWN] if type(value) is str else f"({type(value).__name__})"
 
 

@@ -30,7 +30,7 @@ class Offloader(Protocol):
         """Keep *data* until as many calls of `release` as of this for the same content; return the key, never empty."""
 
     async def get(self, key: str, /) -> bytes:
-        """What another process, or this one, has put."""
+        """Return what another process, or this one, has put."""
 
     def release(self, key: str, /) -> None:
         """One use of what was put is over."""

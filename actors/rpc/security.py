@@ -154,7 +154,7 @@ def check_peer_is_us(sock: socket.socket) -> None:
 
 
 class _Handshake:
-    """What both sides share: `expects` says how many bytes the next step takes; 0 when the handshake is over."""
+    """Base of both sides. `expects` is the number of bytes that the next step takes; 0 when the handshake is over."""
 
     def __init__(self, secret: bytes, service: str, target: bytes, expects: int) -> None:
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"understudy-auth").digest()

@@ -166,7 +166,7 @@ class TlsStream:
             self._waiting += data
 
     def outgoing(self) -> bytes:
-        """What is to be written to the socket, each byte once."""
+        """Return the bytes to write to the socket, each once."""
         return self._outgoing.read()
 
     def _shake_hands(self) -> bool:

@@ -1,4 +1,4 @@
-"""What goes over a connection: frames, and on TCP the tagged records that carry them. Sans I/O.
+"""Bytes of a connection: frames, and on TCP the tagged records that carry them. Sans I/O.
 
 A frame is a four-byte big-endian length and a body of MessagePack. Of the RPC protocol a body is one array:
 

@@ -378,7 +378,7 @@ class MemoryLink:
         self._watched.add(ref)
 
     def unwatching(self, ref: ActorRef) -> None:
-        """That is of interest no more."""
+        """Watch the process of *ref* no more."""
         self._watched.discard(ref)
 
     def closed(self) -> None:
