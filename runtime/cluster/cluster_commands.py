@@ -286,7 +286,8 @@ def demo(configuration: Configuration, out: str | None) -> None:
                 exit_status = run_attached(client, read_job_file(example, ("--out", target)), example)
             finally:
                 stop_cluster(configuration, say)
-    say(f"the result is in {target}")
+    if exit_status is ExitStatus.DONE:
+        say(f"the result is in {target}")
     sys.exit(exit_status)
 
 

@@ -180,6 +180,20 @@ def test_ctrl_c_twice_while_a_job_is_submitted_says_that_it_may_be(capsys: pytes
     assert "interrupted: job j may have been submitted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("status", [ExitStatus.DONE, ExitStatus.FAILED])
+def test_a_demo_names_its_result_only_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: ExitStatus
+) -> None:
+    monkeypatch.setattr("runtime.cluster.session.start_cluster", lambda configuration, say: nullcontext())
+    monkeypatch.setattr("runtime.cluster.session.stop_cluster", lambda configuration, say: None)
+    monkeypatch.setattr("runtime.cluster.cluster_commands._places", lambda configuration, client: {"cluster": "demo"})
+    monkeypatch.setattr("runtime.job_file.read_job_file", lambda file, args: None)
+    monkeypatch.setattr("runtime.cluster.job_commands.run_attached", lambda client, graph, file: status)
+    done = CliRunner().invoke(cli, ["demo", "--out", str(tmp_path)])
+    assert done.exit_code == status, done.output
+    assert (f"the result is in {tmp_path}" in done.stderr) == (status is ExitStatus.DONE)
+
+
 def completed(words: str, *, home: Path) -> list[str]:
     """What the shell is told that could stand where the line ends."""
     parts = words.split(" ")
