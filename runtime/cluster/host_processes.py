@@ -172,7 +172,7 @@ def sweep(directory: ClusterDirectory) -> int:
     """
     processes = left_behind(directory)
     redis = embedded_redis(directory)
-    if redis is not None and redis.pid is not None:
+    if redis is not None:
         redis.stop()
     for number, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         for pid in processes_of(directory):
@@ -212,7 +212,7 @@ def left_behind(directory: ClusterDirectory) -> list[int]:
     redis-server overwrites its environment with its title, so the mark does not find it.
     """
     redis = embedded_redis(directory)
-    pid = None if redis is None else redis.pid
+    pid = None if redis is None else redis.find()
     return processes_of(directory) + ([] if pid is None else [pid])
 
 

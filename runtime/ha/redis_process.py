@@ -111,6 +111,7 @@ class EmbeddedRedis:
         self._binary = binary
         self._config_path = self.directory / "redis.conf"
         self._pid_path = self.directory / "redis.pid"
+        self._lock_path = self.directory / "lock"
         self._child: subprocess.Popen[bytes] | None = None
         length = len(os.fsencode(self.socket_path))
         if length > _MAX_SOCKET_PATH:
@@ -146,6 +147,24 @@ class EmbeddedRedis:
         except (OSError, ValueError):
             return None
         return pid if ours and state not in "ZX" else None
+
+    def find(self, timeout: float = 10.0) -> int | None:
+        """Return the process id of the server that runs or is being started; None where there is none.
+
+        A starting server holds the lock before it has written its number. Its starter may be dead by then.
+
+        Raises:
+            RedisServerError: it has written no number in ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while (pid := self.pid) is None and self._is_locked():
+            if time.monotonic() > deadline:
+                raise RedisServerError(
+                    f"a redis-server is being started in {self.directory} and comes no further. "
+                    f"End the process that holds {self._lock_path}, and try again."
+                )
+            time.sleep(0.01)
+        return pid
 
     def start(self, timeout: float = 10.0) -> None:
         """Start the server and wait until it answers. Data of an earlier run, and its password, are kept.
@@ -196,9 +215,13 @@ class EmbeddedRedis:
     def stop(self, timeout: float = 5.0) -> None:
         """End the server, whoever started it: SHUTDOWN, then SIGTERM, then SIGKILL, ``timeout`` seconds each.
 
-        Its data stays. Where none runs, only a leftover socket and pid file are removed.
+        Its data stays. Where none runs, only a leftover socket and pid file are removed. One that is being started is
+        waited for.
+
+        Raises:
+            RedisServerError: it does not end, or is being started and comes no further.
         """
-        pid = self.pid
+        pid = self.find()
         if pid is not None:
             self._end(pid, timeout)
         if self._child is not None:
@@ -233,8 +256,17 @@ class EmbeddedRedis:
         """`stop` on an executor."""
         await asyncio.to_thread(self.stop, timeout)
 
+    def _is_locked(self) -> bool:
+        if not self._lock_path.exists():
+            return False
+        try:
+            os.close(self._lock())
+        except RedisInUseError:
+            return True
+        return False
+
     def _lock(self) -> int:
-        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

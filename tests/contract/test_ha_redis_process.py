@@ -4,6 +4,9 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,8 @@ from runtime.ha.errors import (
     RedisSocketPathError,
 )
 from runtime.ha.redis_process import EmbeddedRedis
-from tests.fakes.redis_server import RedisServer, redis_server, until  # noqa: F401
+from tests.cluster_harness import await_value
+from tests.fakes.redis_server import RedisServer, is_begun, redis_server, slow_redis, until  # noqa: F401
 from tests.waiting import PATIENCE_S
 
 
@@ -107,6 +111,22 @@ def test_stop_ends_even_one_that_hangs(redis_server: RedisServer) -> None:
     redis_server.pause()
     redis_server.stop(timeout=0.3)
     assert redis_server.pid is None
+
+
+def test_one_whose_starter_was_killed_is_stopped_before_it_has_written_its_number(tmp_path: Path) -> None:
+    server = EmbeddedRedis(tmp_path / "redis")
+    start = f"EmbeddedRedis(Path({str(server.directory)!r}), binary={str(slow_redis(tmp_path))!r}).start(600)"
+    code = f"from pathlib import Path; from runtime.ha.redis_process import EmbeddedRedis; {start}"
+    with subprocess.Popen([sys.executable, "-c", code]) as starter:
+        await_value(lambda: is_begun(server.directory))
+        starter.kill()
+    assert server.pid is None
+    with ThreadPoolExecutor(1) as stopping:
+        stopped = stopping.submit(server.stop)
+        assert not wait([stopped], timeout=0.1).done
+        (tmp_path / "go").touch()
+        stopped.result(PATIENCE_S)
+    assert not is_begun(server.directory)
 
 
 def test_a_socket_in_use_is_refused(redis_server: RedisServer, tmp_path: Path) -> None:

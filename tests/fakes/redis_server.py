@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import pytest
 
-from runtime.ha.redis_process import EmbeddedRedis
+from runtime.ha.redis_process import EmbeddedRedis, find_redis_server
 from tests.fakes.resp import Exchange, Exchanges
 from tests.waiting import PATIENCE_S
 
@@ -190,3 +191,22 @@ async def redis_proxy(redis_server: RedisServer, tmp_path: Path) -> AsyncIterato
     await proxy.start()
     yield proxy
     await proxy.stop()
+
+
+def slow_redis(directory: Path) -> Path:
+    """A redis-server that begins once a file ``go`` is in the directory."""
+    script = directory / "redis-server"
+    script.write_text(
+        f"#!/bin/sh\n[ $1 = --version ] || until [ -e {directory}/go ]; do sleep 0.01; done\n"
+        f'exec {find_redis_server()} "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether a redis-server was started in a directory and lives, however far it has come."""
+    for process in psutil.process_iter(["cwd", "name"]):
+        if process.info["cwd"] == str(directory) and process.info["name"] in ("redis-server", "sh"):
+            return True
+    return False

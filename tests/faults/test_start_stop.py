@@ -21,6 +21,7 @@ import pytest
 from runtime.environment.directory import CLUSTER_DIR_VARIABLE, ClusterDirectory
 from runtime.spark.driver.java import find_java
 from tests.cluster_harness import ROOT, Cluster, await_value
+from tests.fakes.redis_server import is_begun, slow_redis
 from tests.job_files import TRIVIAL, write_job
 from tests.processes import lives
 from tests.seeds import printed_seed
@@ -157,6 +158,24 @@ def test_a_cluster_is_stopped_while_it_is_being_started(cluster: Cluster, tmp_pa
     assert cluster.processes() == {}
     assert not directory.is_running()
     assert not directory.configuration_file.exists()
+
+
+def test_a_cluster_is_stopped_while_its_redis_is_being_started(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = ClusterDirectory(cluster.directory)
+    monkeypatch.setenv("PATH", str(slow_redis(tmp_path).parent), prepend=os.pathsep)
+    with begin(cluster, "start") as starting:
+        await_value(lambda: is_begun(directory.redis))
+        with begin(cluster, "stop") as stopping:
+            await_value(lambda: not directory.heads())
+            with pytest.raises(subprocess.TimeoutExpired):
+                stopping.wait(1)  # it does not end while there may be a redis-server to be ended
+            (tmp_path / "go").touch()
+            _, errors = stopping.communicate(timeout=PATIENCE_S)
+        starting.communicate(timeout=PATIENCE_S)
+    assert stopping.returncode == 0, errors
+    assert cluster.processes() == {}
 
 
 # ----------------------------------------------------------------------- at any moment

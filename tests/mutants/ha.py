@@ -477,6 +477,18 @@ MUTANTS = (
         '"appendfsync": "everysec",',
         ("contract/test_ha_redis_process.py::test_it_is_private_and_fit",),
     ),
+    Mutant(
+        "redis-being-started-is-left",
+        "A redis-server whose starter was killed is ended, even before it has written its number.",
+        "runtime/ha/redis_process.py",
+        "        while (pid := self.pid) is None and self._is_locked():\n",
+        "        while (pid := self.pid) is None and False:\n",
+        (
+            "contract/test_ha_redis_process.py"
+            "::test_one_whose_starter_was_killed_is_stopped_before_it_has_written_its_number",
+            "faults/test_start_stop.py::test_a_cluster_is_stopped_while_its_redis_is_being_started",
+        ),
+    ),
     # ------------------------------------------------------------------ Redis away
     Mutant(
         "term-ended-by-one-lost-renewal",
