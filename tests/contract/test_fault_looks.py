@@ -91,6 +91,17 @@ async def test_what_is_left_of_jobs_that_are_over_is_found(stored: Stored) -> No
     assert [JOB in line for line in remains] == [True], "the other job is not over"
 
 
+async def test_an_entry_of_a_job_that_is_over_is_found_until_it_is_done_and_clean(stored: Stored) -> None:
+    registry = stored.services.running_jobs_registry()
+    for job_id in (JOB, OTHER):
+        await registry.set_pending(job_id, stored.term)
+    assert await leftovers_now(stored.cluster, {JOB}) == [f"the registry has job {JOB} as PENDING"]
+    await registry.set_done(JOB, {"state": "FINISHED"}, stored.term)
+    assert await leftovers_now(stored.cluster, {JOB}) == [f"the registry has job {JOB} as DONE, to be cleaned up after"]
+    await registry.mark_clean(JOB, stored.term)
+    assert await leftovers_now(stored.cluster, {JOB}) == []
+
+
 async def test_a_handle_whose_file_is_gone_is_found(stored: Stored) -> None:
     await stored.services.job_graph_store().put(JOB, b"graph", stored.term)
     assert await missing_files(stored.cluster.directory) == []

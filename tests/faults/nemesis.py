@@ -31,6 +31,7 @@ from conf.configuration import Configuration
 from runtime.client import ClusterClient
 from runtime.environment.context import open_redis_services
 from runtime.ha.errors import HaError
+from runtime.ha.running_jobs import JobSchedulingStatus
 from runtime.protocol.archived_execution_graph import JobDetails
 from runtime.protocol.leader import job_master
 from tests.cluster_harness import Cluster
@@ -239,7 +240,7 @@ def last_state(client: ClusterClient, job: JobDetails) -> LastState:
 
 
 async def _leftovers(cluster: Cluster, jobs: set[str]) -> list[str]:
-    """Handles, files and blobs of jobs that are over; the Dispatcher may still be cleaning up."""
+    """Handles, entries, files and blobs of jobs that are over; the Dispatcher may still be cleaning up."""
     deadline = time.monotonic() + CALM_S
     while True:
         try:
@@ -257,6 +258,10 @@ async def leftovers_now(cluster: Cluster, jobs: set[str]) -> list[str]:
     try:
         problems = await dangling_handles(services)
         problems += [f"the handle {name} remains" for name in await handles(services)]
+        for job_id, entry in (await services.running_jobs_registry().entries()).items():
+            if job_id in jobs and (entry.dirty or entry.status is not JobSchedulingStatus.DONE):
+                state = "DONE, to be cleaned up after" if entry.dirty else entry.status.value
+                problems.append(f"the registry has job {job_id} as {state}")
     finally:
         await services.close()
     problems += [f"the file {file} remains" for file in cluster.directory.glob(STATES)]

@@ -36,8 +36,34 @@ def attempt(name, call):
         print(name, "done", flush=True)
 """
 
+ADDED = """
+import zipfile
+def archive(name):
+    with zipfile.ZipFile(name, "w") as file:
+        file.writestr("inside.txt", "{whose}")
+    return Path(name).resolve()
+Path("helper.py").write_text("WHOSE = '{whose}'")
+sc.addPyFile("helper.py")
+sc.addArchive(str(archive("data.zip")) + "#data")
+Path("sql.txt").write_text("{whose}")
+spark.sql(f"ADD FILE '{{Path('sql.txt').resolve()}}'")
+spark.sql(f"ADD ARCHIVE '{{archive('sql.zip')}}'")
+def added():
+    def look(_):
+        import helper
+        read = lambda name: open(SparkFiles.get(name)).read()
+        return {{
+            "addPyFile": helper.WHOSE,
+            "addArchive": read("data/inside.txt"),
+            "ADD FILE": read("sql.txt"),
+            "ADD ARCHIVE": read("sql.zip/inside.txt"),
+        }}
+    return sc.parallelize([0], 1).map(look).first()
+"""
+
 BESIDE = (
     BEGIN
+    + ADDED.format(whose="mine")
     + """
 hadoop.set("fs.s3a.access.key", "mine")
 sc.setCheckpointDir(sys.argv[2])
@@ -54,12 +80,13 @@ while not Path(sys.argv[1]).exists():
     time.sleep(0.05)
 print(hadoop.get("fs.s3a.access.key"), sc.getCheckpointDir().startswith("file:" + sys.argv[2]))
 print(read(0), sc.parallelize([0], 1).map(read).collect(), spark.range(1).select(udf(read)("id")).first()[0])
+print(set(added().values()))
 print(spark.table("global_temp.common").count(), cached.storageLevel.useMemory, kept.is_cached)
 blocks = sc._jsc.sc().getPersistentRDDs().size()
 print(blocks, sc._jvm.SparkSession.getDefaultSession().isDefined())
 """
 )
-BESIDE_SAYS = "mine True\nmine ['mine'] mine\n5 True True\n2 True\n"
+BESIDE_SAYS = "mine True\nmine ['mine'] mine\n{'mine'}\n5 True True\n2 True\n"
 
 AFTER = (
     BEGIN
@@ -145,6 +172,10 @@ print(said)
 attempt("ADD JAR", lambda: spark.sql("ADD JAR /nowhere/some.jar"))
 """,
         "theirs ['theirs'] theirs\n['theirs']\nADD JAR refused: True\n",
+    ),
+    "files-of-other-kinds": (
+        ADDED.format(whose="theirs") + "print(added())\n",
+        "{'addPyFile': 'theirs', 'addArchive': 'theirs', 'ADD FILE': 'theirs', 'ADD ARCHIVE': 'theirs'}\n",
     ),
     "files-by-the-jvm": (
         """
