@@ -173,6 +173,10 @@ class BlockingLink(Link, Protocol):
     def address(self) -> str:
         """Address of the Dispatcher, or of the web endpoint, that is spoken to; asks nobody."""
 
+    @property
+    def sees_files(self) -> bool:
+        """Whether this process is taken to see the cluster's files: it then looks at a savepoint before it names it."""
+
     def lookup(self, name: str, gateway_type: type[G]) -> G:
         """Return a gateway to the actor ``/user/<name>`` of the cluster, whoever leads."""
 
@@ -465,6 +469,10 @@ class ThreadLink:
         """Address of the Dispatcher at the master that is spoken to."""
         return str(self.system.with_path(f"/user/{DISPATCHER}"))
 
+    @property
+    def sees_files(self) -> bool:
+        return True
+
     def lookup(self, name: str, gateway_type: type[G]) -> G:
         """Return a gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
         for _ in self._systems[1:]:
@@ -618,6 +626,11 @@ class ClusterClient:
     def address(self) -> str:
         """Address of the Dispatcher, or of the web endpoint, that is spoken to."""
         return self._link.address
+
+    @property
+    def sees_files(self) -> bool:
+        """Whether this process is taken to see the cluster's files, such as its savepoints."""
+        return self._link.sees_files
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
         """Return a typed gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""

@@ -65,7 +65,7 @@ REPLY_S = 75.0
 """Longest silence of an endpoint that answers: more than it waits itself for any component."""
 MOST_OF_AN_ANSWER = 256 * 1024 * 1024
 MOST_OF_AN_ERROR = 64 * 1024
-CALLS_AT_ONCE = 64
+CALLS_AT_ONCE = 32
 IDLE_CONNECTIONS = 8
 IDLE_S = 30.0
 """Age at which an idle connection is not used again; endpoints close one after 60 s."""
@@ -518,6 +518,10 @@ class HttpLink:
     def address(self) -> str:
         """URL of the endpoint that is asked."""
         return str(self._web.endpoint)
+
+    @property
+    def sees_files(self) -> bool:
+        return False
 
     @property
     def system(self) -> ActorAddress:

@@ -89,7 +89,8 @@ class Cluster:
             archives: packed virtual environments, or archives of modules.
             jars: for its Spark session.
             priority: slots go to jobs of a higher one first.
-            from_savepoint: directory of the savepoint that its streaming queries begin from.
+            from_savepoint: directory of the savepoint that its streaming queries begin from; by HTTP, one of the
+                cluster's machine.
             allow_non_restored_state: begin although some of that state is nobody's.
             new_query_id: whether its queries get new ids; None: those that begin in another place while the job that
                 they are of runs.
@@ -117,7 +118,9 @@ class Cluster:
                 graph,
                 priority=priority,
                 configuration=job_settings(settings or {}),
-                savepoint=restore_settings(from_savepoint, allow_non_restored_state, new_query_id),
+                savepoint=restore_settings(
+                    from_savepoint, allow_non_restored_state, new_query_id, is_here=self.client.sees_files
+                ),
             )
             libraries = [(Path(path), role) for role, paths in files for path in paths]
             accepted = self.client.submit(graph, main, libraries=libraries)
