@@ -68,7 +68,7 @@ MOST_OF_AN_ERROR = 64 * 1024
 CALLS_AT_ONCE = 32
 IDLE_CONNECTIONS = 8
 IDLE_S = 30.0
-"""Age at which an idle connection is not used again; endpoints close one after 60 s."""
+"""Seconds after which an idle connection is not used again; endpoints close one after 60."""
 CHUNK = 1024 * 1024
 INLINE_LIMIT = MOST_OF_A_CALL - 64 * 1024
 """Most bytes of a job graph, which travels in a call."""
@@ -137,13 +137,21 @@ class WebClient:
         endpoints: where the endpoints are.
         token: shown with every request; None where none is asked for.
         tls: for ``https``; None for the authorities that the system trusts.
+        connect_s: seconds that a connection may take.
     """
 
-    def __init__(self, endpoints: Sequence[WebAddress], token: str | None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[WebAddress],
+        token: str | None,
+        tls: ssl.SSLContext | None = None,
+        connect_s: float = CONNECT_S,
+    ) -> None:
         if token is not None and not _TOKEN.fullmatch(token):
             raise HttpError("the token is empty, or has blanks or other characters that none has", WHERE_IT_IS)
         self._endpoints = list(endpoints)
         self._token = token
+        self._connect_s = connect_s
         is_secured = any(endpoint.scheme == "https" for endpoint in self._endpoints)
         self._tls = tls or (ssl.create_default_context() if is_secured else None)
         self._room = threading.BoundedSemaphore(CALLS_AT_ONCE)
@@ -259,9 +267,9 @@ class WebClient:
 
     def _connection(self, endpoint: WebAddress) -> http.client.HTTPConnection:
         if endpoint.scheme == "http":
-            return http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=CONNECT_S, blocksize=CHUNK)
+            return http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=self._connect_s, blocksize=CHUNK)
         return http.client.HTTPSConnection(
-            endpoint.host, endpoint.port, timeout=CONNECT_S, context=self._tls, blocksize=CHUNK
+            endpoint.host, endpoint.port, timeout=self._connect_s, context=self._tls, blocksize=CHUNK
         )
 
     def _give_back(self, endpoint: WebAddress, connection: http.client.HTTPConnection) -> None:

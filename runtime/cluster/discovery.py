@@ -31,7 +31,7 @@ from runtime.client import ClusterClient
 from runtime.environment.context import has_redis, open_redis_services, tls_config
 from runtime.environment.directory import ClusterDirectory
 from runtime.errors import ClusterError, ClusterNotRunning
-from runtime.http_client import INLINE_LIMIT, HttpLink, WebAddress, WebClient
+from runtime.http_client import CONNECT_S, INLINE_LIMIT, HttpLink, WebAddress, WebClient
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.leader import DISPATCHER, LeaderInformation
 from runtime.rest.access import is_loopback
@@ -79,10 +79,9 @@ def connect_by_http(configuration: Configuration, urls: str, token: str | None =
     if token is None:
         file = configuration.get(ClientOptions.TOKEN_FILE)
         token = os.environ.get(TOKEN_VARIABLE) or (None if file is None else load_secret(file).decode())
-    web = WebClient(endpoints, token, _trusted(configuration))
-    return ClusterClient.over(
-        HttpLink(web), patience_s=configuration.get(ClientOptions.TIMEOUT), inline_limit=INLINE_LIMIT
-    )
+    patience_s = configuration.get(ClientOptions.TIMEOUT)
+    web = WebClient(endpoints, token, _trusted(configuration), min(CONNECT_S, patience_s))
+    return ClusterClient.over(HttpLink(web), patience_s=patience_s, inline_limit=INLINE_LIMIT)
 
 
 def _trusted(configuration: Configuration) -> ssl.SSLContext | None:

@@ -268,8 +268,8 @@ MUTANTS = (
         "certificate-unverified",
         "A client verifies the certificate of the web endpoint.",
         _CLIENT,
-        "timeout=CONNECT_S, context=self._tls, blocksize=CHUNK",
-        "timeout=CONNECT_S, context=ssl._create_unverified_context(), blocksize=CHUNK",
+        "timeout=self._connect_s, context=self._tls, blocksize=CHUNK",
+        "timeout=self._connect_s, context=ssl._create_unverified_context(), blocksize=CHUNK",
         ("contract/test_http_client.py::test_certificates_are_verified",),
     ),
     Mutant(
