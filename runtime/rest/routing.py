@@ -197,7 +197,7 @@ def _operation(route: RestRoute) -> dict[str, Any]:
     }
     if route.body:
         operation["requestBody"] = {
-            "required": "required" in (route.form or {}),
+            "required": route.body in (MSGPACK, OCTETS) or "required" in (route.form or {}),
             "content": {route.body: {"schema": route.form or {"type": "object"}}},
         }
     return operation
