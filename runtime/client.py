@@ -56,6 +56,7 @@ from runtime.protocol.task_executor import TaskExecutorGateway
 T = TypeVar("T")
 P = ParamSpec("P")
 G = TypeVar("G", bound=RpcGateway)
+Key = TypeVar("Key", bound=BlobKey)
 
 RETRY_S = 0.1
 POLL_S = 0.1
@@ -102,6 +103,26 @@ class JobFile:
     path: Path
 
 
+class Blobs(Protocol):
+    """Calls of a `BlobClient` that clients of a cluster need; used as a context manager."""
+
+    def put_file(self, path: Path, key_type: type[Key], job_id: str | None = None, /) -> Key:
+        """Upload a file."""
+
+    def put_bytes(self, data: bytes, key_type: type[Key], job_id: str | None = None, /) -> Key:
+        """Upload *data*."""
+
+    def get_bytes(self, key: BlobKey, job_id: str | None = None, /) -> bytes:
+        """Return a blob's content."""
+
+    def delete(self, key: TransientBlobKey, job_id: str | None = None, /) -> bool:
+        """Delete a transient blob; False if there was none."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
 class Link(Protocol):
     """Way of a client's calls and of its waiting: in a plain thread, or on the event loop of a component."""
 
@@ -132,7 +153,7 @@ class Link(Protocol):
     def gateway(self, address: ActorAddress, gateway_type: type[G], timeout_s: float | None = None) -> G:
         """Return a gateway to exactly this address."""
 
-    def blobs(self, address: BlobAddress) -> BlobClient:
+    def blobs(self, address: BlobAddress) -> Blobs:
         """Return a client of the BlobServer at an address."""
 
     async def reply(self, ask: Ask[T], timeout_s: float | None = None) -> T:
@@ -143,6 +164,27 @@ class Link(Protocol):
 
     async def blocking(self, work: Callable[[], T]) -> T:
         """Do blocking work."""
+
+
+class BlockingLink(Link, Protocol):
+    """Link of a plain thread: it blocks in place of waiting, so that no coroutine over it ever suspends."""
+
+    @property
+    def address(self) -> str:
+        """Address of the Dispatcher, or of the web endpoint, that is spoken to; asks nobody."""
+
+    @property
+    def sees_files(self) -> bool:
+        """Whether this process is taken to see the cluster's files: it then looks at a savepoint before it names it."""
+
+    def lookup(self, name: str, gateway_type: type[G]) -> G:
+        """Return a gateway to the actor ``/user/<name>`` of the cluster, whoever leads."""
+
+    def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
+        """Return a gateway to the actor at an address."""
+
+    def close(self) -> None:
+        """Close all connections."""
 
 
 class AsyncClusterClient:
@@ -208,7 +250,16 @@ class AsyncClusterClient:
             JobGraphError, JobSubmissionError: the cluster does not accept the job.
             SubmissionUnknownError: whether it has accepted the job is not known.
         """
-        message = await self._uploaded(graph, list(files))
+        return await self._submit(graph, await self._uploaded(graph, list(files)))
+
+    async def submit_graph(self, graph: JobGraph) -> JobID:
+        """Submit a job whose files are uploaded already, or in its graph; raises as `submit`."""
+        data = encode(graph)
+        if len(data) <= self._inline_limit:
+            return await self._submit(graph, Inline(data))
+        return await self._submit(graph, await self.with_blobs(lambda blobs: self._offloaded(graph, blobs)))
+
+    async def _submit(self, graph: JobGraph, message: MaybeOffloaded) -> JobID:
         sent = False
 
         def submit_job(dispatcher: DispatcherGateway) -> Ask[JobID]:
@@ -227,29 +278,40 @@ class AsyncClusterClient:
         carried = await self.link.blocking(lambda: self._carried(graph, files))
         if carried is not None:
             return carried
+        return await self.with_blobs(lambda blobs: self._upload(blobs, graph, files))
+
+    async def with_blobs(self, work: Callable[[Blobs], T]) -> T:
+        """Do blocking work with the BlobServer of the master that leads, again while that is being replaced."""
+
+        def run(address: BlobAddress) -> T:
+            with self.link.blobs(address) as blobs:
+                return work(blobs)
+
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 address = await self.blob_server()
-                return await self.link.blocking(lambda: self._upload(address, graph, files))  # noqa: B023
+                return await self.link.blocking(lambda: run(address))  # noqa: B023
             except (BlobConnectionError, BlobServerError):
                 # The BlobServer is being replaced, or another master's serves from now on.
                 if time.monotonic() > deadline:
                     raise
                 await self.link.pause(RETRY_S)
 
-    def _carried(self, graph: JobGraph, files: Sequence[JobFile]) -> MaybeOffloaded | None:
+    def _carried(self, graph: JobGraph, files: Sequence[JobFile]) -> Inline | None:
         carried = _carried(files)
         data = b"" if carried is None else encode(graph.with_artifacts(*carried))
         return Inline(data) if data and len(data) <= self._inline_limit else None
 
-    def _upload(self, address: BlobAddress, graph: JobGraph, files: Sequence[JobFile]) -> MaybeOffloaded:
-        with self.link.blobs(address) as blobs:
-            artifacts = [
-                Artifact(file.name, file.role, str(blobs.put_file(file.path, PermanentBlobKey, graph.job_id)))
-                for file in files
-            ]
-            return offload_if_larger(encode(graph.with_artifacts(*artifacts)), self._inline_limit, blobs, graph.job_id)
+    def _upload(self, blobs: Blobs, graph: JobGraph, files: Sequence[JobFile]) -> MaybeOffloaded:
+        artifacts = [
+            Artifact(file.name, file.role, str(blobs.put_file(file.path, PermanentBlobKey, graph.job_id)))
+            for file in files
+        ]
+        return self._offloaded(graph.with_artifacts(*artifacts), blobs)
+
+    def _offloaded(self, graph: JobGraph, blobs: Blobs) -> MaybeOffloaded:
+        return offload_if_larger(encode(graph), self._inline_limit, blobs, graph.job_id)
 
     async def jobs(self) -> tuple[JobDetails, ...]:
         """Return running and finished jobs, the newest first."""
@@ -402,6 +464,15 @@ class ThreadLink:
         """Address of the system of the master that is spoken to."""
         return self._systems[0]
 
+    @property
+    def address(self) -> str:
+        """Address of the Dispatcher at the master that is spoken to."""
+        return str(self.system.with_path(f"/user/{DISPATCHER}"))
+
+    @property
+    def sees_files(self) -> bool:
+        return True
+
     def lookup(self, name: str, gateway_type: type[G]) -> G:
         """Return a gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
         for _ in self._systems[1:]:
@@ -419,6 +490,10 @@ class ThreadLink:
             token = highest if highest is not None and highest.epoch > token.epoch else token
             self._highest[name] = token
         return self.actors.gateway(listing.address, gateway_type, token)
+
+    def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
+        """Return a gateway to the actor at any address, of another system too if it has the same secret."""
+        return self.actors.lookup(address, gateway_type)
 
     def described(self, name: str) -> str:
         return f"the cluster at {self.system}"
@@ -473,9 +548,13 @@ class ThreadLink:
     async def blocking(self, work: Callable[[], T]) -> T:
         return work()
 
+    def close(self) -> None:
+        """Close all connections."""
+        self.actors.close()
+
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of an `AsyncClusterClient` over a `ThreadLink`, which blocks and never suspends."""
+    """Run a coroutine of an `AsyncClusterClient` over a `BlockingLink`, which blocks and never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -524,13 +603,34 @@ class ClusterClient:
         find_masters: Callable[[], Iterable[str]] = tuple,
         was_stopped: Callable[[], bool] = bool,
     ) -> None:
-        self._link = ThreadLink(_addresses(system), secret, rpc, find_masters, was_stopped, self._blob_location)
-        self._cluster = AsyncClusterClient(self._link, patience_s, inline_limit)
+        link = ThreadLink(_addresses(system), secret, rpc, find_masters, was_stopped, self._blob_location)
+        self._begin(link, patience_s, inline_limit)
+
+    @classmethod
+    def over(cls, link: BlockingLink, *, patience_s: float = 60.0, inline_limit: int = 1024 * 1024) -> Self:
+        """Return a client whose calls travel by a given link, closed with it; the rest is as for a new one."""
+        client = cls.__new__(cls)
+        client._begin(link, patience_s, inline_limit)
+        return client
+
+    def _begin(self, link: BlockingLink, patience_s: float, inline_limit: int) -> None:
+        self._link = link
+        self._cluster = AsyncClusterClient(link, patience_s, inline_limit)
 
     @property
     def system(self) -> ActorAddress:
         """Address of the system of the master that is spoken to."""
         return self._link.system
+
+    @property
+    def address(self) -> str:
+        """Address of the Dispatcher, or of the web endpoint, that is spoken to."""
+        return self._link.address
+
+    @property
+    def sees_files(self) -> bool:
+        """Whether this process is taken to see the cluster's files, such as its savepoints."""
+        return self._link.sees_files
 
     def lookup(self, name: str, gateway_type: type[G]) -> G:
         """Return a typed gateway to the actor ``/user/<name>`` of the cluster; any of its masters knows the leaders."""
@@ -538,7 +638,7 @@ class ClusterClient:
 
     def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
         """Return a typed gateway to the actor at any address, of another system too if it has the same secret."""
-        return self._link.actors.lookup(address, gateway_type)
+        return self._link.lookup_address(address, gateway_type)
 
     def _ask(self, question: Callable[[DispatcherGateway], Ask[T]], timeout_s: float | None = None) -> T:
         return _run(self._cluster.ask(question, timeout_s))
@@ -595,7 +695,7 @@ class ClusterClient:
         return _run(self._cluster.submit(graph, [JobFile(path.name, role, path) for path, role in named]))
 
     @contextlib.contextmanager
-    def blobs(self) -> Iterator[BlobClient]:
+    def blobs(self) -> Iterator[Blobs]:
         """Open a client of the BlobServer of the master that leads, for the time of a ``with`` statement."""
         with self._link.blobs(_run(self._cluster.blob_server())) as client:
             yield client
@@ -820,7 +920,7 @@ class ClusterClient:
 
     def close(self) -> None:
         """Close all connections."""
-        self._link.actors.close()
+        self._link.close()
 
     def __enter__(self) -> Self:
         return self
@@ -846,7 +946,7 @@ def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:
     return [Artifact(file.name, file.role, content=file.path.read_bytes()) for file in files]
 
 
-def _fetch_log(blobs: BlobClient, key: str, job_id: JobID | None) -> bytes:
+def _fetch_log(blobs: Blobs, key: str, job_id: JobID | None) -> bytes:
     """Fetch the content of a log; a transient blob was made for this client alone, and is deleted."""
     if not key:
         return b""

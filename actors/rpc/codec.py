@@ -290,6 +290,14 @@ for _builtin in (
     wire_error(_builtin)
 
 
+def error_name(error: BaseException) -> str | None:
+    """Return the name by which `decode_error` makes an error of the same type again; None where it cannot."""
+    if isinstance(error, RemoteError):
+        return error.type_name
+    name = _name_of(type(error))
+    return name if name in _known_errors else None
+
+
 def encode_error(error: BaseException) -> list[str]:
     """Type name, message and formatted traceback of *error*, as they travel in an ERROR frame.
 

@@ -60,7 +60,7 @@ class Ask(Generic[T]):
     def __init__(
         self,
         future: asyncio.Future[T] | concurrent.futures.Future[T],
-        loop: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop | None,
         deadline_s: float,
     ) -> None:
         self._future = future
@@ -96,7 +96,7 @@ class Ask(Generic[T]):
         self._future.add_done_callback(callback)
 
 
-def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+def _runs_here(loop: asyncio.AbstractEventLoop | None) -> bool:
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:

@@ -414,11 +414,12 @@ class DrivenAsk(Ask[T]):
         Raises:
             RuntimeError: called by an actor, which would wait for itself.
         """
-        if self._loop.is_running():
+        loop = self._loop
+        assert isinstance(loop, VirtualLoop)
+        if loop.is_running():
             raise RuntimeError("Ask.result() would block the actor's own thread; await it instead")
         if not self._future.done():
-            assert isinstance(self._loop, VirtualLoop)
-            self._loop.drive(self._deadline_s + 1.0 if timeout is None else timeout, self._future.done)
+            loop.drive(self._deadline_s + 1.0 if timeout is None else timeout, self._future.done)
         if not self._future.done():
             self._future.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody waits now
             raise AskTimeout(f"no reply within {self._deadline_s if timeout is None else timeout:g} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from conf.option import option
-from conf.values import Choice, Duration, Integer, MemorySize, Number
+from conf.values import Choice, Duration, FilePath, Integer, MemorySize, Number, Text
 
 
 class RestartStrategyType(Enum):
@@ -206,4 +206,27 @@ class ClientOptions:
         Duration("60 s", minimum=0.001),
         "60 s",
         "How long a command waits for the cluster's answer.",
+    )
+    URL = option(
+        "client.url",
+        Text("https://spark.example.org:8081"),
+        None,
+        "The web endpoint that clients reach the cluster by, in place of its secret and its RPC ports; several with "
+        "commas between them. `http://` only on loopback, or with `rest.allow-insecure`. The environment's "
+        "`UNDERSTUDY_URL` where this is not set. Commands that start, stop or look after processes of this machine "
+        "take no notice of it.",
+    )
+    TOKEN_FILE = option(
+        "client.token-file",
+        FilePath("/home/me/.understudy/token"),
+        None,
+        "The file, of mode 0600, with the token that `client.url` asks for (`rest.authentication.token-file` there). "
+        "The token itself may be in the environment, as `UNDERSTUDY_TOKEN`, which comes first.",
+    )
+    CA_FILE = option(
+        "client.ca-file",
+        FilePath("/etc/understudy/ca.pem"),
+        None,
+        "The PEM file with the authorities that the certificate of `client.url` may be signed by; those of the system "
+        "unless it is set.",
     )

@@ -43,6 +43,8 @@ class ApplicationClient:
         channel: to the process that runs main().
     """
 
+    sees_files = True
+
     def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel
         self._lock = threading.Lock()

@@ -41,7 +41,7 @@ from runtime.application.state import (
     Wait,
 )
 from runtime.client import ClusterClient, ClusterStoppedError, NoAnswerError
-from runtime.cluster.discovery import connect
+from runtime.cluster.discovery import connect_locally
 from runtime.cluster.supervisor import await_gate
 from runtime.environment.context import ComponentContext, log_config
 from runtime.environment.directory import ClusterDirectory
@@ -282,7 +282,7 @@ def _connected(configuration: Configuration) -> ClusterClient:
     """Return a client, once the master has written where the cluster is."""
     while True:
         try:
-            return connect(configuration)
+            return connect_locally(configuration)
         except ClusterNotRunning:
             time.sleep(POLL_S)
 

@@ -129,7 +129,7 @@ def _places(configuration: Configuration, client: ClusterClient, web: str = "") 
     directory = ClusterDirectory(configuration.get(ClusterOptions.RUNTIME_DIR))
     return {
         "cluster": configuration.get(ClusterOptions.ID),
-        "address": str(client.system.with_path("/user/dispatcher")),
+        "address": client.address,
         "REST API": web,
         "runtime directory": str(directory.root),
         "logs": str(directory.log),
@@ -215,7 +215,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
         {
             "cluster": cluster.cluster_id,
             "version": cluster.version,
-            "address": str(client.system.with_path("/user/dispatcher")),
+            "address": client.address,
             "REST API": _web_addresses(cluster),
             "slots": f"{overview.free_slots} of {overview.slots} free",
             "jobs": f"{running} running, {len(jobs) - running} finished",

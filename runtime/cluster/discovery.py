@@ -1,9 +1,11 @@
-"""Clients of a running cluster: of this machine's runtime directory, or found by its Redis or by an address."""
+"""Clients of a running cluster: of this machine's runtime directory, or found by its Redis, by an address, by HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +23,21 @@ from conf.options import (
     ClusterOptions,
     HighAvailabilityOptions,
     JobManagerOptions,
+    RestOptions,
     RpcOptions,
     SecurityOptions,
 )
 from runtime.client import ClusterClient
 from runtime.environment.context import has_redis, open_redis_services, tls_config
 from runtime.environment.directory import ClusterDirectory
-from runtime.errors import ClusterNotRunning
+from runtime.errors import ClusterError, ClusterNotRunning
+from runtime.http_client import CONNECT_S, INLINE_LIMIT, HttpLink, WebAddress, WebClient
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.leader import DISPATCHER, LeaderInformation
+from runtime.rest.access import is_loopback
 
+URL_VARIABLE = "UNDERSTUDY_URL"
+TOKEN_VARIABLE = "UNDERSTUDY_TOKEN"  # noqa: S105
 RETRY_S = 0.2
 LEASES_WITHOUT_LEADER = 3
 """Number of leases after which a Redis without a leader means that there is no cluster."""
@@ -39,6 +46,57 @@ _PASSING = (FencingError, RecipientUnreachable, UnknownActor, AskTimeout)
 
 
 def connect(configuration: Configuration) -> ClusterClient:
+    """Return a client of the cluster at ``client.url``, or the environment's UNDERSTUDY_URL; else as `connect_locally`.
+
+    Raises:
+        ClusterError, AuthenticationError, HttpError: the URL or the token cannot be used.
+    """
+    urls = configuration.get(ClientOptions.URL) or os.environ.get(URL_VARIABLE)
+    return connect_by_http(configuration, urls) if urls else connect_locally(configuration)
+
+
+def connect_by_http(configuration: Configuration, urls: str, token: str | None = None) -> ClusterClient:
+    """Return a client that reaches the cluster by web endpoints alone.
+
+    Args:
+        configuration: of the client.
+        urls: of the endpoints, with commas between them.
+        token: shown to them; None for the environment's UNDERSTUDY_TOKEN, or ``client.token-file``.
+
+    Raises:
+        ClusterError: the token would travel readable for others, or the authorities' file cannot be used.
+        HttpError: an address is none.
+        AuthenticationError: the token's file cannot be used.
+    """
+    endpoints = [WebAddress.parse(url.strip()) for url in urls.split(",") if url.strip()]
+    for endpoint in endpoints:
+        is_private = endpoint.scheme == "https" or is_loopback(endpoint.host)
+        if not is_private and not configuration.get(RestOptions.ALLOW_INSECURE):
+            raise ClusterError(
+                f"{endpoint} is no loopback address: others could read the token and the jobs on their way",
+                "use https://, or a tunnel to a port of this machine; rest.allow-insecure allows it all the same",
+            )
+    if token is None:
+        file = configuration.get(ClientOptions.TOKEN_FILE)
+        token = os.environ.get(TOKEN_VARIABLE) or (None if file is None else load_secret(file).decode())
+    patience_s = configuration.get(ClientOptions.TIMEOUT)
+    web = WebClient(endpoints, token, _trusted(configuration), min(CONNECT_S, patience_s))
+    return ClusterClient.over(HttpLink(web), patience_s=patience_s, inline_limit=INLINE_LIMIT)
+
+
+def _trusted(configuration: Configuration) -> ssl.SSLContext | None:
+    file = configuration.get(ClientOptions.CA_FILE)
+    if file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=file)
+    except (OSError, ssl.SSLError) as error:
+        raise ClusterError(
+            f"client.ca-file: {file} cannot be used: {error}", "it must be a PEM file with certificates"
+        ) from error
+
+
+def connect_locally(configuration: Configuration) -> ClusterClient:
     """Return a client of the cluster that runs in the configuration's runtime directory.
 
     Where none was started there, find one on other hosts: by ``high-availability.redis.url``, or without Redis by

@@ -29,7 +29,7 @@ from conf.options import (
     SecurityOptions,
     SparkOptions,
 )
-from runtime.cluster.discovery import connect
+from runtime.cluster.discovery import connect_locally
 from runtime.cluster.host_processes import fixed_workers
 from runtime.cluster.preflight import (
     Check,
@@ -231,7 +231,7 @@ def check_web_access(configuration: Configuration) -> str:
 
 
 def _ask_cluster(configuration: Configuration) -> str:
-    with connect(configuration) as client:
+    with connect_locally(configuration) as client:
         overview, workers = client.overview(), client.task_managers()
     return describe_cluster(overview, workers, fixed_workers(configuration))
 

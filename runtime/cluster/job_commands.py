@@ -155,7 +155,7 @@ def job_run(
         graph = replace(
             read_job_file(file, args, name, own_id),
             priority=priority,
-            savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state, new_query_id),
+            savepoint=_restore_settings(configuration, client, savepoint, allow_non_restored_state, new_query_id),
             configuration=_job_configuration(configuration, own_driver),
         )
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
@@ -179,7 +179,11 @@ def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[s
 
 
 def _restore_settings(
-    configuration: Configuration, savepoint: str | None, allow_non_restored_state: bool, new_query_id: bool | None
+    configuration: Configuration,
+    client: ClusterClient | None,
+    savepoint: str | None,
+    allow_non_restored_state: bool,
+    new_query_id: bool | None,
 ) -> SavepointRestoreSettings | None:
     """Return what a job begins from. Raises `CheckpointError` where that is neither a savepoint nor a checkpoint."""
     if savepoint is None:
@@ -187,6 +191,8 @@ def _restore_settings(
     from runtime.checkpoint.retained import find_state, read_state
     from runtime.jobgraph.job_graph import SavepointRestoreSettings
 
+    if client is not None and not client.sees_files:  # the cluster looks at it
+        return SavepointRestoreSettings(savepoint, allow_non_restored_state, new_query_id)
     path = find_state(savepoint, configuration.get(CheckpointingOptions.CHECKPOINTS_DIR))
     read_state(path)  # before anything is submitted
     return SavepointRestoreSettings(str(path), allow_non_restored_state, new_query_id)

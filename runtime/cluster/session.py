@@ -23,7 +23,7 @@ from conf.options import (
     SecurityOptions,
 )
 from runtime.client import ClusterClient
-from runtime.cluster.discovery import connect
+from runtime.cluster.discovery import connect_locally
 from runtime.cluster.host_processes import (
     FIRST,
     JOINING,
@@ -99,7 +99,7 @@ def start_cluster(
         for _ in range(masters - 1):
             say("starting a standby master")
             _start_joining(directory, deadline)
-        client = connect(configuration)
+        client = connect_locally(configuration)
         try:
             _await_workers(client, configuration, deadline, say)
         except BaseException:
@@ -277,7 +277,7 @@ def _shut_down(configuration: Configuration, directory: ClusterDirectory, say: S
         say("the cluster is being started or stopped: its processes are told to end")
         return set()
     try:
-        with connect(configuration) as client:
+        with connect_locally(configuration) as client:
             say("stopping jobs, TaskExecutors and the master")
             client.shut_down()
     except (ActorError, ClusterNotRunning) as error:

@@ -15,13 +15,13 @@ from typing import Any, Self, TypeVar, cast
 from actors.address import ActorAddress
 from actors.rpc.gateway import Ask, RpcGateway, gateway_methods
 from conf.configuration import Configuration
-from conf.options import HighAvailabilityOptions, SecurityOptions
+from conf.options import ClientOptions, HighAvailabilityOptions, SecurityOptions
 from conf.secret import SecretStr
 from runtime.api import Pipeline
 from runtime.application.client import application_client
 from runtime.client import ClusterClient
-from runtime.cluster.discovery import connect as connect_local
-from runtime.cluster.discovery import connect_by_address, connect_by_redis
+from runtime.cluster.discovery import connect as connect_as_configured
+from runtime.cluster.discovery import connect_by_address, connect_by_http, connect_by_redis
 from runtime.cluster.views import view_of_details, view_of_task_manager
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import ArtifactRole
@@ -53,8 +53,8 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Address of the Dispatcher at the master that is spoken to."""
-        return str(self.client.system.with_path("/user/dispatcher"))
+        """Address of the Dispatcher, or of the web endpoint, that is spoken to."""
+        return self.client.address
 
     # --------------------------------------------------------------------- jobs
 
@@ -89,7 +89,8 @@ class Cluster:
             archives: packed virtual environments, or archives of modules.
             jars: for its Spark session.
             priority: slots go to jobs of a higher one first.
-            from_savepoint: directory of the savepoint that its streaming queries begin from.
+            from_savepoint: directory of the savepoint that its streaming queries begin from; by HTTP, one of the
+                cluster's machine.
             allow_non_restored_state: begin although some of that state is nobody's.
             new_query_id: whether its queries get new ids; None: those that begin in another place while the job that
                 they are of runs.
@@ -117,7 +118,9 @@ class Cluster:
                 graph,
                 priority=priority,
                 configuration=job_settings(settings or {}),
-                savepoint=restore_settings(from_savepoint, allow_non_restored_state, new_query_id),
+                savepoint=restore_settings(
+                    from_savepoint, allow_non_restored_state, new_query_id, is_here=self.client.sees_files
+                ),
             )
             libraries = [(Path(path), role) for role, paths in files for path in paths]
             accepted = self.client.submit(graph, main, libraries=libraries)
@@ -222,6 +225,8 @@ class Jobs(Sequence[Job]):
 def connect(
     address: str | None = None,
     *,
+    token: str | None = None,
+    ca_file: str | Path | None = None,
     redis: str | None = None,
     secret_file: str | Path | None = None,
     config: str | Path | None = None,
@@ -230,8 +235,12 @@ def connect(
     """Return a handle of a running cluster. It follows the leader, whichever master that is.
 
     Args:
-        address: where a master is, ``akka.tcp://understudy@host:6123`` or the address of any actor there. None: the
-            cluster of this machine's runtime directory, unless *redis* is given; in an application's main() its own.
+        address: where a master is, ``akka.tcp://understudy@host:6123`` or the address of any actor there; or a web
+            endpoint, ``https://host:8081``, several with commas between them, which needs the token and neither the
+            secret nor RPC ports. None: the cluster of ``client.url`` or of this machine's runtime directory, unless
+            *redis* is given; in an application's main() its own.
+        token: for a web endpoint. None: the environment's UNDERSTUDY_TOKEN, or ``client.token-file``.
+        ca_file: the authorities that a web endpoint's certificate may be signed by (PEM). None: those of the system.
         redis: URL of the cluster's Redis, which knows who leads; ``redis+sentinel://`` too. The cluster is the one of
             the setting ``cluster.id``.
         secret_file: the cluster's secret, copied from ``security.secret-file`` there. None: as this machine's
@@ -253,13 +262,17 @@ def connect(
     configuration = configuration.overlaid(dict(settings or {}), "settings")
     if secret_file is not None:
         configuration = configuration.set(SecurityOptions.SECRET_FILE, Path(secret_file).expanduser())
+    if ca_file is not None:
+        configuration = configuration.set(ClientOptions.CA_FILE, Path(ca_file).expanduser())
     if redis is not None:
         configuration = configuration.set(HighAvailabilityOptions.REDIS_URL, SecretStr(redis))
         client = connect_by_redis(configuration)
+    elif address is not None and address.startswith(("http://", "https://")):
+        client = connect_by_http(configuration, address, token)
     elif address is not None:
         client = connect_by_address(configuration, (_any_path(address),))
     else:
-        client = connect_local(configuration)
+        client = connect_as_configured(configuration)
     try:
         client.overview()  # says now what is wrong, not at the first use
     except BaseException:

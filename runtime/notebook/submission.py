@@ -94,11 +94,20 @@ def job_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def restore_settings(
-    savepoint: str | Path | None, allow_non_restored_state: bool, new_query_id: bool | None
+    savepoint: str | Path | None,
+    allow_non_restored_state: bool,
+    new_query_id: bool | None,
+    *,
+    is_here: bool = True,
 ) -> SavepointRestoreSettings | None:
-    """Return the savepoint that a job begins from; raises `SavepointError` where it cannot be read."""
+    """Return the savepoint that a job begins from.
+
+    Raises `SavepointError` where it cannot be read; one that is not *here* is read by the cluster alone.
+    """
     if savepoint is None:
         return None
+    if not is_here:
+        return SavepointRestoreSettings(str(savepoint), allow_non_restored_state, new_query_id)
     from runtime.checkpoint.savepoint import read_savepoint
 
     path = Path(savepoint).resolve()

@@ -64,6 +64,12 @@ def status_of(error: Exception) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
-def error_body(*messages: str) -> bytes:
-    """The body of an answer that is an error."""
-    return json.dumps({"errors": [" ".join(message.split()) for message in messages]}).encode()
+def error_body(message: str, *, kind: str | None = None) -> bytes:
+    """Return the body of an answer that is an error.
+
+    Args:
+        message: for the asker.
+        kind: name of the error's type, for a client that raises it again with the message as it is.
+    """
+    body: dict[str, object] = {"errors": [" ".join(message.split())]}
+    return json.dumps(body if kind is None else {**body, "type": kind, "message": message}).encode()

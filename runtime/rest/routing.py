@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import runtime
+from runtime.protocol.http_gateways import HTTP_GATEWAYS, MSGPACK, OCTETS
 from runtime.rest.access import changes_state
 from runtime.rest.context import Rest
 from runtime.rest.forms import Form, schema_of
@@ -36,6 +37,9 @@ _PATH_PARAMETERS: Mapping[str, Any] = {
     **dict.fromkeys(("jobid", "applicationid", "triggerid", "attemptid", "rescaleuuid"), _ID),
     **dict.fromkeys(("checkpointid", "subtaskindex", "attempt"), _NUMBER),
     "taskmanagerid": {"type": "string", "pattern": "^[!-~]+$"},
+    "gateway": {"type": "string", "enum": sorted(HTTP_GATEWAYS)},
+    "method": {"type": "string", "pattern": "^[a-z_]+$"},
+    "key": {"type": "string", "pattern": "^[pt]-[0-9a-f]{64}-[0-9a-f]{32}$"},
 }
 _TEXT = {"type": "string", "minLength": 1}
 _ERROR = {"$ref": "#/components/schemas/Errors"}
@@ -193,7 +197,7 @@ def _operation(route: RestRoute) -> dict[str, Any]:
     }
     if route.body:
         operation["requestBody"] = {
-            "required": "required" in (route.form or {}),
+            "required": route.body in (MSGPACK, OCTETS) or "required" in (route.form or {}),
             "content": {route.body: {"schema": route.form or {"type": "object"}}},
         }
     return operation
@@ -206,7 +210,7 @@ def _errors_of(route: RestRoute) -> list[int]:
         found.add(404)
     if changes_state(route.method, route.path):
         found |= {408, 409}
-    if route.body == MULTIPART:
+    if route.body in (MULTIPART, MSGPACK, OCTETS):
         found.add(415)
     return sorted(found | set(route.also))
 

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from runtime.protocol.http_gateways import MSGPACK
 from runtime.rest.handlers import ROUTES
 from runtime.rest.listening import listen
 from runtime.rest.routing import PREFIX
@@ -32,9 +34,11 @@ CHOOSY = {
     *(f"POST {PREFIX}{path}" for path in ("/scripts", "/graphs")),
     f"GET {PREFIX}/taskmanagers/{{taskmanagerid}}/flamegraph",
     f"PATCH {PREFIX}/log-levels",
+    f"POST {PREFIX}/gateways/{{gateway}}/{{method}}",
+    f"DELETE {PREFIX}/blobs/{{key}}",
 }
 """Those that refuse what no schema can tell: all of it, directories that are not allowed, files that are no Python,
-samples that would take too long, loggers that there are none of."""
+samples that would take too long, loggers that there are none of, arguments of another form, blobs of jobs."""
 
 ALWAYS = (
     "not_a_server_error",
@@ -43,6 +47,12 @@ ALWAYS = (
     "response_headers_conformance",
     "response_schema_conformance",
 )
+
+
+@schemathesis.serializer(MSGPACK)
+def _as_msgpack(context: Any, value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, default=str)
+    return packed
 
 
 @contextmanager

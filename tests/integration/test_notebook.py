@@ -18,6 +18,7 @@ from runtime.notebook import JobFailedError, connect
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.master import MasterGateway
 from tests.cluster_harness import ROOT, Cluster
+from tests.rest_client import RestClient
 
 EXAMPLE = ROOT / "examples" / "notebook.ipynb"
 
@@ -110,7 +111,14 @@ def test_a_cluster_is_found_by_address_and_by_redis(configured: Cluster, tmp_pat
         connect(address, secret_file=wrong)
 
 
-def test_a_job_is_waited_for_cancelled_and_found_again(configured: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["rpc", "http"])
+def test_a_job_is_waited_for_cancelled_and_found_again(
+    configured: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    if transport == "http":
+        rest = RestClient.of(configured)
+        monkeypatch.setenv("UNDERSTUDY_URL", rest.url)
+        monkeypatch.setenv("UNDERSTUDY_TOKEN", rest.token)
     gate = tmp_path / "gate"
 
     def wait(spark: Any) -> None:

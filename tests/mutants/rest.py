@@ -8,6 +8,8 @@ _ACCESS = "runtime/rest/access.py"
 _ANSWERS = "unit/test_flink_answers.py"
 _LOGS = "runtime/rest/handlers/cluster.py"
 _PATHS = "runtime/rest/handlers/checkpoints.py"
+_CALLS = "runtime/rest/handlers/gateways.py"
+_CLIENT = "runtime/http_client.py"
 _HTTP = "runtime/rest/server.py"
 _STATIC = "runtime/rest/app.py"
 
@@ -21,6 +23,7 @@ MUTANTS = (
         (
             "unit/test_rest_access.py::test_what_is_no_token_is_none",
             "unit/test_rest_app.py::test_every_route_needs_the_token",
+            "unit/test_rest_gateways.py::test_without_the_token_nothing_is_called_or_kept",
         ),
     ),
     Mutant(
@@ -169,6 +172,137 @@ MUTANTS = (
         "        path = path.resolve()\n",
         "",
         ("unit/test_rest_savepoints.py::test_the_clusters_own_directories_are_no_place_for_savepoints",),
+    ),
+    Mutant(
+        "method-off-the-list",
+        "By HTTP clients call the listed methods alone.",
+        _CALLS,
+        "if known is None or method not in known.methods:",
+        "if known is None or method not in method_specs(known.gateway_type):",
+        ("unit/test_rest_gateways.py::test_no_other_method_is_called",),
+    ),
+    Mutant(
+        "actor-of-another-cluster",
+        "By HTTP clients call the cluster's own actors alone.",
+        _CALLS,
+        "if address not in await _members(rest, name):",
+        "if False:",
+        ("unit/test_rest_gateways.py::test_no_actor_but_the_clusters_own_is_called",),
+    ),
+    Mutant(
+        "log-sent-to-anyone",
+        "A log that a client by HTTP asks for goes to the cluster's own BlobServer.",
+        _CALLS,
+        'if spec.name == "request_file_upload":',
+        "if False:",
+        ("unit/test_rest_gateways.py::test_a_log_is_uploaded_to_the_clusters_own_blob_server",),
+    ),
+    Mutant(
+        "call-as-a-form",
+        "A call by HTTP has a media type that no page of another site may send.",
+        _CALLS,
+        "if media_of(request) != MSGPACK:",
+        "if False:",
+        ("unit/test_rest_gateways.py::test_a_call_says_that_it_is_one",),
+    ),
+    Mutant(
+        "blob-as-a-form",
+        "An upload has a media type that no page of another site may send.",
+        _CALLS,
+        "if media_of(request) != OCTETS:",
+        "if False:",
+        ("unit/test_rest_gateways.py::test_a_call_says_that_it_is_one",),
+    ),
+    Mutant(
+        "arguments-of-any-type",
+        "The arguments of a call by HTTP are decoded by their types.",
+        _CALLS,
+        "return spec.decode_arguments(values)",
+        "return list(values)",
+        (
+            "unit/test_rest_gateways.py::test_arguments_of_another_form_are_refused",
+            "unit/test_rest_gateways.py::test_nothing_is_unpickled",
+        ),
+    ),
+    Mutant(
+        "call-unbounded",
+        "The arguments of a call by HTTP are bounded.",
+        _CALLS,
+        "await read_body(request, MOST_OF_A_CALL)",
+        "await request.body()",
+        ("unit/test_rest_gateways.py::test_a_long_call_is_refused_by_its_bytes",),
+    ),
+    Mutant(
+        "call-names-the-clusters-files",
+        "A call by HTTP names no savepoint among the cluster's own files.",
+        _CALLS,
+        "return str(await asyncio.to_thread(directory_of, rest.configuration, text))",
+        "return text",
+        ("unit/test_rest_gateways.py::test_the_clusters_own_directories_are_no_place_for_savepoints",),
+    ),
+    Mutant(
+        "blob-of-a-job-deleted",
+        "By HTTP a job's own blobs are not deleted.",
+        _CALLS,
+        "if not isinstance(key, TransientBlobKey):",
+        "if False:",
+        ("unit/test_rest_gateways.py::test_what_is_no_blob_is_refused",),
+    ),
+    Mutant(
+        "token-readable-on-its-way",
+        "A client shows the token by plain HTTP on loopback only.",
+        "runtime/cluster/discovery.py",
+        'is_private = endpoint.scheme == "https" or is_loopback(endpoint.host)',
+        "is_private = True",
+        ("contract/test_http_client.py::test_the_token_does_not_travel_readable_for_others",),
+    ),
+    Mutant(
+        "token-file-of-others",
+        "A token's file that others may read is refused.",
+        "runtime/cluster/discovery.py",
+        "load_secret(file).decode()",
+        "file.read_text().strip()",
+        ("contract/test_http_client.py::test_the_environment_and_files_name_it",),
+    ),
+    Mutant(
+        "certificate-unverified",
+        "A client verifies the certificate of the web endpoint.",
+        _CLIENT,
+        "timeout=self._connect_s, context=self._tls, blocksize=CHUNK",
+        "timeout=self._connect_s, context=ssl._create_unverified_context(), blocksize=CHUNK",
+        ("contract/test_http_client.py::test_certificates_are_verified",),
+    ),
+    Mutant(
+        "token-breaks-the-head",
+        "What can be no token goes into no header.",
+        _CLIENT,
+        "if token is not None and not _TOKEN.fullmatch(token):",
+        "if False:",
+        ("contract/test_http_client.py::test_what_can_be_no_token_goes_into_no_header",),
+    ),
+    Mutant(
+        "password-in-an-error",
+        "An address is shown without the password in it.",
+        _CLIENT,
+        """re.sub(r"//[^/]*@", "//", text)[:200]""",
+        "text[:200]",
+        ("contract/test_http_client.py::test_what_is_no_address_is_refused_without_its_secrets",),
+    ),
+    Mutant(
+        "blob-unverified-by-http",
+        "A blob that comes by HTTP is what its key says.",
+        _CLIENT,
+        "if hashlib.sha256(data).digest() != key.digest:",
+        "if False:",
+        ("contract/test_http_client.py::test_blobs_are_fetched_verified_and_deleted",),
+    ),
+    Mutant(
+        "file-longer-than-the-endpoint-takes",
+        "A file that the web endpoint does not take is not sent to it.",
+        _CLIENT,
+        "        if size > self._most:\n",
+        "        if False:\n",
+        ("contract/test_http_client.py::test_a_file_that_is_too_large_is_named_with_the_remedy",),
     ),
     Mutant(
         "upload-of-any-name",

@@ -184,6 +184,8 @@ def test_the_functions_of_a_pipeline_travel() -> None:
 
 
 class _Client:
+    sees_files = True
+
     def __init__(self) -> None:
         self.submitted: list[tuple[JobGraph, str, str, list[tuple[Path, ArtifactRole]]]] = []
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
+from actors.address import ActorAddress
 from actors.errors import RecipientUnreachable
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
+from blob.errors import BlobNotFound
+from blob.gateway import BlobAddress
+from blob.key import BlobKey, TransientBlobKey
 from conf.configuration import Configuration
 from runtime.api import Pipeline
 from runtime.checkpoint.errors import SavepointError
@@ -30,7 +36,7 @@ from runtime.metrics.store import MetricStore
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus
-from runtime.protocol.diagnostics import LogInfo, ThreadDump, ThreadInfo
+from runtime.protocol.diagnostics import ComponentLog, LogInfo, ThreadDump, ThreadInfo
 from runtime.protocol.errors import (
     JobAlreadyTerminatedError,
     JobNotFoundError,
@@ -41,7 +47,14 @@ from runtime.protocol.errors import (
 )
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER, LeaderInformation
-from runtime.protocol.messages import ClusterOverview, ClusterStatus, ProcessView, TaskManagerInfo, TaskManagerView
+from runtime.protocol.messages import (
+    ClusterOverview,
+    ClusterStatus,
+    MultipleJobsDetails,
+    ProcessView,
+    TaskManagerInfo,
+    TaskManagerView,
+)
 from runtime.protocol.processes import LogLevelChange, UnknownProcessError
 from runtime.protocol.slots import SlotCounts
 from runtime.rest.access import AccessPolicy
@@ -55,6 +68,82 @@ from tests.unit.test_rest_messages import FIGURES, ID, READ, REGISTRATION, graph
 TOKEN = b"t" * 64
 MAX_CONTENT = 100_000
 UNKNOWN = JobID("f" * 32)
+BLOB = str(TransientBlobKey.create(hashlib.sha256(b"a blob").digest(), b"r" * 16))
+
+
+class MadeUpBlobs:
+    """Blobs in memory, by their keys."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.failure: Exception | None = None
+
+    def put_file(self, path: Path, key_type: type[Any], job_id: str | None = None) -> Any:
+        return self.put_bytes(path.read_bytes(), key_type, job_id)
+
+    def put_bytes(self, data: bytes, key_type: type[Any], job_id: str | None = None) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        key = key_type.create(hashlib.sha256(data).digest())
+        self.kept[str(key)] = data
+        return key
+
+    def get_bytes(self, key: BlobKey, job_id: str | None = None) -> bytes:
+        if str(key) not in self.kept:
+            raise BlobNotFound(f"no blob {key}")
+        return self.kept[str(key)]
+
+    def delete(self, key: BlobKey, job_id: str | None = None) -> bool:
+        return self.kept.pop(str(key), None) is not None
+
+
+class MadeUpGateway:
+    """Any gateway of the made-up cluster: notes what is asked of it, and answers what the cluster knows."""
+
+    def __init__(self, cluster: MadeUpCluster, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        async def answer(*arguments: Any) -> Any:
+            self._cluster.called.append((self._name, method, arguments))
+            match method:
+                case "request_cluster_overview":
+                    return await self._cluster.overview()
+                case "request_multiple_job_details":
+                    return MultipleJobsDetails(await self._cluster.jobs())
+                case "request_job":
+                    return await self._cluster.job(*arguments)
+                case "request_job_status":
+                    return (await self._cluster.job(*arguments)).status
+                case "cancel_job":
+                    return await self._cluster.cancel(*arguments)
+                case "get_blob_server":
+                    return BlobAddress("blobs.example", 1)
+                case "request_task_managers":
+                    return await self._cluster.task_managers()
+                case "request_status":
+                    return await self._cluster.status()
+                case "request_file_upload":
+                    return ComponentLog(ResourceID("tm-0"), arguments[0], 3, BLOB)
+            return self._cluster.answers[method]
+
+        return answer
+
+
+class MadeUpLink:
+    """The link of the made-up cluster."""
+
+    system = ActorAddress.parse("akka.tcp://u@h:1/user/receptionist")
+
+    def __init__(self, cluster: MadeUpCluster) -> None:
+        self._cluster = cluster
+
+    def master(self) -> Any:
+        return MadeUpGateway(self._cluster, "master")
+
+    def gateway(self, address: ActorAddress, gateway_type: type[Any], timeout_s: float | None = None) -> Any:
+        return MadeUpGateway(self._cluster, str(address))
 
 
 class MadeUpCluster:
@@ -73,6 +162,28 @@ class MadeUpCluster:
         self.failure: Exception | None = None
         self.asked = 0
         self.levels = {"root": "INFO"}
+        self.called: list[tuple[str, str, tuple[Any, ...]]] = []
+        self.answers: dict[str, Any] = {}
+        self.link = MadeUpLink(self)
+        self.blobs = MadeUpBlobs()
+        self.blobs.kept[BLOB] = b"a blob"
+
+    async def call(self, name: str, gateway_type: type[Any], question: Callable[[Any], Any]) -> Any:
+        return await question(MadeUpGateway(self, name))
+
+    async def ask(self, question: Callable[[Any], Any]) -> Any:
+        return await question(MadeUpGateway(self, DISPATCHER))
+
+    async def with_blobs(self, work: Callable[[Any], Any]) -> Any:
+        return work(self.blobs)
+
+    async def blob_server(self) -> BlobAddress:
+        return BlobAddress("blobs.example", 1)
+
+    async def submit_graph(self, job_graph: JobGraph) -> JobID:
+        self._fail()
+        self.submitted.append((job_graph, []))
+        return job_graph.job_id
 
     def _fail(self) -> None:
         self.asked += 1
@@ -293,6 +404,9 @@ def filled(path: str) -> str:
         "checkpointid": "1",
         "triggerid": "a" * 32,
         "rescaleuuid": "a" * 32,
+        "gateway": "dispatcher",
+        "method": "request_cluster_overview",
+        "key": BLOB,
     }
     return re.sub(r"\{(\w+)\}", lambda match: str(values[match.group(1)]), path)
 
@@ -301,14 +415,17 @@ async def test_every_route_answers_as_it_is_described(site: Site) -> None:
     bodies = {
         "/savepoint-disposal": b'{"savepoint-path": "/data/savepoint-1", "triggerId": "%s"}' % (b"a" * 32),
         "/jobs/{jobid}/rollback": b'{"target": "chk-3"}',
+        "/gateways/{gateway}/{method}": msgpack.packb([]),
     }
+    queries = {"/log-levels": "?level=DEBUG", "/blobs": f"?job={ID}"}
     site.cluster.operations[TriggerID("a" * 32)] = OperationStatus(TriggerID("a" * 32), OperationState.IN_PROGRESS)
     for route in site.app.routes:
         if route.path in ("/scripts", "/graphs"):
             continue
         for prefix in ("", "/v1"):
-            query = "?level=DEBUG" if route.path == "/log-levels" else ""
-            answer = await site.ask(route.method, prefix + filled(route.path) + query, [bodies.get(route.path, b"")])
+            target = prefix + filled(route.path) + (queries.get(route.path, "") if route.method != "GET" else "")
+            kind = (b"content-type", route.body.encode())
+            answer = await site.ask(route.method, target, [bodies.get(route.path, b"")], kind)
             where = f"{route.method} {prefix}{route.path}"
             assert answer.status == route.status, f"{where}: {answer.status} {answer.body!r}"
             assert answer.headers["content-type"].startswith(route.media.partition(";")[0]), where

@@ -10,6 +10,7 @@ from runtime.rest.handlers import (
     applications,
     checkpoints,
     cluster,
+    gateways,
     jobs,
     metrics,
     processes,
@@ -30,5 +31,6 @@ ROUTES: tuple[RestRoute, ...] = (
     *applications.ROUTES,
     *task_managers.ROUTES,
     *submission.ROUTES,
+    *gateways.ROUTES,
     *switched_off.ROUTES,
 )

@@ -1,0 +1,607 @@
+"""The `Link` of a client that reaches its cluster by web endpoints alone: no cluster secret, no RPC port.
+
+Calls travel as requests ``POST /v1/gateways/<component>/<method>``: MessagePack by the type hints of the gateways, as
+by RPC. Errors come back as themselves. Files and large values travel as blobs, through ``/v1/blobs``.
+
+The token goes to the addresses that the user named, and to no other: redirects are not followed, and proxies of the
+environment are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import io
+import json
+import os
+import re
+import select
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import urlencode, urlsplit
+
+import msgpack
+
+from actors.address import ActorAddress
+from actors.errors import (
+    ActorError,
+    AddressError,
+    AskTimeout,
+    AuthenticationError,
+    FrameTooLarge,
+    RecipientUnreachable,
+    WireError,
+)
+from actors.rpc.codec import MethodSpec, proxy_type
+from actors.rpc.gateway import Ask, RpcGateway
+from blob.errors import (
+    BlobConnectionError,
+    BlobProtocolError,
+    BlobRequestRefused,
+    BlobTooLarge,
+    DigestMismatch,
+)
+from blob.gateway import BlobAddress
+from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
+from runtime.protocol.http_gateways import HTTP_GATEWAYS, MASTER, MOST_OF_A_CALL, MSGPACK, OCTETS, error_of
+from runtime.protocol.master import MasterGateway
+
+T = TypeVar("T")
+G = TypeVar("G", bound=RpcGateway)
+K = TypeVar("K", bound=BlobKey)
+
+CONNECT_S = 10.0
+REPLY_S = 75.0
+"""Longest silence of an endpoint that answers: more than it waits itself for any component."""
+MOST_OF_AN_ANSWER = 256 * 1024 * 1024
+MOST_OF_AN_ERROR = 64 * 1024
+CALLS_AT_ONCE = 32
+IDLE_CONNECTIONS = 8
+IDLE_S = 30.0
+"""Seconds after which an idle connection is not used again; endpoints close one after 60."""
+CHUNK = 1024 * 1024
+INLINE_LIMIT = MOST_OF_A_CALL - 64 * 1024
+"""Most bytes of a job graph, which travels in a call."""
+
+WHERE_IT_IS = (
+    "pass token=, or set UNDERSTUDY_TOKEN or client.token-file; the token is in the file rest-token of the cluster's "
+    "runtime directory (rest.authentication.token-file)"
+)
+_TOKEN = re.compile(r"[!-~]+")
+_BUSY = (502, 503, 504)
+
+
+class HttpError(ActorError):
+    """A web endpoint cannot be used, or has refused a request; asking again is of no use.
+
+    Args:
+        message: what is wrong, on one line.
+        remedy: what to do about it, on one line; may be empty.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress:
+    """Where a web endpoint serves: scheme, host, port, and the path below which it does (behind a proxy)."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    @classmethod
+    def parse(cls, text: str) -> WebAddress:
+        """Parse a URL. Raises `HttpError` where it is none of a web endpoint."""
+        # What stands before an @ may be a password, so the text is shown without it.
+        shown = repr(re.sub(r"//[^/]*@", "//", text)[:200])
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError as error:
+            raise HttpError(f"{shown} is no address of a web endpoint: {error}", _FORM) from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise HttpError(f"{shown} is no address of a web endpoint", _FORM)
+        if "@" in parts.netloc:
+            raise HttpError(f"{shown} was given with a user or password", f"leave it out; {WHERE_IT_IS}")
+        if re.search(r"[^!-~]", parts.path):
+            raise HttpError(f"{shown} is no address of a web endpoint: its path has blanks or letters to escape", _FORM)
+        default = 443 if parts.scheme == "https" else 80
+        return cls(parts.scheme, parts.hostname, default if port is None else port, parts.path.rstrip("/"))
+
+
+_FORM = "write it as https://HOST:8081, several with commas between them"
+
+
+class WebClient:
+    """Sends requests to a cluster's web endpoints, the first one that answers.
+
+    Args:
+        endpoints: where the endpoints are.
+        token: shown with every request; None where none is asked for.
+        tls: for ``https``; None for the authorities that the system trusts.
+        connect_s: seconds that a connection may take.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[WebAddress],
+        token: str | None,
+        tls: ssl.SSLContext | None = None,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise HttpError("the token is empty, or has blanks or other characters that none has", WHERE_IT_IS)
+        self._endpoints = list(endpoints)
+        self._token = token
+        self._connect_s = connect_s
+        is_secured = any(endpoint.scheme == "https" for endpoint in self._endpoints)
+        self._tls = tls or (ssl.create_default_context() if is_secured else None)
+        self._room = threading.BoundedSemaphore(CALLS_AT_ONCE)
+        self._lock = threading.Lock()
+        self._idle: list[tuple[WebAddress, float, http.client.HTTPConnection]] = []
+        self._busy = set[http.client.HTTPConnection]()
+        self._closed = False
+        _clients.add(self)
+
+    @property
+    def endpoint(self) -> WebAddress:
+        """The endpoint that is asked at present."""
+        return self._endpoints[0]
+
+    def turn_to_the_next(self) -> None:
+        """Ask the next endpoint from now on; the present one does not answer."""
+        with self._lock:
+            self._endpoints = [*self._endpoints[1:], self._endpoints[0]]
+
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Do *work*, which sends requests, on a thread of its own."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            with self._room:
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+
+        # A daemon: a program that ends does not wait for an answer that nobody wants.
+        threading.Thread(target=run, name="understudy-http", daemon=True).start()
+        return future
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | io.BufferedReader | None = None,
+        *,
+        media: str = "",
+        length: int | None = None,
+    ) -> bytes:
+        """Send one request and return the body of its answer.
+
+        Args:
+            method: the HTTP method.
+            target: path and query, without the endpoint's own path.
+            body: sent with it; a file is sent from its beginning.
+            media: media type of the body.
+            length: bytes of a body that is a file.
+
+        Raises:
+            RecipientUnreachable, AskTimeout: the endpoint, or the cluster behind it, does not answer at present.
+            AuthenticationError: it wants a token, or another one.
+            HttpError: it refuses the request.
+            ActorError, BlobError, GatewayError: as the cluster raised it.
+        """
+        endpoint = self.endpoint
+        headers = {"Content-Type": media} if media else {}
+        if length is not None:
+            headers["Content-Length"] = str(length)
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        while True:
+            connection, is_new = self._take(endpoint)
+            try:
+                answer, refusal = _exchange(endpoint, connection, method, endpoint.path + target, body, headers)
+                if refusal is None:
+                    self._give_back(endpoint, connection)
+            except TimeoutError as error:
+                raise AskTimeout(f"{endpoint} did not answer within {REPLY_S:g} s; the outcome is unknown") from error
+            except (OSError, http.client.HTTPException) as error:
+                # An idle connection may have been closed just now. Every request may be repeated, so ask again.
+                if is_new or self._closed:
+                    raise _unreachable(endpoint, error) from error
+                continue
+            finally:
+                self._leave(connection)
+            if refusal is not None:
+                raise refusal
+            return answer
+
+    def _take(self, endpoint: WebAddress) -> tuple[http.client.HTTPConnection, bool]:
+        with self._lock:
+            if self._closed:
+                raise RecipientUnreachable("the client was closed")
+            while self._idle:
+                where, since, connection = self._idle.pop()
+                if where == endpoint and time.monotonic() - since < IDLE_S and _is_quiet(connection.sock):
+                    self._busy.add(connection)
+                    return connection, False
+                connection.close()
+            connection = self._connection(endpoint)
+            self._busy.add(connection)
+        try:
+            connection.connect()
+        except BaseException as error:
+            self._leave(connection)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise HttpError(
+                    f"the certificate of {endpoint} is not trusted: {error.verify_message}",
+                    "give the authority's PEM file as ca_file= or client.ca-file, and the name that is certified",
+                ) from error
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                raise HttpError(f"{endpoint} does not speak TLS: {error.reason or error}", "is it http://?") from error
+            if isinstance(error, OSError):
+                raise _unreachable(endpoint, error) from error
+            raise
+        connection.sock.settimeout(REPLY_S)
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection, True
+
+    def _connection(self, endpoint: WebAddress) -> http.client.HTTPConnection:
+        if endpoint.scheme == "http":
+            return http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=self._connect_s, blocksize=CHUNK)
+        return http.client.HTTPSConnection(
+            endpoint.host, endpoint.port, timeout=self._connect_s, context=self._tls, blocksize=CHUNK
+        )
+
+    def _give_back(self, endpoint: WebAddress, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+            if connection.sock is not None and not self._closed and len(self._idle) < IDLE_CONNECTIONS:
+                self._idle.append((endpoint, time.monotonic(), connection))
+                return
+        connection.close()
+
+    def _leave(self, connection: http.client.HTTPConnection) -> None:
+        """Close a connection that was not given back."""
+        with self._lock:
+            is_left = connection in self._busy
+            self._busy.discard(connection)
+        if is_left:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections; requests under way end in `RecipientUnreachable`. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            busy = list(self._busy)
+        for _, _, connection in idle:
+            connection.close()
+        for connection in busy:
+            if connection.sock is not None:
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def after_fork(self) -> None:
+        """In the child: leave the connections to the parent."""
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(CALLS_AT_ONCE)
+        self._idle, self._busy = [], set()
+
+
+_clients: weakref.WeakSet[WebClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _is_quiet(sock: socket.socket | None) -> bool:
+    """Return whether an idle connection is usable: a peer that has closed it, or speaks unasked, makes it readable."""
+    if sock is None:
+        return False
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _exchange(
+    endpoint: WebAddress,
+    connection: http.client.HTTPConnection,
+    method: str,
+    target: str,
+    body: bytes | io.BufferedReader | None,
+    headers: dict[str, str],
+) -> tuple[bytes, Exception | None]:
+    """Send a request and read its answer; return the body, and the error that the answer is, if it is one."""
+    if isinstance(body, io.BufferedReader):
+        body.seek(0)
+    # An endpoint that refuses a long body says why and closes, while this end still sends.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, target, body, headers)
+    response = connection.getresponse()
+    if response.status >= 300:
+        return b"", _error_of(endpoint, response, response.read(MOST_OF_AN_ERROR))
+    data = response.read(MOST_OF_AN_ANSWER + 1)
+    if len(data) > MOST_OF_AN_ANSWER:
+        return b"", WireError(f"the answer has more than {MOST_OF_AN_ANSWER} bytes")
+    if response.length:
+        raise http.client.IncompleteRead(data, response.length)
+    return data, None
+
+
+def _unreachable(endpoint: WebAddress, error: Exception) -> RecipientUnreachable:
+    cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return RecipientUnreachable(f"{endpoint} cannot be reached: {cause}")
+
+
+def _error_of(endpoint: WebAddress, response: http.client.HTTPResponse, data: bytes) -> Exception:
+    """Return the error that an answer stands for: the cluster's own where it says its type."""
+    status = response.status
+    if 300 <= status < 400 and response.getheader("Location"):
+        return HttpError(
+            f"{endpoint} answers with a redirect (HTTP {status}), and the token is shown to no other address",
+            "give the address of the web endpoint itself",
+        )
+    try:
+        told: Any = json.loads(data)
+        messages = told["errors"]
+        message = "; ".join(map(str, messages))
+        kind, exact = told.get("type"), told.get("message", message)
+    except (ValueError, LookupError, TypeError, AttributeError):  # not one of ours: a proxy, another program
+        return (RecipientUnreachable if status in _BUSY else HttpError)(f"{endpoint} answers with HTTP {status}")
+    if isinstance(kind, str):
+        return error_of(kind, str(exact))
+    if status == 401:
+        return AuthenticationError(f"{endpoint} does not take the token; {WHERE_IT_IS}")
+    if status in _BUSY:
+        return RecipientUnreachable(f"{endpoint}: {message}")
+    if status == 413:
+        return FrameTooLarge(message)
+    return HttpError(f"{endpoint} refuses it (HTTP {status}): {message}")
+
+
+class _Door:
+    """The service of the gateways to one component: sends each of their calls as a request.
+
+    Args:
+        web: sends requests.
+        name: of the component in paths.
+        address: its actor's address; None where the name says enough.
+    """
+
+    def __init__(self, web: WebClient, name: str, address: ActorAddress | None) -> None:
+        self._web = web
+        self._name = name
+        self._query = "" if address is None else "?" + urlencode({"address": str(address)})
+
+    def ask(
+        self, address: ActorAddress, spec: MethodSpec, arguments: list[Any], _token: object, timeout_s: float
+    ) -> Any:
+        """Send an ask (used by the generated gateways)."""
+        return Ask(self._web.begin(partial(self._call, spec, arguments)), None, timeout_s)
+
+    def tell(self, address: ActorAddress, name: str, arguments: list[Any], _token: object) -> None:
+        """Refuse a tell: clients have none."""
+        raise _not_by_http(f"{self._name}.{name}()")
+
+    def _call(self, spec: MethodSpec, arguments: list[Any]) -> Any:
+        if spec.name not in HTTP_GATEWAYS[self._name].methods:
+            raise _not_by_http(f"{self._name}.{spec.name}()")
+        data: bytes = msgpack.packb(arguments, use_bin_type=True)
+        if len(data) > MOST_OF_A_CALL:
+            raise FrameTooLarge(f"the arguments of {spec.name}() have {len(data)} bytes, more than {MOST_OF_A_CALL}")
+        answer = self._web.request("POST", f"/v1/gateways/{self._name}/{spec.name}{self._query}", data, media=MSGPACK)
+        try:
+            value = msgpack.unpackb(answer, raw=False, strict_map_key=False)
+        except Exception as error:  # msgpack raises several unrelated types on malformed input
+            raise WireError(f"the answer to {spec.name}() is no MessagePack: {type(error).__name__}") from error
+        return spec.decode_result(value)
+
+
+def _not_by_http(what: str) -> HttpError:
+    return HttpError(
+        f"{what} cannot be called by HTTP",
+        "connect by akka.tcp://HOST:PORT with the cluster's secret (docs/notebooks.md)",
+    )
+
+
+class HttpBlobs:
+    """The calls of a `BlobClient` that clients need, through the web endpoint, which asks the BlobServer.
+
+    Args:
+        web: sends requests.
+        most: bytes that a request may have; larger files are refused here, with the remedy.
+    """
+
+    def __init__(self, web: WebClient, most: int) -> None:
+        self._web = web
+        self._most = most
+
+    def put_file(self, path: Path, key_type: type[K], job_id: str | None = None, /) -> K:
+        """Upload a file as a blob of a job. Raises OSError where it cannot be read, and BlobError."""
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return self._put(file, size, lambda: hashlib.file_digest(file, "sha256").digest(), key_type, job_id)
+
+    def put_bytes(self, data: bytes, key_type: type[K], job_id: str | None = None, /) -> K:
+        """Upload *data* as a blob of a job; raises BlobError."""
+        return self._put(data, len(data), lambda: hashlib.sha256(data).digest(), key_type, job_id)
+
+    def _put(
+        self,
+        body: bytes | io.BufferedReader,
+        size: int,
+        digest: Callable[[], bytes],
+        key_type: type[K],
+        job_id: str | None,
+    ) -> K:
+        what = "a value" if isinstance(body, bytes) else str(body.name)
+        if not issubclass(key_type, PermanentBlobKey) or job_id is None:
+            raise BlobRequestRefused("by HTTP only files of a job are uploaded")
+        if size > self._most:
+            raise BlobTooLarge(
+                f"{what} has {size} bytes, more than the {self._most} that the web endpoint takes: raise "
+                "rest.server.max-content-length there"
+            )
+        sent = digest()
+        with _as_blob_errors():
+            answer = self._web.request("POST", f"/v1/blobs?job={job_id}", body, media=OCTETS, length=size)
+        try:
+            key = key_type(json.loads(answer)["key"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise BlobProtocolError(f"{self._web.endpoint} has not said under which key it keeps {what}") from error
+        if key.digest != sent:
+            raise DigestMismatch(f"the cluster has stored another content than {what} has")
+        return key
+
+    def get_bytes(self, key: BlobKey, job_id: str | None = None, /) -> bytes:
+        """Return a blob's content, verified by its key; raises BlobError."""
+        owner = "" if job_id is None else f"?job={job_id}"
+        with _as_blob_errors():
+            data = self._web.request("GET", f"/v1/blobs/{key}{owner}")
+        if hashlib.sha256(data).digest() != key.digest:
+            raise DigestMismatch(f"{key} arrived with another digest than its own")
+        return data
+
+    def delete(self, key: TransientBlobKey, job_id: str | None = None, /) -> bool:
+        """Delete a transient blob; False if there was none."""
+        with _as_blob_errors():
+            answer = self._web.request("DELETE", f"/v1/blobs/{key}")
+        return bool(json.loads(answer).get("deleted"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _as_blob_errors() -> Any:
+    """Raise what the transport could not do as the errors of a `BlobClient`."""
+    try:
+        yield
+    except (RecipientUnreachable, AskTimeout) as error:
+        raise BlobConnectionError(str(error)) from error
+    except FrameTooLarge as error:
+        raise BlobTooLarge(str(error)) from error
+
+
+class HttpLink:
+    """The `runtime.client.Link` of a plain thread over HTTP.
+
+    Args:
+        web: sends requests.
+    """
+
+    def __init__(self, web: WebClient) -> None:
+        self._web = web
+        self._about: Mapping[str, Any] | None = None
+
+    @property
+    def address(self) -> str:
+        """URL of the endpoint that is asked."""
+        return str(self._web.endpoint)
+
+    @property
+    def sees_files(self) -> bool:
+        return False
+
+    @property
+    def system(self) -> ActorAddress:
+        return ActorAddress.parse(str(self._ask_about()["system"]))
+
+    def _ask_about(self) -> Mapping[str, Any]:
+        """Return what the endpoint says of itself; asked for once of each."""
+        if self._about is None:
+            answer = self._web.request("GET", "/v1/gateways")
+            try:
+                about = json.loads(answer)
+                ActorAddress.parse(about["system"])
+                int(about["max-content-length"])
+            except (ValueError, LookupError, TypeError, AddressError) as error:
+                raise HttpError(
+                    f"{self._web.endpoint} is not the web endpoint of an Understudy cluster that clients can use",
+                    "check the address; an older cluster serves no clients by HTTP",
+                ) from error
+            self._about = about
+        return self._about
+
+    def described(self, name: str) -> str:
+        return f"the cluster at {self._web.endpoint}"
+
+    def lookup(self, name: str, gateway_type: type[G]) -> G:
+        """Return a gateway to the component of that name; raises `HttpError` where clients have none to it."""
+        known = HTTP_GATEWAYS.get(name)
+        if known is None or not issubclass(known.gateway_type, gateway_type):
+            raise _not_by_http(f"{gateway_type.__name__} of /user/{name}")
+        return self._gateway(name, None, self.system.with_path(f"/user/{name}"), gateway_type)
+
+    def lookup_address(self, address: ActorAddress | str, gateway_type: type[G]) -> G:
+        """Return a gateway to a component of the cluster at its address; raises `HttpError` of all others."""
+        return self.gateway(ActorAddress.parse(address) if isinstance(address, str) else address, gateway_type)
+
+    async def leader(self, name: str, gateway_type: type[G], deadline: float) -> G:
+        return self.lookup(name, gateway_type)
+
+    async def lost(self, name: str, error: Exception) -> None:
+        """Turn to the next endpoint. Raises *error* of a wrong token."""
+        if isinstance(error, AuthenticationError):
+            raise error
+        self._about = None
+        self._web.turn_to_the_next()
+
+    def answered(self) -> None:
+        pass
+
+    def master(self) -> MasterGateway:
+        return self.lookup(MASTER, MasterGateway)
+
+    def gateway(self, address: ActorAddress, gateway_type: type[G], timeout_s: float | None = None) -> G:
+        name = next((name for name, known in HTTP_GATEWAYS.items() if known.gateway_type is gateway_type), None)
+        if name is None:
+            raise _not_by_http(f"{gateway_type.__name__} of {address}")
+        return self._gateway(name, address, address, gateway_type)
+
+    def _gateway(self, name: str, named: ActorAddress | None, address: ActorAddress, gateway_type: type[G]) -> G:
+        return cast("G", proxy_type(gateway_type)(_Door(self._web, name, named), address, None, REPLY_S + CONNECT_S))
+
+    def blobs(self, address: BlobAddress) -> HttpBlobs:
+        return HttpBlobs(self._web, int(self._ask_about()["max-content-length"]))
+
+    async def reply(self, ask: Ask[T], timeout_s: float | None = None) -> T:
+        return ask.result()
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    async def blocking(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._web.close()
