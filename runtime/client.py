@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import getpass
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,9 +38,10 @@ from blob.rpc_offload import BlobOffloader
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.job_logs import FUNCTION_RESULT, KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
-from runtime.jobgraph.errors import InvalidFunctionError
+from runtime.jobgraph.errors import InvalidFunctionError, JobGraphError
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.jobgraph.validation import check_name
 from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
@@ -573,7 +575,7 @@ class ClusterClient:
         """Upload a job's files and submit it; returns when the cluster has persisted it.
 
         Args:
-            graph: the job; its artifacts are filled in here.
+            graph: the job; its artifacts, and its submitter if it names none, are filled in here.
             main: the job file.
             py_files: modules and archives for the job's Python path.
             libraries: what else the job's code imports: packages, requirements, packed environments, jars.
@@ -592,7 +594,7 @@ class ClusterClient:
                 "them: submit the Pipeline with runtime.notebook, or put them into a file"
             )
         named = [(main, ArtifactRole.MAIN), *((path, ArtifactRole.PY_FILE) for path in py_files), *libraries]
-        return _run(self._cluster.submit(graph, [JobFile(path.name, role, path) for path, role in named]))
+        return _run(self._cluster.submit(_signed(graph), [JobFile(path.name, role, path) for path, role in named]))
 
     @contextlib.contextmanager
     def blobs(self) -> Iterator[BlobClient]:
@@ -834,6 +836,20 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
         return [system]
     texts = [system] if isinstance(system, str) else system
     return [ActorAddress.parse(text) for text in dict.fromkeys(texts)]
+
+
+def _signed(graph: JobGraph) -> JobGraph:
+    """Return a job graph with the name of this process's user, where it has one and the graph names no submitter."""
+    try:
+        name = graph.submitter or getpass.getuser()
+        check_name("submitter", name)
+    except (
+        OSError,
+        KeyError,
+        JobGraphError,
+    ):  # a container may know no name for its user; KeyError: before Python 3.13
+        return graph
+    return replace(graph, submitter=name)
 
 
 def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:

@@ -18,6 +18,7 @@ from runtime.cluster.command_line import (
     await_or_cancel,
     configured,
     connected,
+    connected_to_job,
     examples,
     files_option,
     interrupt_kept,
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def job() -> None:
-    """Explain, run, list, show and cancel jobs."""
+    """Explain, run, list, show and cancel jobs.
+
+    JOB_ID is the id of a job, its first digits, its name, or `latest` for the job that was started last.
+    """
 
 
 @job.command(
@@ -306,11 +310,11 @@ def job_list(configuration: Configuration, as_json: bool) -> None:
 @configured
 @json_option
 @job_argument()
-def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None:
+def job_info(configuration: Configuration, reference: str, as_json: bool) -> None:
     """Show a job: its vertices, attempts, and why it failed."""
     from runtime.cluster.views import print_checkpoints, print_job, view_of_job
 
-    with connected(configuration) as client:
+    with connected_to_job(configuration, reference) as (client, job_id):
         job = client.job(job_id)
     if as_json:
         print_json(job)
@@ -324,14 +328,15 @@ def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None
 @click.option("--wait/--no-wait", default=True, help="Return when no process of the job runs any more.")
 @json_option
 @job_argument()
-def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json: bool) -> None:
+def job_cancel(configuration: Configuration, reference: str, wait: bool, as_json: bool) -> None:
     """Cancel a job."""
-    left = f"job {job_id} goes on being cancelled; `python -m runtime.cluster job info {job_id}` shows its state"
     state: str | None = None
-    with connected(configuration) as client, waiting(f"cancelling job {job_id}", left):
-        client.cancel(job_id)
-        if wait:
-            state = _await_end(client, job_id, lambda _: None).status.value
+    with connected_to_job(configuration, reference) as (client, job_id):
+        left = f"job {job_id} goes on being cancelled; `understudy job info {job_id}` shows its state"
+        with waiting(f"cancelling job {job_id}", left):
+            client.cancel(job_id)
+            if wait:
+                state = _await_end(client, job_id, lambda _: None).status.value
     text = f"job {job_id} is {state or 'to be cancelled'}"
     print_result({"job_id": job_id, "state": state or "CANCELLING"}, text, as_json)
 
@@ -348,13 +353,13 @@ def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json:
     help="Show the logs of its TaskExecutors and their Spark drivers instead.",
 )
 @job_argument()
-def job_logs(configuration: Configuration, job_id: JobID, follow: bool, task_executors: bool, as_json: bool) -> None:
+def job_logs(configuration: Configuration, reference: str, follow: bool, task_executors: bool, as_json: bool) -> None:
     """Print what a job's tasks wrote: their standard output, and their standard error to standard error."""
     from runtime.cluster.logs import follow_logs, show_logs, show_task_executor_logs
 
     if follow and task_executors:
         raise ClusterError("the logs of TaskExecutors cannot be followed", "leave out -f, or --task-executors")
-    with connected(configuration) as client:
+    with connected_to_job(configuration, reference) as (client, job_id):
         if follow:
             sys.exit(follow_logs(client, job_id, as_json))
         show = show_task_executor_logs if task_executors else show_logs
@@ -365,17 +370,20 @@ def job_logs(configuration: Configuration, job_id: JobID, follow: bool, task_exe
 @configured
 @json_option
 @job_argument(required=False)
-def job_exceptions(configuration: Configuration, job_id: JobID | None, as_json: bool) -> None:
+def job_exceptions(configuration: Configuration, reference: str | None, as_json: bool) -> None:
     """Print why a job failed: your own traceback of each failure, the last first.
 
     Without JOB_ID, show the job that failed last.
     """
-    with connected(configuration) as client:
-        if job_id is None:
+    with contextlib.ExitStack() as stack:
+        if reference is None:
+            client = stack.enter_context(connected(configuration))
             failed = [job for job in client.list_jobs() if job.status.value == "FAILED"]
             if not failed:
-                raise ClusterError("no job has failed", "`python -m runtime.cluster job list` shows the jobs")
+                raise ClusterError("no job has failed", "`understudy job list` shows the jobs")
             job_id = max(failed, key=lambda job: job.end_ms or 0).job_id
+        else:
+            client, job_id = stack.enter_context(connected_to_job(configuration, reference))
         job = client.job(job_id)
     failures = list(reversed(job.failure_history))
     if job.failure is not None and job.failure not in failures:
