@@ -75,7 +75,7 @@ class NoAnswerError(ActorError):
 class ClusterStoppedError(ActorError):
     """The cluster was stopped, and its unfinished jobs are over with it."""
 
-    remedy = "`python -m runtime.cluster start` starts a new one; submit unfinished jobs again"
+    remedy = "`understudy start` starts a new one; submit unfinished jobs again"
 
 
 class SubmissionUnknownError(NoAnswerError):
@@ -90,7 +90,7 @@ class SubmissionUnknownError(NoAnswerError):
     def __init__(self, name: str, job_id: JobID, cause: Exception) -> None:
         super().__init__(f"whether job {name!r} ({job_id}) was accepted is not known: {cause}")
         self.remedy = (
-            f"once the cluster answers `job info {job_id}` shows the job, if it was accepted; "
+            f"once the cluster answers `understudy job info {job_id}` shows the job, if it was accepted; "
             f"submitted again with --job-id {job_id} it is not run twice"
         )
 
@@ -331,7 +331,9 @@ class AsyncClusterClient:
             if view.registration.resource_id == resource_id:
                 address = ActorAddress.parse(view.registration.address)
                 return self.link.gateway(address, TaskExecutorGateway, timeout_s)
-        raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered; `status` shows those that are")
+        raise UnknownTaskExecutorError(
+            f"no TaskExecutor {resource_id} is registered; `understudy status` shows those that are"
+        )
 
     async def status(self) -> ClusterStatus:
         """Return the cluster's processes, those of all masters that answer."""

@@ -98,7 +98,7 @@ def job_stop(configuration: Configuration, reference: str, directory: Path | Non
     A query that commits no batch within task.cancellation.timeout is stopped by force, with a note; it repeats that
     batch when it is restored. If the savepoint fails, the job continues.
     """
-    remedy = "`job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
+    remedy = "`understudy job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
     with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"stopping job {job_id}", _continues("stop", job_id)):
             status, job_status = client.stop_and_await_end(job_id, directory, drain=drain)
@@ -333,7 +333,7 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
     from runtime.checkpoint.savepoint import dispose_savepoint
 
     if not dispose_savepoint(path):
-        raise SavepointError(f"there is no savepoint {path}", "`savepoint list DIR` shows what there is")
+        raise SavepointError(f"there is no savepoint {path}", "`understudy savepoint list DIR` shows what there is")
     print_result({"path": path, "disposed": True}, clean(f"{path} is disposed"), as_json)
 
 

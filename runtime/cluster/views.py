@@ -272,7 +272,7 @@ def print_failed_job(job: JobView, stream: TextIO | None = None) -> None:
     cause, remedy = ("", "") if job.failure is None else (f": {job.failure}", job.failure.kind.remedy)
     print_error(
         f"job {job.id} ({job.name}) {job.state}{cause}",
-        remedy or f"python -m runtime.cluster job logs {job.id} shows its output",
+        remedy or f"`understudy job logs {job.id}` shows its output",
         out,
     )
 

@@ -488,7 +488,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             # The call began under a leadership that is over: which jobs there are is the next leader's to say.
             raise JobNotReachableError(f"the Dispatcher that was asked for job {job_id} does not lead; ask again")
         if job is None:
-            raise JobNotFoundError(f"no job {job_id} is running or remembered; `job list` shows those that are")
+            raise JobNotFoundError(
+                f"no job {job_id} is running or remembered; `understudy job list` shows those that are"
+            )
         return job
 
     @rpc

@@ -218,7 +218,7 @@ def test_failed_job() -> None:
         '  File "x.py"',
         "    boom",
         f"error: job {'0' * 32} (flights) FAILED: ZeroDivisionError: division by zero",
-        f"remedy: python -m runtime.cluster job logs {'0' * 32} shows its output",
+        f"remedy: `understudy job logs {'0' * 32}` shows its output",
     ]
 
 
