@@ -797,6 +797,14 @@ class ClusterClient:
     status = _in_a_thread(AsyncClusterClient.status)
     task_managers = _in_a_thread(AsyncClusterClient.task_managers)
 
+    def web_page(self, job_id: JobID | None = None) -> str:
+        """Return the address of the cluster's web page, or of a job on it; empty where there is none, or no answer."""
+        with contextlib.suppress(ActorError):
+            for process in self._link.master().request_status().result().processes:
+                if process.url:
+                    return f"{process.url}/#/jobs/{job_id}" if job_id else process.url
+        return ""
+
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
         """Return gateways to the diagnostics of each process, by its name; some may have ended meanwhile."""
         addresses = process_addresses(self.status(), self.task_managers())

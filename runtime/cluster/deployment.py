@@ -212,11 +212,14 @@ def run_application(
             files.deploy(own_id, name, file, argv, libraries)
             with start_cluster(configuration, say, masters, ExecutionTarget.APPLICATION) as client:
                 say(f"application {own_id} ({name}) runs in a cluster of its own")
+                page = client.web_page()
+                if page:
+                    say(f"web page: {page}")
                 say(
                     f"`understudy job list {reached_by(configuration)}` shows its jobs; its logs are in {directory.log}"
                 )
                 if detach:
-                    print_result({"application_id": own_id}, own_id, as_json)
+                    print_result({"application_id": own_id, "web_page": page}, own_id, as_json)
                     return ExitStatus.DONE
                 known: dict[JobID, str] = {}
                 result, interrupted = await_or_cancel(

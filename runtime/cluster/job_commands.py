@@ -167,8 +167,9 @@ def job_run(
             sys.exit(run_attached(client, graph, file, libraries))
         with interrupt_kept() as release:
             submitted = _submit(client, graph, file, libraries)
+            page = _show_page(client, submitted)
             if detach:
-                print_result({"job_id": submitted}, submitted, as_json)
+                print_result({"job_id": submitted, "web_page": page}, submitted, as_json)
                 return
             ended, interrupted = _await_or_cancel(client, submitted, lambda _: None, release)
         print_json(ended)
@@ -205,6 +206,7 @@ def run_attached(
     with interrupt_kept() as release:
         submitted = _submit(client, graph, file, libraries)
         say(f"job {submitted} was submitted")
+        _show_page(client, submitted)
         with job_progress() as progress:
             ended, interrupted = _await_or_cancel(
                 client, submitted, lambda job: progress.update(view_of_job(job)), release
@@ -227,6 +229,13 @@ def _submit(
     shown_by = f"`understudy job info {graph.job_id}` shows whether it was"
     with waiting("", f"job {graph.job_id} may have been submitted; {shown_by}"):
         return client.submit(graph, file, libraries=libraries)
+
+
+def _show_page(client: ClusterClient, job_id: JobID) -> str:
+    """Print the address of a job on the cluster's web page to standard error, where there is one, and return it."""
+    if page := client.web_page(job_id):
+        say(f"web page: {page}")
+    return page
 
 
 def _await_or_cancel(

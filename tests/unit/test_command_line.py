@@ -154,6 +154,9 @@ class Submitting:
     def logs(self, job_id: str) -> list[Any]:
         return []
 
+    def web_page(self, job_id: str) -> str:
+        return f"http://127.0.0.1:8081/#/jobs/{job_id}"
+
 
 @pytest.fixture
 def shown_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +171,9 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it(capsys: pytest.CaptureFixtur
     client: Any = Submitting(1)
     assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) is ExitStatus.INTERRUPTED
     assert client.did == ["submitted", "cancelled j", "watched"]
-    assert "cancelling job j; Ctrl-C again leaves it to the cluster" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cancelling job j; Ctrl-C again leaves it to the cluster" in said
+    assert "job j was submitted\nweb page: http://127.0.0.1:8081/#/jobs/j\n" in said
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
