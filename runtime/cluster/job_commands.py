@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,9 +32,11 @@ from runtime.cluster.command_line import (
     status_of_end,
     waiting,
 )
+from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
 from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
 from runtime.errors import ClusterError
 from runtime.ids import JobID
+from runtime.protocol.execution_state import JobStatus
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
@@ -300,15 +303,54 @@ def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...],
             print_line(draw(graph).rstrip("\n"))
 
 
-@job.command(name="list", epilog=examples("understudy job list", "understudy job list --json"))
+def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
+    try:
+        return 0 if value is None else moment_of(value, _now_ms())
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a time such as 2h nor a date such as 2026-03-01") from None
+
+
+@job.command(
+    name="list",
+    epilog=examples(
+        "understudy job list --state running --state restarting",
+        "understudy job list --name 'etl-*' --since 1d --sort duration --limit 10",
+        "understudy job list --submitter ada --json",
+    ),
+)
 @configured
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([status.value for status in JobStatus], case_sensitive=False),
+    help="Only jobs in this state; repeatable.",
+)
+@click.option("--name", metavar="GLOB", default="", help="Only jobs whose name fits, such as 'etl-*'.")
+@click.option("--submitter", metavar="USER", default="", help="Only jobs that this user submitted.")
+@click.option(
+    "--since",
+    "since_ms",
+    metavar="WHEN",
+    callback=_since,
+    help="Only jobs that were started within a time (2h, 1d) or since a moment (2026-03-01T14:00).",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="started",
+    show_default=True,
+    help="The latest and the longest first, names and states by the alphabet.",
+)
+@click.option("--reverse", is_flag=True, help="Turn the order around.")
+@click.option("--limit", type=click.IntRange(min=1), help="How many jobs at most, the first ones of the order.")
 @json_option
-def job_list(configuration: Configuration, as_json: bool) -> None:
+def job_list(configuration: Configuration, as_json: bool, **chosen: Any) -> None:
     """List running and finished jobs, the newest first."""
     from runtime.cluster.views import print_jobs, view_of_details
 
     with connected(configuration) as client:
-        jobs = client.list_jobs()
+        jobs = JobFilter(**chosen).apply(client.list_jobs(), _now_ms())
     if as_json:
         print_json(jobs)
     else:
@@ -407,3 +449,7 @@ def job_exceptions(configuration: Configuration, reference: str | None, as_json:
         where = f", task {clean(failure.task)}" if failure.task else ""
         say(f"--- {format_moment(failure.timestamp_ms)}, {failure.kind.value}{where}")
         print_line(clean_lines(failure.traceback).rstrip("\n") if failure.traceback else clean(str(failure)))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

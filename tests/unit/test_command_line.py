@@ -11,7 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +27,10 @@ from runtime.cluster.cli import SHELLS, cli
 from runtime.cluster.command_line import ExitStatus, complete_job, waiting
 from runtime.cluster.job_commands import run_attached
 from runtime.errors import ClusterError
+from runtime.ids import JobID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.execution_state import JobStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_JSON = {"demo", "completion"}
@@ -237,6 +243,8 @@ def listed(digits: str, name: str, start_ms: int = 0) -> Any:
     return SimpleNamespace(job_id=digits.ljust(32, "0"), name=name, status=status, start_ms=start_ms)
 
 
+DETAILS = JobDetails(JobID("0" * 32), "job", JobKind.SCRIPT, JobStatus.FINISHED, 1000, 2000, {}, 1, "")
+
 ON_A_JOB = sorted(
     words
     for words, command in leaves(cli).items()
@@ -276,6 +284,47 @@ def test_a_job_that_is_not_clear_is_asked_nothing(monkeypatch: pytest.MonkeyPatc
     refused = invoked(monkeypatch, Jobs(listed("ab1", "clicks"), listed("ab2", "clicks")), "job cancel", "ab")
     assert isinstance(refused, ClusterError)
     assert "ab100000 (clicks, RUNNING, " in str(refused)
+
+
+def names_listed(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[str]:
+    now_ms = time.time_ns() // 1_000_000
+    jobs = (
+        replace(DETAILS, job_id=JobID("a" * 32), name="etl", start_ms=now_ms, submitter="ada"),
+        replace(DETAILS, job_id=JobID("b" * 32), name="feed", start_ms=1000, status=JobStatus.RUNNING),
+    )
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: Jobs(*jobs))
+    done = CliRunner().invoke(cli, ["job", "list", *options])
+    assert done.exit_code == ExitStatus.DONE, done.output
+    return [line.split()[1] for line in done.stdout.splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ((), ["etl", "feed"]),
+        (("--state", "running", "--state", "FAILED"), ["feed"]),
+        (("--name", "e*"), ["etl"]),
+        (("--submitter", "ada"), ["etl"]),
+        (("--since", "1h"), ["etl"]),
+        (("--since", "2001-01-01"), ["etl"]),
+        (("--sort", "name", "--reverse"), ["feed", "etl"]),
+        (("--limit", "1"), ["etl"]),
+        (("--name", "nothing"), []),
+    ],
+)
+def test_jobs_are_listed_as_asked_for(
+    options: tuple[str, ...], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert names_listed(monkeypatch, *options) == names
+
+
+@pytest.mark.parametrize(
+    "options", [("--state", "DONE"), ("--since", "yesterday"), ("--limit", "0"), ("--sort", "age")]
+)
+def test_what_cannot_be_listed_is_wrong_usage(options: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, ["job", "list", *options])
+    assert done.exit_code == ExitStatus.WRONG_USAGE
+    assert f"Invalid value for '{options[0]}'" in done.stderr
 
 
 @pytest.mark.parametrize(
