@@ -21,7 +21,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@touch $@
 
 demo: env
-	$(BIN)/python -m runtime.cluster demo
+	$(BIN)/understudy demo
 
 test: check
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile \

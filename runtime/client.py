@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import getpass
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,9 +38,10 @@ from blob.rpc_offload import BlobOffloader
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
 from runtime.job_logs import FUNCTION_RESULT, KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
-from runtime.jobgraph.errors import InvalidFunctionError
+from runtime.jobgraph.errors import InvalidFunctionError, JobGraphError
 from runtime.jobgraph.functions import TYPED_IN
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph
+from runtime.jobgraph.validation import check_name
 from runtime.protocol.archived_execution_graph import ApplicationStatus, ArchivedExecutionGraph, JobDetails, JobResult
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
@@ -74,7 +76,7 @@ class NoAnswerError(ActorError):
 class ClusterStoppedError(ActorError):
     """The cluster was stopped, and its unfinished jobs are over with it."""
 
-    remedy = "`python -m runtime.cluster start` starts a new one; submit unfinished jobs again"
+    remedy = "`understudy start` starts a new one; submit unfinished jobs again"
 
 
 class SubmissionUnknownError(NoAnswerError):
@@ -89,7 +91,7 @@ class SubmissionUnknownError(NoAnswerError):
     def __init__(self, name: str, job_id: JobID, cause: Exception) -> None:
         super().__init__(f"whether job {name!r} ({job_id}) was accepted is not known: {cause}")
         self.remedy = (
-            f"once the cluster answers `job info {job_id}` shows the job, if it was accepted; "
+            f"once the cluster answers `understudy job info {job_id}` shows the job, if it was accepted; "
             f"submitted again with --job-id {job_id} it is not run twice"
         )
 
@@ -391,7 +393,9 @@ class AsyncClusterClient:
             if view.registration.resource_id == resource_id:
                 address = ActorAddress.parse(view.registration.address)
                 return self.link.gateway(address, TaskExecutorGateway, timeout_s)
-        raise UnknownTaskExecutorError(f"no TaskExecutor {resource_id} is registered; `status` shows those that are")
+        raise UnknownTaskExecutorError(
+            f"no TaskExecutor {resource_id} is registered; `understudy status` shows those that are"
+        )
 
     async def status(self) -> ClusterStatus:
         """Return the cluster's processes, those of all masters that answer."""
@@ -673,7 +677,7 @@ class ClusterClient:
         """Upload a job's files and submit it; returns when the cluster has persisted it.
 
         Args:
-            graph: the job; its artifacts are filled in here.
+            graph: the job; its artifacts, and its submitter if it names none, are filled in here.
             main: the job file.
             py_files: modules and archives for the job's Python path.
             libraries: what else the job's code imports: packages, requirements, packed environments, jars.
@@ -692,7 +696,7 @@ class ClusterClient:
                 "them: submit the Pipeline with runtime.notebook, or put them into a file"
             )
         named = [(main, ArtifactRole.MAIN), *((path, ArtifactRole.PY_FILE) for path in py_files), *libraries]
-        return _run(self._cluster.submit(graph, [JobFile(path.name, role, path) for path, role in named]))
+        return _run(self._cluster.submit(_signed(graph), [JobFile(path.name, role, path) for path, role in named]))
 
     @contextlib.contextmanager
     def blobs(self) -> Iterator[Blobs]:
@@ -893,6 +897,14 @@ class ClusterClient:
     status = _in_a_thread(AsyncClusterClient.status)
     task_managers = _in_a_thread(AsyncClusterClient.task_managers)
 
+    def web_page(self, job_id: JobID | None = None) -> str:
+        """Return the address of the cluster's web page, or of a job on it; empty where there is none, or no answer."""
+        with contextlib.suppress(ActorError):
+            for process in self._link.master().request_status().result().processes:
+                if process.url:
+                    return f"{process.url}/#/jobs/{job_id}" if job_id else process.url
+        return ""
+
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
         """Return gateways to the diagnostics of each process, by its name; some may have ended meanwhile."""
         addresses = process_addresses(self.status(), self.task_managers())
@@ -934,6 +946,20 @@ def _addresses(system: ActorAddress | str | Sequence[str]) -> list[ActorAddress]
         return [system]
     texts = [system] if isinstance(system, str) else system
     return [ActorAddress.parse(text) for text in dict.fromkeys(texts)]
+
+
+def _signed(graph: JobGraph) -> JobGraph:
+    """Return a job graph with the name of this process's user, where it has one and the graph names no submitter."""
+    try:
+        name = graph.submitter or getpass.getuser()
+        check_name("submitter", name)
+    except (
+        OSError,
+        KeyError,
+        JobGraphError,
+    ):  # a container may know no name for its user; KeyError: before Python 3.13
+        return graph
+    return replace(graph, submitter=name)
 
 
 def _carried(files: Sequence[JobFile]) -> list[Artifact] | None:

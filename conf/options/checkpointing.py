@@ -83,9 +83,9 @@ class CheckpointingOptions:
         "execution.checkpointing.externalized-checkpoint-retention",
         Choice(ExternalizedCheckpointRetention),
         "NO_EXTERNALIZED_CHECKPOINTS",
-        "Which completed checkpoints outlive their job, for `job run --from`: with `RETAIN_ON_CANCELLATION` those of a "
-        "job that was cancelled or failed, with `DELETE_ON_CANCELLATION` of one that failed, otherwise none. Those of "
-        "a job that finished are removed.",
+        "Which completed checkpoints outlive their job, for `understudy job run --from`: with `RETAIN_ON_CANCELLATION` "
+        "those of a job that was cancelled or failed, with `DELETE_ON_CANCELLATION` of one that failed, otherwise "
+        "none. Those of a job that finished are removed.",
     )
     CHECKPOINTS_DIR = computed_option(
         "execution.checkpointing.dir",

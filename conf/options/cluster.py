@@ -71,8 +71,8 @@ class ClusterOptions:
         _host,
         "<jobmanager.rpc.address>",
         "The address of this machine, on which its processes listen and at which those of other machines reach them. "
-        "`start --role` finds it: the one by which the machine reaches Redis or the master, unless it is set or "
-        "`--host` says another.",
+        "`understudy start --role` finds it: the one by which the machine reaches Redis or the master, unless it is "
+        "set or `--host` says another.",
     )
     SHARED_DIR = computed_option(
         "cluster.shared-dir",
@@ -86,13 +86,14 @@ class ClusterOptions:
         "cluster.start-timeout",
         Duration("2 min"),
         "2 min",
-        "How long `start` waits for every component and TaskManager to be ready before it gives up and cleans up.",
+        "How long `understudy start` waits for every component and TaskManager to be ready before it gives up and "
+        "cleans up.",
     )
     STOP_TIMEOUT = option(
         "cluster.stop-timeout",
         Duration("30 s"),
         "30 s",
-        "How long `stop` lets the processes end by themselves before it kills those that are left.",
+        "How long `understudy stop` lets the processes end by themselves before it kills those that are left.",
     )
 
 
@@ -121,8 +122,8 @@ class TaskManagerOptions:
         "taskmanager.count",
         Integer(0, 1024),
         "1",
-        "How many TaskManagers `start` starts on this machine, with `resourcemanager.driver: standalone`; the other "
-        "drivers start as many as are needed.",
+        "How many TaskManagers `understudy start` starts on this machine, with `resourcemanager.driver: standalone`; "
+        "the other drivers start as many as are needed.",
     )
     NUM_TASK_SLOTS = option(
         "taskmanager.numberOfTaskSlots",
@@ -135,16 +136,16 @@ class TaskManagerOptions:
         "taskmanager.resource-id",
         Text("taskmanager", r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "1 to 63 letters, digits, '.', '_' or '-'"),
         "taskmanager",
-        "What the names of the TaskManagers of `start --role task-executor` begin with; a number follows. Unless it is "
-        "set the machine's address stands between. Two machines cannot use the same.",
+        "What the names of the TaskManagers of `understudy start --role task-executor` begin with; a number follows. "
+        "Unless it is set the machine's address stands between. Two machines cannot use the same.",
     )
     REGISTRATION_TIMEOUT = option(
         "taskmanager.registration.timeout",
         Duration("5 min", minimum=1.0),
         "5 min",
-        "How long the TaskManagers of `start --role task-executor` try to register before they end, and how long those "
-        "that were started on demand (`resourcemanager.driver`) go on without hearing of a ResourceManager. Those that "
-        "`start` starts go on trying.",
+        "How long the TaskManagers of `understudy start --role task-executor` try to register before they end, and how "
+        "long those that were started on demand (`resourcemanager.driver`) go on without hearing of a ResourceManager. "
+        "Those that `understudy start` starts go on trying.",
     )
     ISOLATION_TIMEOUT = option(
         "taskmanager.isolation.timeout",
@@ -153,7 +154,8 @@ class TaskManagerOptions:
         "A TaskManager that has tasks and has heard for this long of no ResourceManager and no JobMaster, and reaches "
         "no Redis, takes itself for cut off: it kills its tasks with their Spark driver and begins anew, since others "
         "will do its work. Shorter than `heartbeat.timeout`. Unset: `heartbeat.timeout` less twice "
-        "`heartbeat.interval`, half of it at the least, with `start --role`, and never with `start`.",
+        "`heartbeat.interval`, half of it at the least, with `understudy start --role`, and never with "
+        "`understudy start`.",
     )
 
     TASK_MEMORY_LIMIT = option(
@@ -275,7 +277,8 @@ class EnvironmentOptions:
         "env.ssh.opts",
         Arguments("-p 2222 -i /home/me/.ssh/cluster"),
         "",
-        "What `ssh` is given by `start --hosts` and `stop --hosts`, as in a shell. It never asks: `BatchMode` is on.",
+        "What `ssh` is given by `understudy start --hosts` and `understudy stop --hosts`, as in a shell. It never "
+        "asks: `BatchMode` is on.",
     )
     SSH_PYTHON = option(
         "env.ssh.python",
@@ -314,7 +317,7 @@ class EnvironmentOptions:
         "env.log.level",
         Choice(LogLevel),
         "INFO",
-        "The level below which nothing is logged. `log-level` changes it while the cluster runs.",
+        "The level below which nothing is logged. `understudy log-level` changes it while the cluster runs.",
     )
     LOG_FORMAT = option(
         "env.log.format",

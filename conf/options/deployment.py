@@ -23,7 +23,7 @@ class DeploymentOptions:
         "execution.target",
         Choice(ExecutionTarget),
         "session",
-        "Where `job run` runs a job: `session`: in the cluster that runs; `per-job`: in a cluster for this job alone, "
-        "which ends with it; `application`: in a cluster for this program, whose main() runs there and whose jobs are "
-        "one application. `job run --target` says the same for one command.",
+        "Where `understudy job run` runs a job: `session`: in the cluster that runs; `per-job`: in a cluster for this "
+        "job alone, which ends with it; `application`: in a cluster for this program, whose main() runs there and "
+        "whose jobs are one application. `understudy job run --target` says the same for one command.",
     )

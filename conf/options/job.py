@@ -60,7 +60,7 @@ class JobOptions:
         "Which Spark driver a script runs on. `shared`: its TaskExecutor's, with the other tasks there. `own`: one "
         "that is started for it, which takes some seconds and `spark.driver.memory` more, and ends with it. `auto`: "
         "its own where its text shows that it needs one (docs/isolation.md), else the shared one. A script with jars "
-        "always gets its own. A job may set it for itself; `job run --own-driver` does.",
+        "always gets its own. A job may set it for itself; `understudy job run --own-driver` does.",
     )
     LOGS_RETENTION = option(
         "job.logs.retention",

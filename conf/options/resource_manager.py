@@ -32,9 +32,9 @@ class ResourceManagerOptions:
         "resourcemanager.driver",
         Choice(ResourceManagerDriverType),
         "standalone",
-        "Where workers come from. `standalone`: those that `start` starts (`taskmanager.count`). `process`: the "
-        "ResourceManager starts processes on its own machine when requests wait for slots, and stops those that nobody "
-        "uses. `kubernetes`: it does the same with pods.",
+        "Where workers come from. `standalone`: those that `understudy start` starts (`taskmanager.count`). `process`: "
+        "the ResourceManager starts processes on its own machine when requests wait for slots, and stops those that "
+        "nobody uses. `kubernetes`: it does the same with pods.",
     )
     MIN_SLOTS = option(
         "slotmanager.number-of-slots.min",

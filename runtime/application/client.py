@@ -113,7 +113,7 @@ class ApplicationClient:
     def __getattr__(self, name: str) -> NoReturn:
         raise NotebookError(
             f"{name!r} cannot be had in an application's main(): it reaches its jobs only",
-            "use it from outside, with the cluster.id that `job run` has told",
+            "use it from outside, with the cluster.id that `understudy job run` has told",
         )
 
 

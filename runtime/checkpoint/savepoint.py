@@ -108,7 +108,7 @@ def read_savepoint(path: Path) -> Savepoint:
     except OSError as error:
         raise SavepointError(
             f"{path} is no savepoint: {path / MANIFEST} cannot be read: {error.strerror}",
-            "`savepoint list DIR` shows what there is",
+            "`understudy savepoint list DIR` shows what there is",
         ) from error
     savepoint = from_manifest(path, content)
     root = path.absolute()
@@ -159,7 +159,9 @@ def open_savepoint(path: Path) -> Savepoint:
     problems = verify_savepoint(path)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise SavepointError(f"{path} cannot be used: {problems[0]}{more}", f"`savepoint verify {path}` shows all")
+        raise SavepointError(
+            f"{path} cannot be used: {problems[0]}{more}", f"`understudy savepoint verify {path}` shows all"
+        )
     return read_savepoint(path)
 
 

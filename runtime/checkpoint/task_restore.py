@@ -140,7 +140,8 @@ class TaskRestore:
         raise SnapshotLostError(
             f"query {query.name!r} can go on neither from its own files nor from a checkpoint: "
             + "; ".join([why, *problems]),
-            "begin the job from a savepoint with `job run --from`; without its checkpointLocation it loses its state",
+            "start the job from a savepoint with `understudy job run --from`; without its checkpointLocation it loses "
+            "its state",
         )
 
     def _load_failures(self, name: str) -> Path:

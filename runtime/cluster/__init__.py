@@ -1,1 +1,1 @@
-"""The cluster as its users meet it: processes, runtime directory, command line (`python -m runtime.cluster`)."""
+"""The cluster as its users meet it: processes, runtime directory, command line."""

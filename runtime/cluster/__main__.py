@@ -1,4 +1,4 @@
-"""``python -m runtime.cluster``: the command line, whatever modules the current directory or a job's project has."""
+"""Run the command line, as ``python -m understudy`` does, whatever modules the current directory has."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from runtime.cluster.command_line import (
     EXAMPLE_ID,
     ExitStatus,
     configured,
-    connected,
+    connected_to_job,
     examples,
     job_argument,
     json_option,
@@ -57,9 +57,9 @@ _directory = click.Path(file_okay=False, path_type=Path)
 @configured
 @json_option
 @job_argument()
-def job_checkpoint(configuration: Configuration, job_id: JobID, as_json: bool) -> None:
+def job_checkpoint(configuration: Configuration, reference: str, as_json: bool) -> None:
     """Take a checkpoint of a job's streaming queries now; its directory goes to standard output."""
-    with connected(configuration) as client:
+    with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"taking a checkpoint of job {job_id}", _continues("checkpoint", job_id)):
             status = client.trigger_checkpoint(job_id)
         _print_operation(status, f"checkpoint of job {job_id}", as_json)
@@ -70,12 +70,12 @@ def job_checkpoint(configuration: Configuration, job_id: JobID, as_json: bool) -
 @json_option
 @job_argument()
 @click.argument("directory", required=False, type=_directory)
-def job_savepoint(configuration: Configuration, job_id: JobID, directory: Path | None, as_json: bool) -> None:
+def job_savepoint(configuration: Configuration, reference: str, directory: Path | None, as_json: bool) -> None:
     """Make a savepoint of a job's streaming queries in DIRECTORY; its own directory goes to standard output.
 
     DIRECTORY is execution.checkpointing.savepoint-dir unless it is given.
     """
-    with connected(configuration) as client:
+    with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"making a savepoint of job {job_id}", _continues("savepoint", job_id)):
             status = client.trigger_savepoint(job_id, directory)
         _print_operation(status, f"savepoint of job {job_id}", as_json)
@@ -92,14 +92,14 @@ def job_savepoint(configuration: Configuration, job_id: JobID, directory: Path |
 @click.option("--drain", is_flag=True, help="Let the queries first process what their sources have.")
 @json_option
 @job_argument()
-def job_stop(configuration: Configuration, job_id: JobID, directory: Path | None, drain: bool, as_json: bool) -> None:
+def job_stop(configuration: Configuration, reference: str, directory: Path | None, drain: bool, as_json: bool) -> None:
     """Stop a job's streaming queries between two batches, make a savepoint, and let the job finish.
 
     A query that commits no batch within task.cancellation.timeout is stopped by force, with a note; it repeats that
     batch when it is restored. If the savepoint fails, the job continues.
     """
-    remedy = "`job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
-    with connected(configuration) as client:
+    remedy = "`understudy job info` shows whether the job goes on, or why it has ended; mend the cause and ask again"
+    with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"stopping job {job_id}", _continues("stop", job_id)):
             status, job_status = client.stop_and_await_end(job_id, directory, drain=drain)
         if job_status is not None:
@@ -120,13 +120,13 @@ def job_stop(configuration: Configuration, job_id: JobID, directory: Path | None
 )
 @json_option
 @job_argument()
-def job_rollback(configuration: Configuration, job_id: JobID, target: str, new_query_id: bool, as_json: bool) -> None:
+def job_rollback(configuration: Configuration, reference: str, target: str, new_query_id: bool, as_json: bool) -> None:
     """Restart a job from one of its own checkpoints or savepoints.
 
     Takes back what its queries have written to file sinks since then. If that is not possible, the job continues.
     """
     place = Path(target) if "/" in target or Path(target).is_dir() else target
-    with connected(configuration) as client:
+    with connected_to_job(configuration, reference) as (client, job_id):
         with waiting(f"rolling job {job_id} back", _continues("rollback", job_id)):
             status = client.roll_back(job_id, place, new_query_id=new_query_id)
         if as_json:
@@ -136,7 +136,7 @@ def job_rollback(configuration: Configuration, job_id: JobID, target: str, new_q
 
 
 def _continues(what: str, job_id: JobID) -> str:
-    return f"the {what} goes on; `python -m runtime.cluster job info {job_id}` shows what became of it"
+    return f"the {what} goes on; `understudy job info {job_id}` shows what became of it"
 
 
 def _print_operation(
@@ -333,7 +333,7 @@ def savepoint_dispose(path: Path, as_json: bool) -> None:
     from runtime.checkpoint.savepoint import dispose_savepoint
 
     if not dispose_savepoint(path):
-        raise SavepointError(f"there is no savepoint {path}", "`savepoint list DIR` shows what there is")
+        raise SavepointError(f"there is no savepoint {path}", "`understudy savepoint list DIR` shows what there is")
     print_result({"path": path, "disposed": True}, clean(f"{path} is disposed"), as_json)
 
 

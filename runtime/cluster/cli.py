@@ -1,4 +1,4 @@
-"""The command line: ``understudy``, ``python -m understudy`` and ``python -m runtime.cluster``."""
+"""The command line ``understudy``."""
 
 from __future__ import annotations
 

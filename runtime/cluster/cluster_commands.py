@@ -77,7 +77,7 @@ def _start_role(configuration: Configuration, role: str, host: str | None, as_js
     """Start this host's part of a cluster on several hosts."""
     from runtime.cluster.roles import Role, start_role
 
-    left = f"it may be coming up; `python -m runtime.cluster stop --role {role}` stops it"
+    left = f"it may be coming up; `understudy stop --role {role}` stops it"
     with readable_errors(), waiting("", left):
         started = start_role(configuration, Role(role), host, say)
     if as_json:
@@ -103,7 +103,7 @@ def _on_all_hosts(configuration: Configuration, verb: str, as_json: bool) -> Non
     overrides: tuple[str, ...] = parameters["overrides"]
     refuse_secrets(overrides)
     outcomes = []
-    left = f"hosts that were begun with go on; `python -m runtime.cluster {verb} --hosts` does the rest"
+    left = f"hosts that were begun with go on; `understudy {verb} --hosts` does the rest"
     with readable_errors(), waiting("", left):
         for targets in groups if verb == "start" else reversed(groups):
             outcomes += run_everywhere(configuration, verb, targets, str(config_file), overrides, say)
@@ -143,7 +143,7 @@ def master(configuration: Configuration, as_json: bool) -> None:
     """Start one more master for the running cluster, or for one whose masters were all killed: its tasks run on."""
     from runtime.cluster.session import join_cluster
 
-    left = "the master may be coming up; `python -m runtime.cluster status` shows it"
+    left = "the master may be coming up; `understudy status` shows it"
     with readable_errors(), waiting("starting a master", left):
         address = join_cluster(configuration)
     cluster_id = configuration.get(ClusterOptions.ID)
@@ -168,7 +168,7 @@ def stop(configuration: Configuration, role: str | None, hosts: bool, as_json: b
     else:
         from runtime.cluster.session import stop_cluster
 
-        left = "part of the cluster may run still; `python -m runtime.cluster stop` goes on"
+        left = "part of the cluster may run still; `understudy stop` goes on"
         with readable_errors(), waiting("", left):
             stop_cluster(configuration, say)
         cluster_id = configuration.get(ClusterOptions.ID)
@@ -179,7 +179,7 @@ def _stop_role(configuration: Configuration, role: str, as_json: bool) -> None:
     """Stop this host's part of a cluster on several hosts."""
     from runtime.cluster.roles import Role, stop_role
 
-    left = f"part of it may run still; `python -m runtime.cluster stop --role {role}` goes on"
+    left = f"part of it may run still; `understudy stop --role {role}` goes on"
     with readable_errors(), waiting("", left):
         stop_role(configuration, Role(role), say)
     print_result({"role": role, "stopped": True}, f"the {role} of this host has stopped", as_json)

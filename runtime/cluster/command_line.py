@@ -22,6 +22,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from conf.configuration import Configuration
 from conf.options import ClientOptions, all_options
+from runtime.cluster.job_listing import LATEST, find_job, full_id
 from runtime.cluster.output import is_fancy, print_error, print_line, say
 from runtime.errors import ClusterError
 from runtime.ids import JobID
@@ -118,7 +119,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the ids of the cluster's jobs; none where it does not answer at once."""
+    """Return the ids and names of the cluster's jobs; none where it does not answer at once."""
     from runtime.cluster.discovery import connect
 
     try:
@@ -127,28 +128,28 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
             jobs = client.list_jobs()
     except Exception:  # a shell that completes has no place to show an error
         return []
-    return [
+    ids = [
         CompletionItem(job.job_id, help=f"{job.name}, {job.status.value}")
         for job in jobs
         if job.job_id.startswith(incomplete)
     ]
+    if not incomplete:
+        return ids
+    names = dict.fromkeys((LATEST, *(job.name for job in jobs)))  # the shell would take a name with a space for two
+    return ids + [CompletionItem(name) for name in names if name.startswith(incomplete) and len(name.split()) == 1]
 
 
 def job_argument(*, required: bool = True) -> Callable[[Command], Command]:
-    """Return the argument JOB_ID, a `JobID`, or None where it may be left out."""
-
-    def parsed(ctx: click.Context, param: click.Parameter, value: str | None) -> JobID | None:
-        return None if value is None else job_id_of(value)
-
-    return click.argument("job_id", required=required, callback=parsed, shell_complete=complete_job)
+    """Return the argument JOB_ID: a text that names a job, as `connected_to_job` takes it, or None."""
+    return click.argument("reference", metavar="JOB_ID", required=required, shell_complete=complete_job)
 
 
 def job_id_of(text: str) -> JobID:
-    """Return the id of a job. Raises `ClusterError`."""
+    """Return the id of a job that is yet to be submitted. Raises `ClusterError`."""
     try:
         return JobID(text)
     except ValueError as error:
-        raise ClusterError(str(error), "`python -m runtime.cluster job list` shows the ids of jobs") from error
+        raise ClusterError(str(error), "leave it out for an id at random") from error
 
 
 def complete_option(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -201,6 +202,17 @@ def connected(configuration: Configuration) -> Iterator[ClusterClient]:
 
     with readable_errors(), connect(configuration) as client:
         yield client
+
+
+@contextmanager
+def connected_to_job(configuration: Configuration, text: str) -> Iterator[tuple[ClusterClient, JobID]]:
+    """Provide a client of the running cluster, and the id of the job that *text* names there.
+
+    Raises:
+        ClusterError: as `find_job`.
+    """
+    with connected(configuration) as client:
+        yield client, full_id(text) or find_job(client.list_jobs(), text)
 
 
 @contextmanager

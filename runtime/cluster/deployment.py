@@ -53,7 +53,8 @@ def target_of(configuration: Configuration, target: str | None, masters: int) ->
     wanted = configuration.get(DeploymentOptions.TARGET) if target is None else ExecutionTarget(target)
     if wanted is ExecutionTarget.SESSION and masters > 1:
         raise ClusterError(
-            "--masters is for a cluster of the job's own", "give it to `start`, or run the job with --target per-job"
+            "--masters is for a cluster of the job's own",
+            "give it to `understudy start`, or run the job with --target per-job",
         )
     return wanted
 
@@ -138,8 +139,8 @@ def job_cluster(configuration: Configuration, job_id: JobID, masters: int, say: 
                 if not is_over:
                     reached = reached_by(configuration)
                     say(
-                        f"the cluster ends with its job; `job info {reached} {job_id}` shows the job, "
-                        f"`stop {reached}` ends both"
+                        f"the cluster ends with its job; `understudy job info {reached} {job_id}` shows the job, "
+                        f"`understudy stop {reached}` ends both"
                     )
     finally:
         if is_over:
@@ -211,9 +212,14 @@ def run_application(
             files.deploy(own_id, name, file, argv, libraries)
             with start_cluster(configuration, say, masters, ExecutionTarget.APPLICATION) as client:
                 say(f"application {own_id} ({name}) runs in a cluster of its own")
-                say(f"`job list {reached_by(configuration)}` shows its jobs; its logs are in {directory.log}")
+                page = client.web_page()
+                if page:
+                    say(f"web page: {page}")
+                say(
+                    f"`understudy job list {reached_by(configuration)}` shows its jobs; its logs are in {directory.log}"
+                )
                 if detach:
-                    print_result({"application_id": own_id}, own_id, as_json)
+                    print_result({"application_id": own_id, "web_page": page}, own_id, as_json)
                     return ExitStatus.DONE
                 known: dict[JobID, str] = {}
                 result, interrupted = await_or_cancel(

@@ -2,7 +2,7 @@
 
     python -m runtime.cluster.host RUNTIME_DIR REPORT_FD LOCK_FD
 
-`python -m runtime.cluster start --role task-executor` starts it. It keeps ``taskmanager.count`` workers running, and
+`understudy start --role task-executor` starts it. It keeps ``taskmanager.count`` workers running, and
 ends when one of them was not registered within ``taskmanager.registration.timeout`` (as Flink's TaskManager does).
 """
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,7 @@ from runtime.cluster.command_line import (
     await_or_cancel,
     configured,
     connected,
+    connected_to_job,
     examples,
     files_option,
     interrupt_kept,
@@ -30,9 +32,11 @@ from runtime.cluster.command_line import (
     status_of_end,
     waiting,
 )
+from runtime.cluster.job_listing import SORTS, JobFilter, moment_of
 from runtime.cluster.output import clean, clean_lines, format_moment, print_json, print_line, print_result, say
 from runtime.errors import ClusterError
 from runtime.ids import JobID
+from runtime.protocol.execution_state import JobStatus
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
@@ -42,7 +46,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def job() -> None:
-    """Explain, run, list, show and cancel jobs."""
+    """Explain, run, list, show and cancel jobs.
+
+    JOB_ID is the id of a job, its first digits, its name, or `latest` for the job that was started last.
+    """
 
 
 @job.command(
@@ -163,8 +170,9 @@ def job_run(
             sys.exit(run_attached(client, graph, file, libraries))
         with interrupt_kept() as release:
             submitted = _submit(client, graph, file, libraries)
+            page = _show_page(client, submitted)
             if detach:
-                print_result({"job_id": submitted}, submitted, as_json)
+                print_result({"job_id": submitted, "web_page": page}, submitted, as_json)
                 return
             ended, interrupted = _await_or_cancel(client, submitted, lambda _: None, release)
         print_json(ended)
@@ -207,6 +215,7 @@ def run_attached(
     with interrupt_kept() as release:
         submitted = _submit(client, graph, file, libraries)
         say(f"job {submitted} was submitted")
+        _show_page(client, submitted)
         with job_progress() as progress:
             ended, interrupted = _await_or_cancel(
                 client, submitted, lambda job: progress.update(view_of_job(job)), release
@@ -229,6 +238,13 @@ def _submit(
     shown_by = f"`understudy job info {graph.job_id}` shows whether it was"
     with waiting("", f"job {graph.job_id} may have been submitted; {shown_by}"):
         return client.submit(graph, file, libraries=libraries)
+
+
+def _show_page(client: ClusterClient, job_id: JobID) -> str:
+    """Print the address of a job on the cluster's web page to standard error, where there is one, and return it."""
+    if page := client.web_page(job_id):
+        say(f"web page: {page}")
+    return page
 
 
 def _await_or_cancel(
@@ -293,15 +309,54 @@ def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...],
             print_line(draw(graph).rstrip("\n"))
 
 
-@job.command(name="list", epilog=examples("understudy job list", "understudy job list --json"))
+def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
+    try:
+        return 0 if value is None else moment_of(value, _now_ms())
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a time such as 2h nor a date such as 2026-03-01") from None
+
+
+@job.command(
+    name="list",
+    epilog=examples(
+        "understudy job list --state running --state restarting",
+        "understudy job list --name 'etl-*' --since 1d --sort duration --limit 10",
+        "understudy job list --submitter ada --json",
+    ),
+)
 @configured
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([status.value for status in JobStatus], case_sensitive=False),
+    help="Only jobs in this state; repeatable.",
+)
+@click.option("--name", metavar="GLOB", default="", help="Only jobs whose name fits, such as 'etl-*'.")
+@click.option("--submitter", metavar="USER", default="", help="Only jobs that this user submitted.")
+@click.option(
+    "--since",
+    "since_ms",
+    metavar="WHEN",
+    callback=_since,
+    help="Only jobs that were started within a time (2h, 1d) or since a moment (2026-03-01T14:00).",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="started",
+    show_default=True,
+    help="The latest and the longest first, names and states by the alphabet.",
+)
+@click.option("--reverse", is_flag=True, help="Turn the order around.")
+@click.option("--limit", type=click.IntRange(min=1), help="How many jobs at most, the first ones of the order.")
 @json_option
-def job_list(configuration: Configuration, as_json: bool) -> None:
+def job_list(configuration: Configuration, as_json: bool, **chosen: Any) -> None:
     """List running and finished jobs, the newest first."""
     from runtime.cluster.views import print_jobs, view_of_details
 
     with connected(configuration) as client:
-        jobs = client.list_jobs()
+        jobs = JobFilter(**chosen).apply(client.list_jobs(), _now_ms())
     if as_json:
         print_json(jobs)
     else:
@@ -312,11 +367,11 @@ def job_list(configuration: Configuration, as_json: bool) -> None:
 @configured
 @json_option
 @job_argument()
-def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None:
+def job_info(configuration: Configuration, reference: str, as_json: bool) -> None:
     """Show a job: its vertices, attempts, and why it failed."""
     from runtime.cluster.views import print_checkpoints, print_job, view_of_job
 
-    with connected(configuration) as client:
+    with connected_to_job(configuration, reference) as (client, job_id):
         job = client.job(job_id)
     if as_json:
         print_json(job)
@@ -330,14 +385,15 @@ def job_info(configuration: Configuration, job_id: JobID, as_json: bool) -> None
 @click.option("--wait/--no-wait", default=True, help="Return when no process of the job runs any more.")
 @json_option
 @job_argument()
-def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json: bool) -> None:
+def job_cancel(configuration: Configuration, reference: str, wait: bool, as_json: bool) -> None:
     """Cancel a job."""
-    left = f"job {job_id} goes on being cancelled; `python -m runtime.cluster job info {job_id}` shows its state"
     state: str | None = None
-    with connected(configuration) as client, waiting(f"cancelling job {job_id}", left):
-        client.cancel(job_id)
-        if wait:
-            state = _await_end(client, job_id, lambda _: None).status.value
+    with connected_to_job(configuration, reference) as (client, job_id):
+        left = f"job {job_id} goes on being cancelled; `understudy job info {job_id}` shows its state"
+        with waiting(f"cancelling job {job_id}", left):
+            client.cancel(job_id)
+            if wait:
+                state = _await_end(client, job_id, lambda _: None).status.value
     text = f"job {job_id} is {state or 'to be cancelled'}"
     print_result({"job_id": job_id, "state": state or "CANCELLING"}, text, as_json)
 
@@ -354,13 +410,13 @@ def job_cancel(configuration: Configuration, job_id: JobID, wait: bool, as_json:
     help="Show the logs of its TaskExecutors and their Spark drivers instead.",
 )
 @job_argument()
-def job_logs(configuration: Configuration, job_id: JobID, follow: bool, task_executors: bool, as_json: bool) -> None:
+def job_logs(configuration: Configuration, reference: str, follow: bool, task_executors: bool, as_json: bool) -> None:
     """Print what a job's tasks wrote: their standard output, and their standard error to standard error."""
     from runtime.cluster.logs import follow_logs, show_logs, show_task_executor_logs
 
     if follow and task_executors:
         raise ClusterError("the logs of TaskExecutors cannot be followed", "leave out -f, or --task-executors")
-    with connected(configuration) as client:
+    with connected_to_job(configuration, reference) as (client, job_id):
         if follow:
             sys.exit(follow_logs(client, job_id, as_json))
         show = show_task_executor_logs if task_executors else show_logs
@@ -371,17 +427,20 @@ def job_logs(configuration: Configuration, job_id: JobID, follow: bool, task_exe
 @configured
 @json_option
 @job_argument(required=False)
-def job_exceptions(configuration: Configuration, job_id: JobID | None, as_json: bool) -> None:
+def job_exceptions(configuration: Configuration, reference: str | None, as_json: bool) -> None:
     """Print why a job failed: your own traceback of each failure, the last first.
 
     Without JOB_ID, show the job that failed last.
     """
-    with connected(configuration) as client:
-        if job_id is None:
+    with contextlib.ExitStack() as stack:
+        if reference is None:
+            client = stack.enter_context(connected(configuration))
             failed = [job for job in client.list_jobs() if job.status.value == "FAILED"]
             if not failed:
-                raise ClusterError("no job has failed", "`python -m runtime.cluster job list` shows the jobs")
+                raise ClusterError("no job has failed", "`understudy job list` shows the jobs")
             job_id = max(failed, key=lambda job: job.end_ms or 0).job_id
+        else:
+            client, job_id = stack.enter_context(connected_to_job(configuration, reference))
         job = client.job(job_id)
     failures = list(reversed(job.failure_history))
     if job.failure is not None and job.failure not in failures:
@@ -396,3 +455,7 @@ def job_exceptions(configuration: Configuration, job_id: JobID | None, as_json: 
         where = f", task {clean(failure.task)}" if failure.task else ""
         say(f"--- {format_moment(failure.timestamp_ms)}, {failure.kind.value}{where}")
         print_line(clean_lines(failure.traceback).rstrip("\n") if failure.traceback else clean(str(failure)))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

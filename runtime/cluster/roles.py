@@ -255,7 +255,7 @@ def _start_task_executors(configuration: Configuration, say: Say) -> str:
     if directory.is_running():
         raise ClusterAlreadyRunning(
             f"TaskExecutors of this host run already in {directory.root}",
-            "stop them with `python -m runtime.cluster stop --role task-executor`",
+            "stop them with `understudy stop --role task-executor`",
         )
     require(start_checks(configuration, with_ports=False))
     if not has_redis(configuration):

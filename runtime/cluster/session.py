@@ -120,7 +120,7 @@ def _refuse_running(directory: ClusterDirectory) -> None:
             descriptor = directory.read_descriptor()
             raise ClusterAlreadyRunning(
                 f"the cluster {descriptor.cluster_id!r} already runs at {descriptor.system_address}",
-                "use it, stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
+                "use it, stop it with `understudy stop`, or start another with -D cluster.id=NAME",
             )
     directory.acquire().release()  # raises with the cause
 
@@ -190,9 +190,7 @@ def _start_joining(directory: ClusterDirectory, deadline: float) -> str:
 
 def _require_started(directory: ClusterDirectory) -> None:
     if not directory.configuration_file.exists():
-        raise ClusterNotRunning(
-            f"no cluster was started in {directory.root}", "start one with `python -m runtime.cluster start`"
-        )
+        raise ClusterNotRunning(f"no cluster was started in {directory.root}", "start one with `understudy start`")
 
 
 def _require_redis(configuration: Configuration, refusal: str) -> None:
@@ -200,7 +198,7 @@ def _require_redis(configuration: Configuration, refusal: str) -> None:
         raise ClusterError(
             f"{refusal}: high-availability.type is none, so a master keeps leaders and jobs in its own memory",
             "start the cluster with high-availability.type=redis to have standbys; one that has lost its master is "
-            "ended by `python -m runtime.cluster stop`",
+            "ended by `understudy stop`",
         )
 
 
@@ -320,7 +318,7 @@ def end_cluster(
     if lock is None and directory.incarnation() == incarnation:
         raise ClusterError(
             f"the lock {directory.lock_file} is not given up, though the cluster's processes were killed",
-            "another `start` or `stop` holds it: wait for it, or end it, and stop the cluster again",
+            "another `understudy start` or `stop` holds it: wait for it, or end it, and stop the cluster again",
         )
     return lock
 

@@ -76,6 +76,8 @@ class JobView:
         failure: why it failed or was last restarted.
         failures: the number of failures by their kind.
         queries: its active streaming queries.
+        kind: script or pipeline, and whether it streams, in words.
+        submitter: name of the user who submitted it; empty where that is not known.
     """
 
     id: str
@@ -89,6 +91,8 @@ class JobView:
     failure: ErrorInfo | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
     queries: tuple[StreamingQuery, ...] = ()
+    kind: str = ""
+    submitter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,15 @@ class TaskManagerRow:
 
 def view_of_details(details: JobDetails) -> JobView:
     """Return a job as a line of a list."""
-    return JobView(details.job_id, details.name, details.status.value, details.start_ms, details.end_ms)
+    return JobView(
+        id=details.job_id,
+        name=details.name,
+        state=details.status.value,
+        started_ms=details.start_ms,
+        ended_ms=details.end_ms,
+        kind=_kind_of(details),
+        submitter=details.submitter,
+    )
 
 
 def view_of_job(job: ArchivedExecutionGraph) -> JobView:
@@ -143,7 +155,13 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         failure=job.failure,
         failures=job.failure_counts,
         queries=tuple(query for task in job.tasks if not task.state.is_terminal for query in task.attempts[-1].queries),
+        kind=_kind_of(job),
+        submitter=job.submitter,
     )
+
+
+def _kind_of(job: JobDetails | ArchivedExecutionGraph) -> str:
+    return f"{job.kind.value}, streaming" if job.streams else job.kind.value
 
 
 def view_of_task_manager(view: TaskManagerView) -> TaskManagerRow:
@@ -188,10 +206,18 @@ def print_jobs(jobs: Sequence[JobView], stream: TextIO | None = None, now_ms: in
         return
     now = _now_ms() if now_ms is None else now_ms
     rows = [
-        (job.id, job.name, job.state, format_moment(job.started_ms), _lasted(job.started_ms, job.ended_ms, now))
+        (
+            job.id,
+            job.name,
+            job.kind,
+            job.submitter or "-",
+            job.state,
+            format_moment(job.started_ms),
+            _lasted(job.started_ms, job.ended_ms, now),
+        )
         for job in jobs
     ]
-    print_table(("ID", "NAME", "STATE", "STARTED", "DURATION"), rows, stream)
+    print_table(("ID", "NAME", "KIND", "SUBMITTER", "STATE", "STARTED", "DURATION"), rows, stream)
 
 
 def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = None) -> None:
@@ -200,6 +226,8 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
     facts = {
         "Job": job.id,
         "Name": job.name,
+        "Kind": job.kind,
+        "Submitter": job.submitter,
         "State": job.state + (f" (waits for {job.waiting_for})" if job.waiting_for else ""),
         "Started": format_moment(job.started_ms),
         "Ended": format_moment(job.ended_ms) if job.ended_ms is not None else "",
@@ -272,7 +300,7 @@ def print_failed_job(job: JobView, stream: TextIO | None = None) -> None:
     cause, remedy = ("", "") if job.failure is None else (f": {job.failure}", job.failure.kind.remedy)
     print_error(
         f"job {job.id} ({job.name}) {job.state}{cause}",
-        remedy or f"python -m runtime.cluster job logs {job.id} shows its output",
+        remedy or f"`understudy job logs {job.id}` shows its output",
         out,
     )
 

@@ -424,7 +424,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
         """Know the job, follow its JobMaster, and have that started."""
         job_id, now_ms = graph.job_id, _now_ms()
-        details = JobDetails(job_id, graph.name, graph.kind, status, graph.created_ms or now_ms, None, {}, 0, "")
+        start_ms, submitter = graph.created_ms or now_ms, graph.submitter
+        details = JobDetails(job_id, graph.name, graph.kind, status, start_ms, None, {}, 0, "", submitter=submitter)
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
         await leader.start()
@@ -487,7 +488,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             # The call began under a leadership that is over: which jobs there are is the next leader's to say.
             raise JobNotReachableError(f"the Dispatcher that was asked for job {job_id} does not lead; ask again")
         if job is None:
-            raise JobNotFoundError(f"no job {job_id} is running or remembered; `job list` shows those that are")
+            raise JobNotFoundError(
+                f"no job {job_id} is running or remembered; `understudy job list` shows those that are"
+            )
         return job
 
     @rpc

@@ -150,7 +150,7 @@ class ClusterDirectory:
             )
         return ClusterAlreadyRunning(
             f"a cluster already runs in {self.root} (master: process {self._holder()})",
-            "stop it with `python -m runtime.cluster stop`, or start another with -D cluster.id=NAME",
+            "stop it with `understudy stop`, or start another with -D cluster.id=NAME",
         )
 
     def is_running(self) -> bool:
@@ -192,7 +192,7 @@ class ClusterDirectory:
         except FileNotFoundError as error:
             raise ClusterNotRunning(
                 f"no cluster runs in {self.root}",
-                "start one with `python -m runtime.cluster start`, or name another with -D cluster.id=NAME",
+                "start one with `understudy start`, or name another with -D cluster.id=NAME",
             ) from error
 
     def socket_dir(self) -> Path:

@@ -71,7 +71,7 @@ class MasterUnreachableError(HaUnreachableError):
     def __init__(self, where: str, cause: str) -> None:
         super().__init__(
             f"the master at {where} does not answer: {cause}. Where it is gone for good, "
-            "`python -m runtime.cluster stop` ends what it left and `start` begins anew.",
+            "`understudy stop` ends what it left and `start` begins anew.",
             cause,
         )
 

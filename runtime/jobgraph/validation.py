@@ -49,6 +49,8 @@ def validate(graph: JobGraph) -> None:
             "use the same version of understudy for client and cluster"
         )
     check_name("job", graph.name)
+    if graph.submitter:
+        check_name("submitter", graph.submitter)
     if not graph.vertices:
         raise EmptyJobGraphError(f"job {graph.name!r} has no vertices: add at least one sink to its pipeline")
     names: set[str] = set()

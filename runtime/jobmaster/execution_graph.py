@@ -221,6 +221,7 @@ class ExecutionGraph:
             failure_counts=self._counts(),
             restarts=self._num_restarts,
             restart_strategy=self._strategy.description,
+            submitter=self._graph.submitter,
         )
 
     def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:

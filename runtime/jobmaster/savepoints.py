@@ -203,7 +203,7 @@ class TaskRestores:
         if owner != self._job_id:
             raise SavepointError(
                 f"{path} is of job {owner}, and not of job {self._job_id}",
-                "a job goes back to what is its own; begin another one with `job run --from`",
+                "a job goes back to what is its own; begin another one with `understudy job run --from`",
             )
         for query in queries:
             if query.sink is not None:

@@ -105,6 +105,7 @@ class JobDetails:
         tasks_total: how many tasks it has.
         error: why it failed, in one line; empty otherwise.
         streams: as in `ArchivedExecutionGraph`.
+        submitter: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -117,6 +118,7 @@ class JobDetails:
     tasks_total: int
     error: str
     streams: bool = False
+    submitter: str = ""
 
 
 class ApplicationStatus(Enum):
@@ -176,6 +178,7 @@ class ArchivedExecutionGraph:
         failure_counts: how many failures of each kind there were, restarted ones too, by the kind's name; only kinds
             that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
         checkpoints: the figures of its checkpoints.
+        submitter: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -191,6 +194,7 @@ class ArchivedExecutionGraph:
     restart_strategy: str
     failure_counts: dict[str, int] = field(default_factory=dict)
     checkpoints: CheckpointStatsSnapshot = field(default_factory=CheckpointStatsSnapshot)
+    submitter: str = ""
 
     @property
     def start_ms(self) -> int:
@@ -228,4 +232,5 @@ class ArchivedExecutionGraph:
             len(self.tasks),
             "" if self.failure is None else self.failure.cause,
             self.streams,
+            self.submitter,
         )

@@ -448,7 +448,7 @@ class ResourceManager(LeaderEndpoint, ResourceManagerGateway):
         instance = self._instances.find(resource_id)
         if instance is None:
             raise UnknownTaskExecutorError(
-                f"no TaskExecutor {resource_id} is registered; `status` shows those that are"
+                f"no TaskExecutor {resource_id} is registered; `understudy status` shows those that are"
             )
         return instance
 

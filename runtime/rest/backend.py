@@ -88,7 +88,9 @@ class EndpointLink:
             async with asyncio.timeout(deadline - time.monotonic()):
                 gateway: G = await self.followers[name].get()
         except TimeoutError:
-            raise NoAnswerError(f"no {self._role(name)} leads at present; ask again, or see `status`") from None
+            raise NoAnswerError(
+                f"no {self._role(name)} leads at present; ask again, or see `understudy status`"
+            ) from None
         return gateway
 
     async def lost(self, name: str, error: Exception) -> None:

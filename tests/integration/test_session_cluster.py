@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def test_a_script_runs_and_its_output_comes_back(cluster: Cluster, tmp_path: Pat
     done = cluster.run("job", "run", str(write_job(tmp_path, TRIVIAL)))
     assert done.stdout == "sum 499500\n"
     assert "FINISHED" in done.stderr
+    assert re.search(r"^web page: http://[^/?]+:\d+/#/jobs/[0-9a-f]{32}$", done.stderr, re.MULTILINE), done.stderr
 
 
 def test_a_pipeline_with_a_blocking_edge_runs_as_two_tasks(cluster: Cluster, tmp_path: Path) -> None:

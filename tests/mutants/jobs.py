@@ -24,6 +24,14 @@ MUTANTS = (
         (f"{_JOBGRAPH}::test_bad_graphs_are_refused_with_a_reason",),
     ),
     Mutant(
+        "submitter-of-any-text",
+        "The name of a submitter is printable and short.",
+        _VALIDATION,
+        "    if graph.submitter:\n",
+        "    if False:\n",
+        (f"{_JOBGRAPH}::test_bad_graphs_are_refused_with_a_reason",),
+    ),
+    Mutant(
         "stored-graph-of-another-format-read",
         "A stored job graph of another format is not read as one of this.",
         "runtime/jobgraph/codec.py",

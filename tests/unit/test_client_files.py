@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runtime.client import CARRIED_SIZE, JobFile, _carried
+from runtime.client import CARRIED_SIZE, JobFile, _carried, _signed
 from runtime.ids import JobID
 from runtime.jobgraph.codec import decode_job_graph, encode
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobGraph, JobKind
@@ -39,3 +40,22 @@ def test_large_files_and_libraries_are_uploaded(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         _carried([file_of(tmp_path / "none.py", ArtifactRole.MAIN)])
+
+
+def test_a_job_is_submitted_in_the_name_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = JobGraph(JobID.random(), "job", JobKind.SCRIPT, ())
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    assert _signed(graph).submitter == "ada"
+    assert _signed(replace(graph, submitter="bob")).submitter == "bob"
+
+
+@pytest.mark.parametrize("error", [OSError, KeyError])
+def test_a_user_without_a_name_submits_too(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def getuser() -> str:
+        raise error("uid not found")
+
+    graph = JobGraph(JobID.random(), "job", JobKind.SCRIPT, ())
+    monkeypatch.setattr("getpass.getuser", getuser)
+    assert _signed(graph) == graph
+    monkeypatch.setattr("getpass.getuser", lambda: "a\nb")  # LOGNAME may be anything
+    assert _signed(graph) == graph

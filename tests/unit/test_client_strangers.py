@@ -22,11 +22,13 @@ SYSTEMS = ["akka.tcp://understudy@127.0.0.1:1/user/master", "akka.tcp://understu
 
 
 class Dispatcher(DispatcherGateway):
-    def __init__(self, port: int, strangers: dict[int, Exception], answers: list[Any]) -> None:
-        self.port, self.strangers, self.answers = port, strangers, answers
+    def __init__(self, port: int, strangers: dict[int, Exception], answers: list[Any], processes: list[Any]) -> None:
+        self.port, self.strangers, self.answers, self.processes = port, strangers, answers, processes
 
-    def request_status(self) -> None:
-        raise ActorError("which masters there are is not told here")
+    def request_status(self) -> Any:
+        if not self.processes:
+            raise ActorError("which masters there are is not told here")
+        return SimpleNamespace(result=lambda: SimpleNamespace(processes=self.processes))
 
     def submit_job(self, job_graph: object) -> Any:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -41,6 +43,7 @@ class Actors:
     def __init__(self) -> None:
         self.strangers: dict[int, Exception] = {}
         self.answers: list[Any] = []
+        self.processes: list[Any] = []
 
     def find(self, address: ActorAddress) -> Listing:
         if address.port in self.strangers:
@@ -48,7 +51,7 @@ class Actors:
         return Listing(address.path, str(address), 1)
 
     def gateway(self, address: str, _type: object, _token: object) -> Dispatcher:
-        return Dispatcher(ActorAddress.parse(address).port, self.strangers, self.answers)
+        return Dispatcher(ActorAddress.parse(address).port, self.strangers, self.answers, self.processes)
 
 
 def port_of(gateway: Any) -> int:
@@ -144,3 +147,19 @@ def test_a_cluster_that_was_stopped_is_not_waited_for(actors: Actors, tmp_path: 
         submit(actors, tmp_path, lambda: asked.append(None) or len(asked) > 2)  # type: ignore[func-returns-value]
     assert "submit unfinished jobs again" in caught.value.remedy
     assert len(asked) == 3, "as long as it may come back, it is asked again"
+
+
+def test_a_job_has_a_web_page_where_a_process_serves_one(actors: Actors) -> None:
+    client = ClusterClient(SYSTEMS, b"s" * 32, patience_s=0.3)
+    client._link.actors = actors  # type: ignore[assignment]
+    assert client.web_page(JOB) == "", "the master does not answer"
+    actors.processes = [SimpleNamespace(url="")]
+    assert client.web_page(JOB) == ""
+    actors.processes += [SimpleNamespace(url="https://[::1]:8081"), SimpleNamespace(url="https://other:8081")]
+    assert client.web_page(JOB) == f"https://[::1]:8081/#/jobs/{JOB}"
+    assert client.web_page() == "https://[::1]:8081"
+
+
+def test_the_web_page_of_a_job_is_the_one_that_the_page_links() -> None:
+    script = Path(__file__).resolve().parents[2] / "runtime" / "rest" / "static" / "ui" / "pages" / "job_tables.js"
+    assert "return `#/jobs/${at(id, ...more)}`;" in script.read_text()

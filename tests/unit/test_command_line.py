@@ -11,7 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,8 +24,13 @@ from click.testing import CliRunner
 
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
-from runtime.cluster.command_line import ExitStatus, waiting
+from runtime.cluster.command_line import ExitStatus, complete_job, waiting
 from runtime.cluster.job_commands import run_attached
+from runtime.errors import ClusterError
+from runtime.ids import JobID
+from runtime.jobgraph.job_graph import JobKind
+from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.execution_state import JobStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_JSON = {"demo", "completion"}
@@ -67,6 +74,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         (("start", "--nonsense"), ExitStatus.WRONG_USAGE, "No such option"),
         (("job", "info"), ExitStatus.WRONG_USAGE, "Missing argument"),
         (("job", "info", "not-an-id"), ExitStatus.FAILED, "remedy:"),
+        (("job", "run", "--job-id", "not-an-id", "job.py"), ExitStatus.FAILED, "32 lower-case hexadecimal digits"),
         (("log-level", "dispatcher", "LOUD"), ExitStatus.FAILED, "remedy: give one of DEBUG"),
         (("savepoint", "verify", "/nowhere/at/all"), ExitStatus.FAILED, "/nowhere/at/all"),
         (("status", "-D", "no.such.option=1"), ExitStatus.FAILED, "error:"),
@@ -152,6 +160,9 @@ class Submitting:
     def logs(self, job_id: str) -> list[Any]:
         return []
 
+    def web_page(self, job_id: str) -> str:
+        return f"http://127.0.0.1:8081/#/jobs/{job_id}"
+
 
 @pytest.fixture
 def shown_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +177,9 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it(capsys: pytest.CaptureFixtur
     client: Any = Submitting(1)
     assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) is ExitStatus.INTERRUPTED
     assert client.did == ["submitted", "cancelled j", "watched"]
-    assert "cancelling job j; Ctrl-C again leaves it to the cluster" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cancelling job j; Ctrl-C again leaves it to the cluster" in said
+    assert "job j was submitted\nweb page: http://127.0.0.1:8081/#/jobs/j\n" in said
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -192,6 +205,142 @@ def test_a_demo_names_its_result_only_where_there_is_one(
     done = CliRunner().invoke(cli, ["demo", "--out", str(tmp_path)])
     assert done.exit_code == status, done.output
     assert (f"the result is in {tmp_path}" in done.stderr) == (status is ExitStatus.DONE)
+
+
+# ------------------------------------------------- the job that is meant
+
+
+class Asked(Exception):
+    """Raised by a `Jobs` for what a command asks of a job."""
+
+
+class Jobs:
+    """A client of a cluster with these jobs; the first request about one of them raises `Asked`."""
+
+    def __init__(self, *jobs: Any) -> None:
+        self.jobs = jobs
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def list_jobs(self) -> list[Any]:
+        if not self.jobs:
+            raise AssertionError("the jobs were listed, and need not have been")
+        return list(self.jobs)
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(job_id: str, *_: Any, **__: Any) -> None:
+            raise Asked(job_id)
+
+        return ask
+
+
+def listed(digits: str, name: str, start_ms: int = 0) -> Any:
+    status = SimpleNamespace(value="RUNNING", is_globally_terminal=False)
+    return SimpleNamespace(job_id=digits.ljust(32, "0"), name=name, status=status, start_ms=start_ms)
+
+
+DETAILS = JobDetails(JobID("0" * 32), "job", JobKind.SCRIPT, JobStatus.FINISHED, 1000, 2000, {}, 1, "")
+
+ON_A_JOB = sorted(
+    words
+    for words, command in leaves(cli).items()
+    if any(parameter.name == "reference" for parameter in command.params)
+)
+FURTHER = {"job rollback": ("--to", "chk-1")}
+
+
+def invoked(monkeypatch: pytest.MonkeyPatch, client: Jobs, words: str, *arguments: str) -> BaseException | None:
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: client)
+    return CliRunner().invoke(cli, [*words.split(), *FURTHER.get(words, ()), *arguments]).exception
+
+
+def test_all_commands_on_a_job_are_tried() -> None:
+    verbs = ("cancel", "checkpoint", "exceptions", "info", "logs", "rollback", "savepoint", "stop")
+    assert [f"job {verb}" for verb in verbs] == ON_A_JOB
+
+
+@pytest.mark.parametrize("words", ON_A_JOB)
+@pytest.mark.parametrize("reference", ["ab", "clicks", "latest"])
+def test_every_command_takes_a_prefix_a_name_and_latest(
+    words: str, reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Jobs(listed("cd", "other"), listed("ab", "clicks", start_ms=5))
+    asked = invoked(monkeypatch, client, words, reference)
+    assert isinstance(asked, Asked), asked
+    assert str(asked) == "ab".ljust(32, "0")
+
+
+@pytest.mark.parametrize("words", ON_A_JOB)
+def test_a_whole_id_is_asked_for_without_a_listing(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = invoked(monkeypatch, Jobs(), words, "ef".ljust(32, "0"))
+    assert isinstance(asked, Asked), asked
+
+
+def test_a_job_that_is_not_clear_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = invoked(monkeypatch, Jobs(listed("ab1", "clicks"), listed("ab2", "clicks")), "job cancel", "ab")
+    assert isinstance(refused, ClusterError)
+    assert "ab100000 (clicks, RUNNING, " in str(refused)
+
+
+def names_listed(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[str]:
+    now_ms = time.time_ns() // 1_000_000
+    jobs = (
+        replace(DETAILS, job_id=JobID("a" * 32), name="etl", start_ms=now_ms, submitter="ada"),
+        replace(DETAILS, job_id=JobID("b" * 32), name="feed", start_ms=1000, status=JobStatus.RUNNING),
+    )
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: Jobs(*jobs))
+    done = CliRunner().invoke(cli, ["job", "list", *options])
+    assert done.exit_code == ExitStatus.DONE, done.output
+    return [line.split()[1] for line in done.stdout.splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ((), ["etl", "feed"]),
+        (("--state", "running", "--state", "FAILED"), ["feed"]),
+        (("--name", "e*"), ["etl"]),
+        (("--submitter", "ada"), ["etl"]),
+        (("--since", "1h"), ["etl"]),
+        (("--since", "2001-01-01"), ["etl"]),
+        (("--sort", "name", "--reverse"), ["feed", "etl"]),
+        (("--limit", "1"), ["etl"]),
+        (("--name", "nothing"), []),
+    ],
+)
+def test_jobs_are_listed_as_asked_for(
+    options: tuple[str, ...], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert names_listed(monkeypatch, *options) == names
+
+
+@pytest.mark.parametrize(
+    "options", [("--state", "DONE"), ("--since", "yesterday"), ("--limit", "0"), ("--sort", "age")]
+)
+def test_what_cannot_be_listed_is_wrong_usage(options: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, ["job", "list", *options])
+    assert done.exit_code == ExitStatus.WRONG_USAGE
+    assert f"Invalid value for '{options[0]}'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("begun", "offered"),
+    [
+        ("", ["ab" + "0" * 30, "cd" + "0" * 30]),
+        ("a", ["ab" + "0" * 30, "arrivals"]),
+        ("la", ["latest"]),
+        ("wi", []),
+    ],
+)
+def test_ids_names_and_latest_are_completed(begun: str, offered: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Jobs(listed("ab", "arrivals"), listed("cd", "with spaces"))
+    monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: client)
+    context = click.Context(click.Command("info"))
+    assert [item.value for item in complete_job(context, click.Argument(["reference"]), begun)] == offered
 
 
 def completed(words: str, *, home: Path) -> list[str]:

@@ -38,7 +38,7 @@ async def test_only_a_leader_says_that_there_is_no_such_job(tmp_path: Path) -> N
     )
     for ask in (dispatcher.request_job, dispatcher.request_job_status, dispatcher.cancel_job):
         dispatcher.fencing_token = FencingToken(1, "s")
-        with pytest.raises(JobNotFoundError, match="`job list`"):
+        with pytest.raises(JobNotFoundError, match="`understudy job list`"):
             await ask(JOB)
         dispatcher.fencing_token = None
         with pytest.raises(JobNotReachableError, match="ask again"):

@@ -186,7 +186,7 @@ def test_transition_tables_are_complete_and_enforced(
 
 
 def test_a_job_of_one_task_runs_to_its_end() -> None:
-    d = Driver("read-write")
+    d = Driver(graph=make_graph("read-write", submitter="ada"))
     assert d.graph.status is JobStatus.CREATED
     assert kinds(d.start()) == ["RequestSlot"]
     assert d.start() == []
@@ -198,6 +198,7 @@ def test_a_job_of_one_task_runs_to_its_end() -> None:
     archive = d.graph.archive()
     assert archive.timestamps == {"CREATED": 1000, "RUNNING": 2000, "FINISHED": 7000}
     assert (archive.start_ms, archive.end_ms, archive.restarts) == (1000, 7000, 0)
+    assert (archive.submitter, archive.details().submitter) == ("ada", "ada")
     (task,) = archive.tasks
     assert task.attempts[0].timestamps == {
         "CREATED": 1000,

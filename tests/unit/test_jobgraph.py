@@ -162,6 +162,7 @@ def test_a_vertex_that_reads_itself_is_a_cycle() -> None:
             "no vertex name",
         ),
         (make_graph("a-b", name="x" * 300), JobGraphError, "300 characters"),
+        (make_graph("a-b", submitter="ada\n"), JobGraphError, "no submitter name"),
         (make_graph("a-b", edges=(JobEdge(vid("a"), vid("z")),)), UnknownVertexError, "no vertex"),
         (make_graph("a-b", vertices=make_graph("a-b").vertices * 2), DuplicateVertexError, "named 'a'"),
         (

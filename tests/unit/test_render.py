@@ -154,11 +154,12 @@ def test_colours_are_for_terminals_that_want_them(terminal: Terminal) -> None:
 
 def test_job_list() -> None:
     out = io.StringIO()
-    print_jobs([JOB, JobView("1" * 32, "a\nb", "RUNNING", START)], out, now_ms=START + 60_000)
+    running = JobView("1" * 32, "a\nb", "RUNNING", START, kind="script, streaming", submitter="ada")
+    print_jobs([dataclasses.replace(JOB, kind="pipeline"), running], out, now_ms=START + 60_000)
     lines = out.getvalue().splitlines()
-    assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "DURATION"]
-    assert lines[1] == f"{'0' * 32}  flights  FAILED   {format_moment(START)}  4.2 s"
-    assert lines[2] == f"{'1' * 32}  a\\nb     RUNNING  {format_moment(START)}  1 min"
+    assert lines[0].split() == ["ID", "NAME", "KIND", "SUBMITTER", "STATE", "STARTED", "DURATION"]
+    assert lines[1] == f"{'0' * 32}  flights  pipeline           -          FAILED   {format_moment(START)}  4.2 s"
+    assert lines[2] == f"{'1' * 32}  a\\nb     script, streaming  ada        RUNNING  {format_moment(START)}  1 min"
     out = io.StringIO()
     print_jobs([], out)
     assert out.getvalue() == "no jobs\n"
@@ -218,7 +219,7 @@ def test_failed_job() -> None:
         '  File "x.py"',
         "    boom",
         f"error: job {'0' * 32} (flights) FAILED: ZeroDivisionError: division by zero",
-        f"remedy: python -m runtime.cluster job logs {'0' * 32} shows its output",
+        f"remedy: `understudy job logs {'0' * 32}` shows its output",
     ]
 
 

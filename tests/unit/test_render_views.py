@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from runtime.cluster.views import VertexView, view_of_details, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
 from runtime.jobgraph.job_graph import JobKind, VertexRole
@@ -41,6 +43,7 @@ def test_a_job_is_shown_with_its_present_attempts() -> None:
         restarts=1,
         restart_strategy="none",
         failure_counts={"user-code": 1},
+        submitter="ada",
     )
     view = view_of_job(graph)
     assert (view.state, view.started_ms, view.ended_ms, view.restarts) == ("RUNNING", 1, None, 1)
@@ -51,5 +54,8 @@ def test_a_job_is_shown_with_its_present_attempts() -> None:
         VertexView(READ, "read", "FINISHED", 1, 11, 20, 8, 8, "tm-1"),
         VertexView(SINK, "sink", "SCHEDULED", 0, None, None, 8, 0, ""),
     )
+    assert (view.kind, view.submitter) == ("pipeline", "ada")
     line = view_of_details(graph.details())
     assert (line.id, line.name, line.state, line.vertices) == (graph.job_id, "flights", "RUNNING", ())
+    assert (line.kind, line.submitter) == ("pipeline", "ada")
+    assert view_of_details(replace(graph.details(), streams=True)).kind == "pipeline, streaming"

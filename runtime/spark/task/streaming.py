@@ -591,7 +591,7 @@ def _runs_already(name: str, location: str, query_id: str | None) -> str:
     return (
         f"streaming query {name} is not started at {location}: a query with {which} runs in this Spark driver already. "
         "If that is this job's own, stop() it first. A copy of another query's checkpointLocation needs an id of its "
-        "own: begin it with `job run --from SAVEPOINT --new-query-id`"
+        "own: begin it with `understudy job run --from SAVEPOINT --new-query-id`"
     )
 
 
