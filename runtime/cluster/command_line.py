@@ -108,9 +108,17 @@ def files_option(flag: str, name: str, help_text: str) -> Callable[[Command], Co
     return click.option(flag, name, multiple=True, type=click.Path(exists=True, dir_okay=False), help=help_text)
 
 
+JOB_FILE_SETTINGS = {"allow_interspersed_args": False}
+"""Context settings of a command with `pass_job_file`: options after FILE are the job's, as with ``spark-submit``."""
+
+
 def pass_job_file(command: Command) -> Command:
-    """Add the arguments FILE and ARGS."""
-    arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED)
+    """Add the arguments FILE and ARGS; a ``--`` between them is dropped once."""
+
+    def without_dashes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+        return value[1:] if value[:1] == ("--",) else value
+
+    arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED, callback=without_dashes)
     return click.argument("file", type=click.Path(path_type=Path))(arguments(command))
 
 

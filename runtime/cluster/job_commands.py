@@ -14,6 +14,7 @@ from conf.configuration import Configuration
 from conf.options import JOB_OPTIONS, CheckpointingOptions, ExecutionTarget, JobOptions, SparkDriverChoice
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
+    JOB_FILE_SETTINGS,
     ExitStatus,
     await_or_cancel,
     configured,
@@ -47,12 +48,13 @@ def job() -> None:
 
 @job.command(
     name="run",
+    context_settings=JOB_FILE_SETTINGS,
     epilog=examples(
-        "understudy job run examples/flight_delays.py -- --out /tmp/delays",
+        "understudy job run examples/flight_delays.py --out /tmp/delays",
         "understudy job run --py-files helpers.py --requirements requirements.txt job.py",
         "understudy job run --detach -D restart-strategy.type=fixed-delay job.py",
         "understudy job run --target per-job --masters 2 job.py",
-        "understudy job run --target application examples/application.py -- 20000",
+        "understudy job run --target application examples/application.py 20000",
     ),
 )
 @configured
@@ -120,7 +122,10 @@ def job_run(
     as_json: bool,
     **files: tuple[str, ...],
 ) -> None:
-    """Run a PySpark script or pipeline FILE on a cluster, with ARGS (after --) as its arguments.
+    """Run a PySpark script or pipeline FILE on a cluster, with ARGS as its arguments.
+
+    Everything after FILE belongs to the job, options too: `job run --detach job.py --out /tmp/x` detaches and gives
+    the job `--out /tmp/x`; `job run job.py --detach` gives the job `--detach`.
 
     Progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a second Ctrl-C
     returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver and
@@ -255,7 +260,8 @@ def _await_end(
 
 @job.command(
     name="explain",
-    epilog=examples("understudy job explain --format svg examples/flight_delays.py -- --out /tmp/delays"),
+    context_settings=JOB_FILE_SETTINGS,
+    epilog=examples("understudy job explain --format svg examples/flight_delays.py --out /tmp/delays"),
 )
 @configured
 @click.option(
@@ -269,9 +275,9 @@ def _await_end(
 @json_option
 @pass_job_file
 def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...], form: str, as_json: bool) -> None:
-    """Show the tasks, vertices and edges of a pipeline FILE with ARGS (after --), without running it.
+    """Show the tasks, vertices and edges of a pipeline FILE with ARGS, without running it.
 
-    No cluster is needed, nor any of its options.
+    Everything after FILE belongs to the job. No cluster is needed, nor any of its options.
     """
     from runtime.job_file import read_job_file
     from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text

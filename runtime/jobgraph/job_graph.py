@@ -155,7 +155,7 @@ class JobGraph:
         edges: in input order for each target.
         artifacts: the job's files; exactly one of them is MAIN once the client has uploaded them.
         parameters: JSON-like values that the vertices see as ``ctx.parameters``.
-        argv: arguments after ``--`` on the command line; a script's ``sys.argv[1:]``.
+        argv: arguments after the file on the command line; a script's ``sys.argv[1:]``.
         restart_strategy: None for the cluster's default.
         created_ms: when the client made it, in milliseconds since the epoch.
         format_version: of this structure; readers refuse versions that they do not know.

@@ -194,6 +194,24 @@ def test_a_demo_names_its_result_only_where_there_is_one(
     assert (f"the result is in {tmp_path}" in done.stderr) == (status is ExitStatus.DONE)
 
 
+@pytest.mark.parametrize("words", ["job run", "job explain", "job check --from s"])
+@pytest.mark.parametrize(
+    ("typed", "args"),
+    [
+        ("--out x --name etl -D k=v --json -h", ("--out", "x", "--name", "etl", "-D", "k=v", "--json", "-h")),
+        ("-- --out x", ("--out", "x")),
+        ("-- -- a", ("--", "a")),
+        ("a -- b", ("a", "--", "b")),
+        ("", ()),
+    ],
+)
+def test_everything_after_the_file_belongs_to_the_job(words: str, typed: str, args: tuple[str, ...]) -> None:
+    group, name, *options = words.split()
+    context = leaves(cli)[f"{group} {name}"].make_context(name, [*options, "-D", "a=b", "job.py", *typed.split()])
+    assert (context.params["file"], context.params["args"]) == (Path("job.py"), args)
+    assert (context.params["overrides"], context.params["as_json"]) == (("a=b",), False)
+
+
 def completed(words: str, *, home: Path) -> list[str]:
     """What the shell is told that could stand where the line ends."""
     parts = words.split(" ")
