@@ -39,7 +39,8 @@ def main() -> int:
     impose(limits)
     use(ApplicationClient(channel))
     try:
-        run_main(order["file"], order["argv"], order["python_path"])
+        file = order["file"]
+        run_main(file, [file, *order["argv"]], [str(Path(file).parent), *order["python_path"]])
     except BaseException as error:  # whatever it is, it is how main() ended
         shown = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
         described = describe(shown, {order["file"]: Path(order["file"]).name})

@@ -137,6 +137,7 @@ def job_run(
     from runtime.cluster.discovery import connect
     from runtime.job_file import read_job_file
     from runtime.jobgraph.job_graph import ArtifactRole
+    from runtime.jobgraph.working_directory import WorkingDirectory
 
     roles = {
         "py_files": ArtifactRole.PY_FILE,
@@ -162,6 +163,7 @@ def job_run(
             priority=priority,
             savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state, new_query_id),
             configuration=_job_configuration(configuration, own_driver),
+            working_directory=WorkingDirectory.of_caller(file),
         )
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
         if not detach and not as_json:

@@ -9,6 +9,7 @@ from typing import Any
 from runtime.ids import JobID, JobVertexID
 from runtime.jobgraph.errors import UnknownVertexError
 from runtime.jobgraph.restart_config import RestartStrategyConfig
+from runtime.jobgraph.working_directory import WorkingDirectory
 
 FORMAT_VERSION = 2
 """Of the structure below. To be raised whenever it changes: readers refuse what they do not know."""
@@ -62,6 +63,8 @@ class ArtifactRole(Enum):
     ARCHIVE = "archive"
     """A packed virtual environment, or an archive of modules, unpacked for the job."""
     JAR = "jar"
+    WORKING_DIRECTORY = "working-directory"
+    """A directory that the job runs in a copy of, as a zip file."""
     FILE = "file"
 
 
@@ -162,6 +165,8 @@ class JobGraph:
         priority: slots go to jobs of a higher one first.
         savepoint: what its streaming queries begin from; None: they begin without state.
         configuration: what it sets for itself, of `conf.options.JOB_OPTIONS`, by key.
+        working_directory: where its code runs; None: in the private directory of each attempt.
+        environment: environment variables of its task processes. Their values may be secrets: they are never shown.
     """
 
     job_id: JobID
@@ -178,6 +183,8 @@ class JobGraph:
     priority: int = 0
     savepoint: SavepointRestoreSettings | None = None
     configuration: dict[str, str] = field(default_factory=dict)
+    working_directory: WorkingDirectory | None = None
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def for_script(
