@@ -793,6 +793,11 @@ class ClusterClient:
     status = _in_a_thread(AsyncClusterClient.status)
     task_managers = _in_a_thread(AsyncClusterClient.task_managers)
 
+    def worker_hosts(self) -> list[str]:
+        """Return the hosts of the TaskExecutors; where there is none yet, that of the master."""
+        addresses = [ActorAddress.parse(view.registration.address) for view in self.task_managers()]
+        return [address.host for address in addresses or [self._link.system]]
+
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
         """Return gateways to the diagnostics of each process, by its name; some may have ended meanwhile."""
         addresses = process_addresses(self.status(), self.task_managers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from conf.configuration import Configuration
-from conf.options import JOB_OPTIONS, CheckpointingOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from conf.options import (
+    JOB_OPTIONS,
+    CheckpointingOptions,
+    ClientOptions,
+    ExecutionTarget,
+    JobOptions,
+    SparkDriverChoice,
+)
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     JOB_FILE_SETTINGS,
@@ -19,14 +27,17 @@ from runtime.cluster.command_line import (
     await_or_cancel,
     configured,
     connected,
+    environment_option,
     examples,
     files_option,
     interrupt_kept,
+    is_this_machine,
     job_argument,
     job_id_of,
     json_option,
     masters_option,
     pass_job_file,
+    py_files_option,
     readable_errors,
     status_of_end,
     waiting,
@@ -38,6 +49,7 @@ from runtime.ids import JobID
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
     from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
+    from runtime.jobgraph.working_directory import WorkingDirectory
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 
 
@@ -60,13 +72,20 @@ def job() -> None:
 @configured
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
 @click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with one id runs once.")
-@files_option("--py-files", "py_files", "Python module or archive for the job's path; repeatable.")
+@py_files_option
 @files_option("--package", "packages", "Wheel or source distribution to install for the job; repeatable.")
 @files_option("--requirements", "requirements", "Requirements file to install for the job; repeatable.")
 @files_option(
     "--py-archive", "archives", "Packed virtual environment, or archive of modules, to unpack for the job; repeatable."
 )
 @files_option("--jar", "jars", "Jar for the session of a pipeline; repeatable.")
+@environment_option
+@click.option(
+    "--working-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Run the job in a copy of this directory, without what its .gitignore names.  [default: the job runs in the "
+    "current directory where its TaskExecutor sees that, and else in a copy of it]",
+)
 @click.option(
     "--priority",
     type=click.IntRange(-1000, 1000),
@@ -113,6 +132,9 @@ def job_run(
     job_id: str | None,
     priority: int,
     own_driver: bool,
+    py_files: tuple[Path, ...],
+    environment: dict[str, str],
+    working_dir: Path | None,
     savepoint: str | None,
     allow_non_restored_state: bool,
     new_query_id: bool | None,
@@ -135,27 +157,34 @@ def job_run(
 
     from runtime.cluster.deployment import job_cluster, run_application, target_of
     from runtime.cluster.discovery import connect
-    from runtime.job_file import read_job_file
+    from runtime.job_file import pack_py_files, read_job_file
     from runtime.jobgraph.job_graph import ArtifactRole
-    from runtime.jobgraph.working_directory import WorkingDirectory
 
     roles = {
-        "py_files": ArtifactRole.PY_FILE,
         "packages": ArtifactRole.PACKAGE,
         "requirements": ArtifactRole.REQUIREMENTS,
         "archives": ArtifactRole.ARCHIVE,
         "jars": ArtifactRole.JAR,
     }
     libraries = [(Path(path), role) for option, role in roles.items() for path in files[option]]
+    max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
     with readable_errors(), contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-job-")))
+        packed = pack_py_files(py_files, scratch, max_bytes)
+        libraries = [*((path, ArtifactRole.PY_FILE) for path in packed), *libraries]
         wanted = target_of(configuration, target, masters)
         own_id = None if job_id is None else job_id_of(job_id)
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority or own_driver:
+            if savepoint is not None or priority or own_driver or working_dir is not None:
                 raise ClusterError(
-                    "--from, --priority and --own-driver are a job's", "give them where main() submits the job"
+                    "--from, --priority, --own-driver and --working-dir are a job's",
+                    "give them where main() submits the job",
                 )
-            sys.exit(run_application(configuration, file, args, name, own_id, libraries, masters, detach, as_json))
+            sys.exit(
+                run_application(
+                    configuration, file, args, name, own_id, libraries, environment, masters, detach, as_json
+                )
+            )
         # A cluster of the job's own takes seconds to start: errors of the job are found before.
         client = stack.enter_context(connect(configuration)) if wanted is ExecutionTarget.SESSION else None
         graph = replace(
@@ -163,8 +192,10 @@ def job_run(
             priority=priority,
             savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state, new_query_id),
             configuration=_job_configuration(configuration, own_driver),
-            working_directory=WorkingDirectory.of_caller(file),
+            environment=environment,
         )
+        place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
+        graph, libraries = replace(graph, working_directory=place), [*libraries, *shipped]
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
         if not detach and not as_json:
             sys.exit(run_attached(client, graph, file, libraries))
@@ -183,6 +214,35 @@ def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[s
     keys = {option.key for option in JOB_OPTIONS}
     own = {key: text for key, text in configuration.given_by("-D").items() if key in keys}
     return {**own, JobOptions.SPARK_DRIVER.key: SparkDriverChoice.OWN.value} if own_driver else own
+
+
+def _working_directory(
+    client: ClusterClient | None, file: Path, given: Path | None, scratch: Path, max_bytes: int
+) -> tuple[WorkingDirectory, list[tuple[Path, ArtifactRole]]]:
+    """Return where a job runs, and what is shipped for that.
+
+    Args:
+        client: of the session cluster; None where the job gets a cluster on this machine.
+        file: the job's file.
+        given: the directory to ship; None: the current one, if TaskExecutors are elsewhere.
+        scratch: where it is packed.
+        max_bytes: how much its files may have together.
+    """
+    from runtime.job_file import JobFileError, ship_directory
+    from runtime.jobgraph.working_directory import WorkingDirectory
+
+    if given is not None:
+        place, shipped = ship_directory(given, file, scratch, max_bytes)
+        return place, [shipped]
+    place = WorkingDirectory.of_caller(file)
+    if client is None or place.caller is None or all(map(is_this_machine, client.worker_hosts())):
+        return place, []
+    try:
+        place, shipped = ship_directory(Path(), file, scratch, max_bytes, place)
+    except (JobFileError, OSError) as error:  # the job may well do without
+        say(f"warning: the current directory does not come along to other machines: {error}")
+        return place, []
+    return place, [shipped]
 
 
 def _restore_settings(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -98,6 +99,9 @@ FAILED_QUERIES_S = 10.0
 ANSWER_S = 60.0
 """How long a Spark driver may be silent, beside what it is given to end a task."""
 
+_COPY = "working"
+"""An attempt's copy of the directory that its job ships."""
+
 _QUERY_LOST = "StreamingQueryLostException"
 
 SparkEndpoint = ClassicEndpoint | ConnectEndpoint
@@ -109,7 +113,11 @@ _LIBRARIES = {
     ArtifactRole.REQUIREMENTS: LibraryKind.REQUIREMENTS,
     ArtifactRole.ARCHIVE: LibraryKind.ARCHIVE,
     ArtifactRole.JAR: LibraryKind.JAR,
+    ArtifactRole.WORKING_DIRECTORY: LibraryKind.WORKING_DIRECTORY,
 }
+
+_IN_PLACE = {ArtifactRole.WORKING_DIRECTORY}
+"""What a job does not need where it runs in its caller's directory."""
 
 
 class TaskFiles:
@@ -138,7 +146,7 @@ class TaskFiles:
         libraries = {
             Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
             for artifact in self._descriptor.job.artifacts
-            if artifact.role in _LIBRARIES
+            if artifact.role in _LIBRARIES and not (artifact.role in _IN_PLACE and self._sees_caller())
         }
         files = self._fetch_artifacts()
         if not libraries:
@@ -146,18 +154,30 @@ class TaskFiles:
         spec = EnvironmentSpec(tuple(libraries))
         return files, lease.get_or_resolve(spec, lambda library: self._cached(libraries[library]), cancelled)
 
-    def place(self, files: Files, *, resolves_paths: bool) -> JobPlace | None:
+    def _sees_caller(self) -> bool:
+        wanted = self._descriptor.job.working_directory
+        return wanted is not None and wanted.caller is not None and wanted.caller.is_here()
+
+    def place(self, files: Files, environment: PythonEnvironment | None, *, resolves_paths: bool) -> JobPlace | None:
         """Where the job's code runs; None: in the attempt's own directory. Blocks.
 
         Args:
             files: what `prepare` has returned.
+            environment: the same.
             resolves_paths: see `JobPlace`.
+
+        Raises:
+            OSError: the directory that the job ships cannot be copied.
         """
         wanted, main = self._descriptor.job.working_directory, files[ArtifactRole.MAIN][0]
         if wanted is None:
             return None
-        if wanted.caller is not None and wanted.caller.is_here():
+        if wanted.caller is not None and self._sees_caller():
             return _place_of_caller(wanted, wanted.caller.path, main, resolves_paths)
+        if environment is not None and environment.working_directory is not None:
+            copy = self._directory / _COPY
+            shutil.copytree(environment.working_directory, copy, symlinks=True)
+            return _place_of_copy(wanted, copy, main, resolves_paths)
         if wanted.caller is not None:
             self.tell_user(
                 f"the directory in which the job was submitted, {wanted.caller.path}, cannot be seen here: the job "
@@ -199,6 +219,14 @@ def _place_of_caller(wanted: WorkingDirectory, directory: str, main: Path, resol
     beside = (wanted.script.path,)
     file = os.path.normpath(Path(directory, wanted.file))
     return JobPlace(directory, file, wanted.file, beside, beside if wanted.imports_beside else (), resolves_paths)
+
+
+def _place_of_copy(wanted: WorkingDirectory, copy: Path, main: Path, resolves_paths: bool) -> JobPlace:
+    """Return the place of a job that runs in a copy of what it ships; its file lies there, or else in *main* alone."""
+    file = copy / wanted.shipped_file if wanted.shipped_file else main
+    import_path = tuple(dict.fromkeys((str(file.parent), str(copy))))
+    argv0 = wanted.shipped_file or str(main)
+    return JobPlace(str(copy), str(file), argv0, import_path, import_path, resolves_paths)
 
 
 class TaskStarter:
@@ -561,10 +589,11 @@ class Task:
                 None, self._files.prepare, lease, self._cancelled.is_set
             )
             self._place = await asyncio.to_thread(
-                self._files.place, files, resolves_paths=resolves_paths(self._services.configuration)
+                self._files.place, files, environment, resolves_paths=resolves_paths(self._services.configuration)
             )
             return await self._run_process(files, environment)
         finally:
+            await asyncio.to_thread(shutil.rmtree, self._directory / _COPY, ignore_errors=True)
             self._services.fair_pools.leave(job_id)
             lease.release()
 

@@ -74,7 +74,7 @@ def carry_surroundings(spec: TaskSpec, import_path: Sequence[str] = ()) -> None:
     surroundings = Surroundings(
         (*(() if place is None else place.worker_path), *import_path),
         "" if is_remote else spec.directory,
-        tuple(job.environment.items()),
+        tuple(job.environment.items()) if spec.connect is not None else (),  # Spark gives them to a script's workers
         place is not None and place.resolves_paths,
     )
     if any(surroundings):
