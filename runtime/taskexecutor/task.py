@@ -290,7 +290,10 @@ class TaskStarter:
                 place=place,
             )
 
-        is_isolated = environment is not None or has_own_workers(descriptor.job, place)
+        # A script says for itself, later, that it has workers of its own; a session has to be made so.
+        is_isolated = environment is not None or (
+            descriptor.job.kind is JobKind.PIPELINE and has_own_workers(descriptor.job, place)
+        )
         taken = None  # those that are ready are attached to the shared driver
         if driver is self._services.driver:
             taken = self._services.pool.take(descriptor.job.kind, own_environment=is_isolated)
@@ -604,8 +607,8 @@ class Task:
             return await self._run_in(self._driver, files, environment)
         logger.info("%s %s: it gets a Spark driver of its own", self._attempt.task_name, reason)
         options = self._services.own_driver(self._directory / "spark", jars)
-        if self._place is not None:
-            options = replace(options, current_dir=Path(self._place.directory))
+        current_dir = None if self._place is None else Path(self._place.directory)
+        options = replace(options, current_dir=current_dir, variables=self._job.environment)
         self._driver = driver = await LocalDriver.start(options, alone=True)
         try:
             self._files.tell_user(

@@ -184,6 +184,14 @@ def test_hadoops_lists_of_paths() -> None:
     assert split("a{1,2},b") == "/d/a{1,2},/d/b"
 
 
+def test_files_that_sql_reads(tmp_path: Path) -> None:
+    resolve = _Resolver(str(tmp_path))._files_in_sql
+    (tmp_path / "rows.csv").touch()
+    text = "SELECT * FROM CSV.`rows.csv`, csv.`gone.csv`, csv.`/abs`, db.`rows.csv`, json.`s3a://b/k`, csv.`r*.csv`"
+    own = f"{tmp_path}/"
+    assert resolve(text) == text.replace("`rows.csv`, csv", f"`{own}rows.csv`, csv").replace("`r*", f"`{own}r*")
+
+
 def test_paths_of_a_reader(reader: Any) -> None:
     assert reader.parquet("a", "/b") == ("/home/me/a", "/b")
     assert reader.load("a") == ["/home/me/a"]

@@ -2,7 +2,8 @@
 
 The Spark driver is one process for many jobs, so its current directory cannot be a job's. What a job names by a
 relative path is therefore made absolute here, in the task process, before Spark hears of it: paths of readers and
-writers, of the RDD API, of the catalog, and of models. Paths in the text of SQL statements stay as they are.
+writers, of the RDD API, of models, and of files that an SQL statement reads. Locations of tables stay as they are:
+they count from the database's directory in any Spark. So do other paths in the text of SQL statements.
 
 Spark resolves relative paths in its default file system. Where that is not the local one, they stay as they are, too
 (`JobPlace.resolves_paths`).
@@ -11,6 +12,7 @@ Spark resolves relative paths in its default file system. Where that is not the 
 from __future__ import annotations
 
 import functools
+import glob
 import inspect
 import os.path
 import re
@@ -20,9 +22,9 @@ from typing import Any
 
 from py4j.java_gateway import JavaMember
 from pyspark import RDD, SparkContext
-from pyspark.sql import catalog, readwriter
-from pyspark.sql.connect import catalog as connect_catalog
+from pyspark.sql import readwriter, session
 from pyspark.sql.connect import readwriter as connect_readwriter
+from pyspark.sql.connect import session as connect_session
 from pyspark.sql.connect.streaming import readwriter as connect_streaming
 from pyspark.sql.streaming import readwriter as streaming
 
@@ -35,6 +37,7 @@ FILE_FORMATS = frozenset(
 )
 """Sources whose ``path`` is one of the file system; another's may be the name of a table, or anything else."""
 
+_FILES_IN_SQL = re.compile(rf"\b({'|'.join(FILE_FORMATS)})\.`([^`]+)`", re.IGNORECASE)
 _PATH_OPTIONS = frozenset({"checkpointlocation", "sourcearchivedir"})
 _DEFAULT_LOCATION = "spark.sql.streaming.checkpointLocation"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -105,9 +108,8 @@ class _Resolver:
             self._install_batch(module)
         for module in (streaming, connect_streaming):
             self._install_streaming(module)
-        for kind in (catalog.Catalog, connect_catalog.Catalog):
-            for method in ("createTable", "createExternalTable"):
-                self._wrap(kind, method, "path", self.path, given="source")
+        for kind in (session.SparkSession, connect_session.SparkSession):
+            self._wrap(kind, "sql", "sqlQuery", self._files_in_sql)
         self._install_models()
 
     def _install_batch(self, module: Any) -> None:
@@ -121,7 +123,6 @@ class _Resolver:
         self._wrap(writer, "parquet", "path", self.path)
         self._wrap(reader, "load", "path", self.paths, given="format")
         self._wrap(writer, "save", "path", self.path, given="format")
-        self._wrap(writer, "saveAsTable", "", self.path, given="format")
 
     def _install_streaming(self, module: Any) -> None:
         reader, writer = module.DataStreamReader, module.DataStreamWriter
@@ -131,7 +132,6 @@ class _Resolver:
             self._wrap(reader, method, "path", self.path)
         self._wrap(reader, "load", "path", self.path, given="format")
         self._wrap(writer, "start", "path", self.path, given="format")
-        self._wrap(writer, "toTable", "", self.path, given="format")
         for method in ("start", "toTable"):
             self._default_location_before(writer, method)
 
@@ -159,6 +159,16 @@ class _Resolver:
     def paths(self, given: Any) -> Any:
         """Make one path, or each of several, absolute."""
         return type(given)(self.paths(each) for each in given) if isinstance(given, list | tuple) else self.path(given)
+
+    def _files_in_sql(self, text: Any) -> Any:
+        """Make the paths of files that an SQL statement reads absolute: ``csv.`data/rows.csv` ``, if there is such."""
+
+        def resolved(found: re.Match[str]) -> str:
+            path = self.path(found[2])
+            is_there = path != found[2] and any(glob.iglob(path))  # noqa: PTH207 -- Path.glob takes no absolute pattern
+            return f"{found[1]}.`{path}`" if is_there else found[0]
+
+        return _FILES_IN_SQL.sub(resolved, text) if isinstance(text, str) else text
 
     def _comma_separated(self, given: Any) -> Any:
         """Make each path of Hadoop's list absolute: commas separate, except within braces."""
@@ -196,7 +206,7 @@ class _Resolver:
         Args:
             kind: the class.
             method: its method.
-            parameter: the argument; empty where the path is an option only.
+            parameter: the argument.
             resolve: resolves it.
             given: argument that names the source, if the path is one of the file system for some sources only.
         """
@@ -219,7 +229,7 @@ class _Resolver:
     def _resolve_arguments(
         self, arguments: dict[str, Any], parameter: str, resolve: Callable[[Any], Any], given: str | None
     ) -> None:
-        owner, options = arguments["self"], arguments.get("options", {})
+        owner, options = next(iter(arguments.values())), arguments.get("options", {})
         has_path = given is None or self._is_of_files(owner, arguments.get(given))
         if has_path and arguments.get(parameter) is not None:
             arguments[parameter] = resolve(arguments[parameter])
