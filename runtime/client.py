@@ -905,6 +905,11 @@ class ClusterClient:
                     return f"{process.url}/#/jobs/{job_id}" if job_id else process.url
         return ""
 
+    def worker_hosts(self) -> list[str]:
+        """Return the hosts of the TaskExecutors; where there is none yet, that of the master."""
+        addresses = [ActorAddress.parse(view.registration.address) for view in self.task_managers()]
+        return [address.host for address in addresses or [self._link.system]]
+
     def diagnostics(self) -> dict[str, DiagnosticsGateway]:
         """Return gateways to the diagnostics of each process, by its name; some may have ended meanwhile."""
         addresses = process_addresses(self.status(), self.task_managers())

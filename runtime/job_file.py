@@ -12,13 +12,16 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from runtime.api import Pipeline
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.jobgraph.errors import ParameterUsageError
-from runtime.jobgraph.job_graph import JobGraph, JobKind
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
+from runtime.jobgraph.working_directory import WorkingDirectory, imports_beside
+from runtime.librarycache.errors import DirectoryNotPackedError
 
 ENTRY = "pipeline"
 
@@ -52,6 +55,68 @@ def read_job_file(path: Path, argv: Sequence[str], name: str | None = None, job_
     if name is not None:
         pipeline.name = name
     return pipeline.to_job_graph(job_id, tuple(argv), now_ms)
+
+
+def pack_py_files(paths: Sequence[Path], scratch: Path, max_bytes: int) -> list[Path]:
+    """Replace directories among a job's py-files by zip files, made in the new directory *scratch*.
+
+    A package's zip file has the package, that of another directory its modules.
+
+    Raises:
+        JobFileError: a directory is too large, or has what Python cannot import from a zip file.
+        OSError: it cannot be read.
+    """
+    packed = []
+    for number, path in enumerate(paths):
+        if not path.is_dir():
+            packed.append(path)
+            continue
+        native = next(path.rglob("*.so"), None)
+        if native is not None:
+            raise JobFileError(
+                f"--py-files {path} has a native extension, {native.relative_to(path)}, which Python cannot import "
+                "from the zip file that is made of it",
+                "bring it as a wheel with --package, or as a packed environment with --py-archive",
+            )
+        name = path.resolve().name
+        target = scratch / str(number) / f"{name}.zip"
+        target.parent.mkdir(mode=0o700, parents=True)
+        _pack(path, target, max_bytes, name if (path / "__init__.py").is_file() else "")
+        packed.append(target)
+    return packed
+
+
+def ship_directory(
+    directory: Path, file: Path, scratch: Path, max_bytes: int, caller: WorkingDirectory | None = None
+) -> tuple[WorkingDirectory, tuple[Path, ArtifactRole]]:
+    """Pack a directory for a job to run in a copy of it.
+
+    Args:
+        directory: what to pack.
+        file: the job's file.
+        scratch: where the zip file is made.
+        max_bytes: how much its files may have together.
+        caller: the directory where the job runs instead, wherever that is seen; None: the copy everywhere.
+
+    Raises:
+        JobFileError: it is too large, or a symbolic link leads out of it.
+        OSError: it cannot be read.
+    """
+    target = scratch / "working-directory.zip"
+    _pack(directory, target, max_bytes)
+    own, root = file.resolve(), directory.resolve()
+    shipped = str(own.relative_to(root)) if own.is_relative_to(root) else ""
+    place = caller or WorkingDirectory(None, None, str(file), imports_beside(file))
+    return replace(place, shipped_file=shipped), (target, ArtifactRole.WORKING_DIRECTORY)
+
+
+def _pack(directory: Path, target: Path, max_bytes: int, prefix: str = "") -> None:
+    from runtime.librarycache.packing import pack_directory  # few jobs need it
+
+    try:
+        pack_directory(directory, target, max_bytes, prefix)
+    except DirectoryNotPackedError as error:
+        raise JobFileError(str(error), error.remedy) from error
 
 
 def kind_of(path: Path) -> JobKind:

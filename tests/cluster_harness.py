@@ -35,6 +35,14 @@ def paths_below(directory: Path) -> list[Path]:
     return [Path(root, name) for root, names, files in os.walk(directory) for name in (*names, *files)]
 
 
+def attempt_of(pid: int) -> str:
+    """The attempt's directory that a process writes its standard output into, for a task; empty for one that ended."""
+    try:
+        return str(Path(f"/proc/{pid}/fd/1").readlink().parent)
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster in a runtime directory; it may be running or not."""
@@ -151,11 +159,11 @@ class Cluster:
         found = []
         for pid in self.processes():
             try:
-                process = psutil.Process(pid)
-                if job_id in process.cwd() and job_id not in process.parent().cwd():  # type: ignore[union-attr]
-                    found.append(pid)
-            except (psutil.Error, AttributeError):
+                parent = psutil.Process(pid).ppid()
+            except psutil.Error:
                 continue  # it has ended
+            if job_id in attempt_of(pid) and job_id not in attempt_of(parent):
+                found.append(pid)
         return found
 
     def leaders(self) -> dict[str, str]:

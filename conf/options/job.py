@@ -201,6 +201,14 @@ class JobStoreOptions:
 class ClientOptions:
     """The command line and notebooks."""
 
+    WORKING_DIR_MAX_SIZE = option(
+        "client.working-dir.max-size",
+        MemorySize("100 mb"),
+        "100 mb",
+        "How much the files of a directory that a job ships may have together: one of `job run --working-dir` or "
+        "`--py-files`. What its `.gitignore` files name is not counted.",
+    )
+
     TIMEOUT = option(
         "client.timeout",
         Duration("60 s", minimum=0.001),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from actors.rpc.codec import from_plain, to_plain
@@ -139,6 +140,7 @@ class ApplicationGateway:
         ids: of its jobs.
         libraries: what all jobs of the application import, beside their own.
         insist: calls a function until the cluster has answered.
+        environment: environment variables of all its jobs, beside their own.
     """
 
     def __init__(
@@ -147,11 +149,13 @@ class ApplicationGateway:
         ids: ExecuteIds,
         libraries: Iterable[tuple[Path, ArtifactRole]],
         insist: Callable[[Callable[[], Any]], Any],
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._client = client
         self._ids = ids
         self._libraries = tuple(libraries)
         self._insist = insist
+        self._environment = environment
 
     def answer(self, message: Message) -> Message:
         """The answer to a question of main()'s; whatever is wrong with that is the answer, too."""
@@ -170,7 +174,8 @@ class ApplicationGateway:
 
     def _submit(self, message: Message) -> JobID:
         graph = decode_job_graph(message["graph"])
-        graph = replace(graph, job_id=self._ids.next(graph.name))
+        environment = {**self._environment, **graph.environment}
+        graph = replace(graph, job_id=self._ids.next(graph.name), environment=environment)
         try:
             self._insist(lambda: self._client.status_of(graph.job_id))
         except JobNotFoundError:

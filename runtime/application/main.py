@@ -38,11 +38,12 @@ def main() -> int:
     limits = ResourceLimits(order["memory_bytes"], order["cpu_s"])
     impose(limits)
     use(ApplicationClient(channel))
+    shown = order["shown"]
     try:
-        run_main(order["file"], order["argv"], order["python_path"])
+        run_main(order["file"], order["argv"], order["import_path"], shown)
     except BaseException as error:  # whatever it is, it is how main() ended
-        shown = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
-        described = describe(shown, {order["file"]: Path(order["file"]).name})
+        raised = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
+        described = describe(raised, {shown: Path(shown).name})
         words = explain(error, limits) or f"{described.type}: {described.message}"
         trace = described.traceback
         if isinstance(error, ScriptExitError):

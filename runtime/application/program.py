@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.rpc.codec import from_plain, to_plain
@@ -15,6 +15,7 @@ from runtime.environment.directory import ClusterDirectory
 from runtime.ids import ApplicationID
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import ArtifactRole
+from runtime.jobgraph.working_directory import WorkingDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class PackagedProgram:
         file: the program; run as ``__main__``.
         argv: its arguments.
         libraries: what its jobs import: path and `ArtifactRole`; main() itself imports the py-files among them.
+        environment: environment variables of main() and of its jobs; never shown.
+        working_directory: where main() runs, if its process sees that; else in a directory of its own.
     """
 
     id: ApplicationID
@@ -34,6 +37,8 @@ class PackagedProgram:
     file: str
     argv: tuple[str, ...]
     libraries: tuple[tuple[str, ArtifactRole], ...] = ()
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+    working_directory: WorkingDirectory | None = None
 
     @property
     def python_path(self) -> tuple[str, ...]:
@@ -49,7 +54,7 @@ class ApplicationFiles:
         directory: the cluster's.
 
     Attributes:
-        work: the working directory of main().
+        work: the working directory of main(), where it has not its caller's.
         stdout: what the last run of main() wrote, as ``stderr``.
     """
 
@@ -69,6 +74,8 @@ class ApplicationFiles:
         file: Path,
         argv: Iterable[str],
         libraries: Iterable[tuple[Path, ArtifactRole]],
+        environment: Mapping[str, str] | None = None,
+        working_directory: WorkingDirectory | None = None,
     ) -> PackagedProgram:
         """Copy a program and its files for the cluster that is to run it. Raises OSError."""
         if self._root.exists():
@@ -77,7 +84,15 @@ class ApplicationFiles:
         self._root.mkdir(mode=0o700)
         self.work.mkdir(mode=0o700)
         copies = [(self._copy(path, str(number)), role) for number, (path, role) in enumerate(libraries)]
-        program = PackagedProgram(application_id, name, self._copy(file, "main"), tuple(argv), tuple(copies))
+        program = PackagedProgram(
+            application_id,
+            name,
+            self._copy(file, "main"),
+            tuple(argv),
+            tuple(copies),
+            dict(environment or {}),
+            working_directory,
+        )
         write_private(self._program, encode(program))
         return program
 

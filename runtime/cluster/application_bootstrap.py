@@ -88,13 +88,18 @@ class MainProcess:
         self._patience_s = configuration.get(JobOptions.CANCELLATION_TIMEOUT)
         self._socket, theirs = socket.socketpair()
         limits = task_limits(configuration)
+        directory, shown, argv0 = files.work, program.file, program.file
+        place = program.working_directory
+        if place is not None and place.caller is not None and place.caller.is_here():
+            directory, argv0 = Path(place.caller.path), place.file
+            shown = os.path.normpath(directory / place.file)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         output, errors = (os.open(path, flags, 0o600) for path in (files.stdout, files.stderr))
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MAIN, str(theirs.fileno()), str(os.getpid())],
-                env=inherited_environment(),
-                cwd=files.work,
+                env={**inherited_environment(), **program.environment},
+                cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -107,8 +112,9 @@ class MainProcess:
         self._send(
             {
                 "file": program.file,
-                "argv": program.argv,
-                "python_path": program.python_path,
+                "shown": shown,
+                "argv": [argv0, *program.argv],
+                "import_path": [str(Path(shown).resolve().parent), *program.python_path],
                 "memory_bytes": limits.memory_bytes,
                 "cpu_s": limits.cpu_s,
             }
@@ -246,7 +252,8 @@ class ApplicationBootstrap:
 
     def _new_main(self) -> MainProcess:
         libraries = [(Path(path), role) for path, role in self._program.libraries]
-        gateway = ApplicationGateway(self._client, ExecuteIds(self._program.id), libraries, self._insist)
+        ids, environment = ExecuteIds(self._program.id), self._program.environment
+        gateway = ApplicationGateway(self._client, ids, libraries, self._insist, environment)
         return MainProcess(self._configuration, self._files, self._program, gateway)
 
     def _jobs(self) -> dict[JobID, JobStatus]:

@@ -14,6 +14,7 @@ from conf.configuration import Configuration
 from conf.options import CheckpointingOptions, EnvironmentOptions
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
+    JOB_FILE_SETTINGS,
     ExitStatus,
     configured,
     connected_to_job,
@@ -156,7 +157,7 @@ def _print_operation(
         sys.exit(ExitStatus.FAILED)
 
 
-@job.command(name="check")
+@job.command(name="check", context_settings=JOB_FILE_SETTINGS)
 @configured
 @click.option(
     "--from", "state", required=True, help="The savepoint or retained checkpoint: a directory, or JOB_ID/chk-N."
@@ -164,7 +165,7 @@ def _print_operation(
 @json_option
 @pass_job_file
 def job_check(configuration: Configuration, file: Path, args: tuple[str, ...], state: str, as_json: bool) -> None:
-    """Show for each query whether the job FILE with ARGS (after --) can start from a state, without running it.
+    """Show for each query whether the job FILE with ARGS can start from a state, without running it.
 
     Runs the file's code here, up to where it waits for a query, on a Spark of one core. Its queries read and write no
     rows; all else in its code takes effect. No cluster is needed.

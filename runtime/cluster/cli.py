@@ -37,7 +37,7 @@ def cli() -> None:
     \b
     Examples:
       understudy start                                    a session cluster on this machine
-      understudy job run examples/flight_delays.py -- --out /tmp/delays
+      understudy job run examples/flight_delays.py --out /tmp/delays
       understudy job list
       understudy stop
 

@@ -7,11 +7,13 @@ and every completion, so bodies import what is slow to load (the client, the act
 from __future__ import annotations
 
 import functools
+import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -109,9 +111,64 @@ def files_option(flag: str, name: str, help_text: str) -> Callable[[Command], Co
     return click.option(flag, name, multiple=True, type=click.Path(exists=True, dir_okay=False), help=help_text)
 
 
+def py_files_option(command: Command) -> Command:
+    """Add ``--py-files``: files and directories, by commas or by repeating it."""
+
+    def split(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[Path, ...]:
+        paths = [Path(part) for text in value for part in ([text] if Path(text).exists() else text.split(",")) if part]
+        for path in paths:
+            if not path.exists():
+                raise click.BadParameter(f"there is no file or directory {str(path)!r}", ctx, param)
+        return tuple(paths)
+
+    return click.option(
+        "--py-files",
+        "py_files",
+        multiple=True,
+        callback=split,
+        metavar="FILE,DIR,...",
+        help="Python modules, archives, packages and directories of modules for the job's path; repeatable.",
+    )(command)
+
+
+def environment_option(command: Command) -> Command:
+    """Add ``--env``, and pass the variables as ``environment``."""
+
+    def parse(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for text in value:
+            name, is_given, given = text.partition("=")
+            if not name.isidentifier() or not name.isascii():
+                raise click.BadParameter(f"{name!r} is no name of an environment variable", ctx, param)
+            if is_given:
+                found[name] = given
+            elif name in os.environ:
+                found[name] = os.environ[name]
+            else:
+                click.echo(f"warning: {name} is not set here, so --env {name} gives the job none", err=True)
+        return found
+
+    return click.option(
+        "--env",
+        "environment",
+        multiple=True,
+        callback=parse,
+        metavar="KEY[=VALUE]",
+        help="Environment variable of the job's processes; without VALUE, the one of this shell; repeatable.",
+    )(command)
+
+
+JOB_FILE_SETTINGS = {"allow_interspersed_args": False}
+"""Context settings of a command with `pass_job_file`: options after FILE are the job's, as with ``spark-submit``."""
+
+
 def pass_job_file(command: Command) -> Command:
-    """Add the arguments FILE and ARGS."""
-    arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED)
+    """Add the arguments FILE and ARGS; a ``--`` between them is dropped once."""
+
+    def without_dashes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+        return value[1:] if value[:1] == ("--",) else value
+
+    arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED, callback=without_dashes)
     return click.argument("file", type=click.Path(path_type=Path))(arguments(command))
 
 
@@ -142,6 +199,22 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def job_argument(*, required: bool = True) -> Callable[[Command], Command]:
     """Return the argument JOB_ID: a text that names a job, as `connected_to_job` takes it, or None."""
     return click.argument("reference", metavar="JOB_ID", required=required, shell_complete=complete_job)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is this machine, as far as its addresses tell: only one's own can be bound."""
+    for family, kind, protocol, _, address in _resolved(host):
+        with socket.socket(family, kind, protocol) as probe, suppress(OSError):
+            probe.bind(address)
+            return True
+    return False
+
+
+def _resolved(host: str) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return []
 
 
 def job_id_of(text: str) -> JobID:

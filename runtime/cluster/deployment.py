@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from actors.errors import ActorError
@@ -30,6 +30,7 @@ from runtime.errors import ClusterAlreadyRunning, ClusterError, ClusterNotRunnin
 from runtime.ids import ApplicationID, JobID
 from runtime.job_file import kind_of
 from runtime.jobgraph.job_graph import ArtifactRole, JobKind
+from runtime.jobgraph.working_directory import WorkingDirectory
 from runtime.protocol.archived_execution_graph import ApplicationStatus, JobDetails
 from runtime.protocol.errors import JobNotFoundError
 
@@ -177,6 +178,7 @@ def run_application(
     name: str | None,
     application_id: JobID | None,
     libraries: Iterable[tuple[Path, ArtifactRole]],
+    environment: Mapping[str, str],
     masters: int,
     detach: bool,
     as_json: bool,
@@ -190,6 +192,7 @@ def run_application(
         name: of the application; None: the file's.
         application_id: None: a new one.
         libraries: files for the program and its jobs.
+        environment: environment variables of the program and its jobs.
         masters: how many masters to start.
         detach: return when the application has started.
         as_json: print JSON.
@@ -209,7 +212,7 @@ def run_application(
     try:
         with attached(configuration) as directory:
             files = ApplicationFiles(directory)
-            files.deploy(own_id, name, file, argv, libraries)
+            files.deploy(own_id, name, file, argv, libraries, environment, WorkingDirectory.of_caller(file))
             with start_cluster(configuration, say, masters, ExecutionTarget.APPLICATION) as client:
                 say(f"application {own_id} ({name}) runs in a cluster of its own")
                 page = client.web_page()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,22 +13,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conf.configuration import Configuration
-from conf.options import JOB_OPTIONS, CheckpointingOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from conf.options import (
+    JOB_OPTIONS,
+    CheckpointingOptions,
+    ClientOptions,
+    ExecutionTarget,
+    JobOptions,
+    SparkDriverChoice,
+)
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
+    JOB_FILE_SETTINGS,
     ExitStatus,
     await_or_cancel,
     configured,
     connected,
     connected_to_job,
+    environment_option,
     examples,
     files_option,
     interrupt_kept,
+    is_this_machine,
     job_argument,
     job_id_of,
     json_option,
     masters_option,
     pass_job_file,
+    py_files_option,
     readable_errors,
     status_of_end,
     waiting,
@@ -41,6 +53,7 @@ from runtime.protocol.execution_state import JobStatus
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
     from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
+    from runtime.jobgraph.working_directory import WorkingDirectory
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 
 
@@ -54,24 +67,32 @@ def job() -> None:
 
 @job.command(
     name="run",
+    context_settings=JOB_FILE_SETTINGS,
     epilog=examples(
-        "understudy job run examples/flight_delays.py -- --out /tmp/delays",
+        "understudy job run examples/flight_delays.py --out /tmp/delays",
         "understudy job run --py-files helpers.py --requirements requirements.txt job.py",
         "understudy job run --detach -D restart-strategy.type=fixed-delay job.py",
         "understudy job run --target per-job --masters 2 job.py",
-        "understudy job run --target application examples/application.py -- 20000",
+        "understudy job run --target application examples/application.py 20000",
     ),
 )
 @configured
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
 @click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with one id runs once.")
-@files_option("--py-files", "py_files", "Python module or archive for the job's path; repeatable.")
+@py_files_option
 @files_option("--package", "packages", "Wheel or source distribution to install for the job; repeatable.")
 @files_option("--requirements", "requirements", "Requirements file to install for the job; repeatable.")
 @files_option(
     "--py-archive", "archives", "Packed virtual environment, or archive of modules, to unpack for the job; repeatable."
 )
 @files_option("--jar", "jars", "Jar for the session of a pipeline; repeatable.")
+@environment_option
+@click.option(
+    "--working-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Run the job in a copy of this directory, without what its .gitignore names.  [default: the job runs in the "
+    "current directory where its TaskExecutor sees that, and else in a copy of it]",
+)
 @click.option(
     "--priority",
     type=click.IntRange(-1000, 1000),
@@ -118,6 +139,9 @@ def job_run(
     job_id: str | None,
     priority: int,
     own_driver: bool,
+    py_files: tuple[Path, ...],
+    environment: dict[str, str],
+    working_dir: Path | None,
     savepoint: str | None,
     allow_non_restored_state: bool,
     new_query_id: bool | None,
@@ -127,7 +151,10 @@ def job_run(
     as_json: bool,
     **files: tuple[str, ...],
 ) -> None:
-    """Run a PySpark script or pipeline FILE on a cluster, with ARGS (after --) as its arguments.
+    """Run a PySpark script or pipeline FILE on a cluster, with ARGS as its arguments.
+
+    Everything after FILE belongs to the job, options too: `job run --detach job.py --out /tmp/x` detaches and gives
+    the job `--out /tmp/x`; `job run job.py --detach` gives the job `--detach`.
 
     Progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a second Ctrl-C
     returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver and
@@ -137,26 +164,34 @@ def job_run(
 
     from runtime.cluster.deployment import job_cluster, run_application, target_of
     from runtime.cluster.discovery import connect
-    from runtime.job_file import read_job_file
+    from runtime.job_file import pack_py_files, read_job_file
     from runtime.jobgraph.job_graph import ArtifactRole
 
     roles = {
-        "py_files": ArtifactRole.PY_FILE,
         "packages": ArtifactRole.PACKAGE,
         "requirements": ArtifactRole.REQUIREMENTS,
         "archives": ArtifactRole.ARCHIVE,
         "jars": ArtifactRole.JAR,
     }
     libraries = [(Path(path), role) for option, role in roles.items() for path in files[option]]
+    max_bytes = configuration.get(ClientOptions.WORKING_DIR_MAX_SIZE)
     with readable_errors(), contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="understudy-job-")))
+        packed = pack_py_files(py_files, scratch, max_bytes)
+        libraries = [*((path, ArtifactRole.PY_FILE) for path in packed), *libraries]
         wanted = target_of(configuration, target, masters)
         own_id = None if job_id is None else job_id_of(job_id)
         if wanted is ExecutionTarget.APPLICATION:
-            if savepoint is not None or priority or own_driver:
+            if savepoint is not None or priority or own_driver or working_dir is not None:
                 raise ClusterError(
-                    "--from, --priority and --own-driver are a job's", "give them where main() submits the job"
+                    "--from, --priority, --own-driver and --working-dir are a job's",
+                    "give them where main() submits the job",
                 )
-            sys.exit(run_application(configuration, file, args, name, own_id, libraries, masters, detach, as_json))
+            sys.exit(
+                run_application(
+                    configuration, file, args, name, own_id, libraries, environment, masters, detach, as_json
+                )
+            )
         # A cluster of the job's own takes seconds to start: errors of the job are found before.
         client = stack.enter_context(connect(configuration)) if wanted is ExecutionTarget.SESSION else None
         graph = replace(
@@ -164,7 +199,10 @@ def job_run(
             priority=priority,
             savepoint=_restore_settings(configuration, client, savepoint, allow_non_restored_state, new_query_id),
             configuration=_job_configuration(configuration, own_driver),
+            environment=environment,
         )
+        place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
+        graph, libraries = replace(graph, working_directory=place), [*libraries, *shipped]
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
         if not detach and not as_json:
             sys.exit(run_attached(client, graph, file, libraries))
@@ -184,6 +222,35 @@ def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[s
     keys = {option.key for option in JOB_OPTIONS}
     own = {key: text for key, text in configuration.given_by("-D").items() if key in keys}
     return {**own, JobOptions.SPARK_DRIVER.key: SparkDriverChoice.OWN.value} if own_driver else own
+
+
+def _working_directory(
+    client: ClusterClient | None, file: Path, given: Path | None, scratch: Path, max_bytes: int
+) -> tuple[WorkingDirectory, list[tuple[Path, ArtifactRole]]]:
+    """Return where a job runs, and what is shipped for that.
+
+    Args:
+        client: of the session cluster; None where the job gets a cluster on this machine.
+        file: the job's file.
+        given: the directory to ship; None: the current one, if TaskExecutors are elsewhere.
+        scratch: where it is packed.
+        max_bytes: how much its files may have together.
+    """
+    from runtime.job_file import JobFileError, ship_directory
+    from runtime.jobgraph.working_directory import WorkingDirectory
+
+    if given is not None:
+        place, shipped = ship_directory(given, file, scratch, max_bytes)
+        return place, [shipped]
+    place = WorkingDirectory.of_caller(file)
+    if client is None or place.caller is None or all(map(is_this_machine, client.worker_hosts())):
+        return place, []
+    try:
+        place, shipped = ship_directory(Path(), file, scratch, max_bytes, place)
+    except (JobFileError, OSError) as error:  # the job may well do without
+        say(f"warning: the current directory does not come along to other machines: {error}")
+        return place, []
+    return place, [shipped]
 
 
 def _restore_settings(
@@ -277,7 +344,8 @@ def _await_end(
 
 @job.command(
     name="explain",
-    epilog=examples("understudy job explain --format svg examples/flight_delays.py -- --out /tmp/delays"),
+    context_settings=JOB_FILE_SETTINGS,
+    epilog=examples("understudy job explain --format svg examples/flight_delays.py --out /tmp/delays"),
 )
 @configured
 @click.option(
@@ -291,9 +359,9 @@ def _await_end(
 @json_option
 @pass_job_file
 def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...], form: str, as_json: bool) -> None:
-    """Show the tasks, vertices and edges of a pipeline FILE with ARGS (after --), without running it.
+    """Show the tasks, vertices and edges of a pipeline FILE with ARGS, without running it.
 
-    No cluster is needed, nor any of its options.
+    Everything after FILE belongs to the job. No cluster is needed, nor any of its options.
     """
     from runtime.job_file import read_job_file
     from runtime.jobgraph.explain import explain_dot, explain_plan, explain_text

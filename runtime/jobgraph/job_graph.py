@@ -9,6 +9,7 @@ from typing import Any
 from runtime.ids import JobID, JobVertexID
 from runtime.jobgraph.errors import UnknownVertexError
 from runtime.jobgraph.restart_config import RestartStrategyConfig
+from runtime.jobgraph.working_directory import WorkingDirectory
 
 FORMAT_VERSION = 2
 """Of the structure below. To be raised whenever it changes: readers refuse what they do not know."""
@@ -62,6 +63,8 @@ class ArtifactRole(Enum):
     ARCHIVE = "archive"
     """A packed virtual environment, or an archive of modules, unpacked for the job."""
     JAR = "jar"
+    WORKING_DIRECTORY = "working-directory"
+    """A directory that the job runs in a copy of, as a zip file."""
     FILE = "file"
 
 
@@ -155,7 +158,7 @@ class JobGraph:
         edges: in input order for each target.
         artifacts: the job's files; exactly one of them is MAIN once the client has uploaded them.
         parameters: JSON-like values that the vertices see as ``ctx.parameters``.
-        argv: arguments after ``--`` on the command line; a script's ``sys.argv[1:]``.
+        argv: arguments after the file on the command line; a script's ``sys.argv[1:]``.
         restart_strategy: None for the cluster's default.
         created_ms: when the client made it, in milliseconds since the epoch.
         format_version: of this structure; readers refuse versions that they do not know.
@@ -163,6 +166,8 @@ class JobGraph:
         savepoint: what its streaming queries begin from; None: they begin without state.
         configuration: what it sets for itself, of `conf.options.JOB_OPTIONS`, by key.
         submitter: name of the user who submitted it, as the client says; empty where that is not known.
+        working_directory: where its code runs; None: in the private directory of each attempt.
+        environment: environment variables of its task processes. Their values may be secrets: they are never shown.
     """
 
     job_id: JobID
@@ -180,6 +185,8 @@ class JobGraph:
     savepoint: SavepointRestoreSettings | None = None
     configuration: dict[str, str] = field(default_factory=dict)
     submitter: str = ""
+    working_directory: WorkingDirectory | None = None
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def for_script(

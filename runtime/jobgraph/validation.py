@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from conf.configuration import Configuration
@@ -33,7 +34,11 @@ from runtime.jobgraph.topology import chains, topological_order
 MAX_NAME_LENGTH = 256
 MAX_RETRIES = 100
 MIN_MEMORY_BYTES = 16 << 20
+MAX_ENVIRONMENT = 64 << 10
+RESERVED_VARIABLES = frozenset({"UNDERSTUDY_CLUSTER_DIR", "UNDERSTUDY_TASK"})
+"""By these the processes of a cluster, and Spark's workers of a job, are found again."""
 _MAX_DEPTH = 32
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _JOB_KEYS = frozenset(option.key for option in JOB_OPTIONS)
 
 
@@ -73,6 +78,7 @@ def validate(graph: JobGraph) -> None:
         _check_slot_sharing_groups(graph)
     check_parameters(graph.parameters)
     check_configuration(graph.configuration)
+    check_environment(graph.environment)
 
 
 def check_configuration(configuration: dict[str, str]) -> None:
@@ -86,6 +92,19 @@ def check_configuration(configuration: dict[str, str]) -> None:
         Configuration.from_dict(configuration, "the job")
     except ConfigurationError as error:
         raise InvalidConfigurationError(str(error)) from error
+
+
+def check_environment(environment: dict[str, str]) -> None:
+    """Check the variables that a job gives its processes; no message shows a value."""
+    for name, value in environment.items():
+        if not _VARIABLE.fullmatch(name):
+            raise JobGraphError(f"{name[:40]!r} is no name of an environment variable")
+        if name in RESERVED_VARIABLES:
+            raise JobGraphError(f"the environment variable {name} is the cluster's own: give the job another")
+        if "\0" in value:
+            raise JobGraphError(f"the value of the environment variable {name} has a NUL character")
+    if sum(len(name) + len(value) for name, value in environment.items()) > MAX_ENVIRONMENT:
+        raise JobGraphError(f"the job's environment variables have more than {MAX_ENVIRONMENT:,} characters")
 
 
 def check_name(what: str, name: str) -> None:

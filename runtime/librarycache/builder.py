@@ -18,11 +18,12 @@ from pathlib import Path
 
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import EnvironmentBuildError
+from runtime.librarycache.packing import unpack_directory
 
 Fetch = Callable[[Library], Path]
 Cancelled = Callable[[], bool]
 
-_FILES, _SITE, _ARCHIVES = "files", "site", "archives"
+_FILES, _SITE, _ARCHIVES, _WORKING = "files", "site", "archives", "working"
 _TAIL = 2000
 _LOOK_S = 0.2
 _CREDENTIALS = re.compile(r"://[^/\s]*@")
@@ -72,6 +73,8 @@ class EnvironmentBuilder:
         for number, (library, path) in enumerate(_paths(spec, files)):
             if library.kind is LibraryKind.ARCHIVE:
                 _unpack(path, directory / _ARCHIVES / f"{number:03d}")
+            elif library.kind is LibraryKind.WORKING_DIRECTORY:
+                _unpack_working_directory(path, directory / _WORKING)
         _make_private(directory)
 
     def describe(self, spec: EnvironmentSpec, directory: Path) -> PythonEnvironment:
@@ -88,6 +91,7 @@ class EnvironmentBuilder:
                 if library.kind is LibraryKind.ARCHIVE
             ),
             jars=tuple(path for library, path in paths if library.kind is LibraryKind.JAR),
+            working_directory=working if (working := directory / _WORKING).is_dir() else None,
         )
 
     def _install(
@@ -194,6 +198,13 @@ def _unpack(archive: Path, target: Path) -> None:
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, KeyError) as error:  # a hard link to what is not in it
         raise EnvironmentBuildError(f"{archive.name} cannot be unpacked: {error}") from error
     _import_directory(target)
+
+
+def _unpack_working_directory(packed: Path, target: Path) -> None:
+    try:
+        unpack_directory(packed, target)
+    except zipfile.BadZipFile as error:
+        raise EnvironmentBuildError(f"the job's working directory cannot be unpacked: {error}") from error
 
 
 def _environment_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:

@@ -20,6 +20,8 @@ class LibraryKind(Enum):
     ARCHIVE = "archive"
     """A packed virtual environment, or an archive with modules at its top."""
     JAR = "jar"
+    WORKING_DIRECTORY = "working-directory"
+    """A directory that each attempt of the job gets a copy of, packed by `runtime.librarycache.packing`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,6 +74,7 @@ class PythonEnvironment:
         site: directory of installed packages, None without any.
         archives: import directories of unpacked archives.
         jars: for the job's Spark session.
+        working_directory: to be copied for each attempt; None without one.
     """
 
     directory: Path
@@ -79,6 +82,7 @@ class PythonEnvironment:
     site: Path | None = None
     archives: tuple[Path, ...] = ()
     jars: tuple[Path, ...] = ()
+    working_directory: Path | None = None
 
     @property
     def import_files(self) -> tuple[str, ...]:

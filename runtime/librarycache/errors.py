@@ -15,6 +15,19 @@ class LeaseConflictError(LibraryCacheError):
     """A job asks for another environment than the one that it holds on this worker."""
 
 
+class DirectoryNotPackedError(Exception):
+    """A directory of the user's cannot be packed for a job.
+
+    Args:
+        message: what is wrong, on one line.
+        remedy: what to do about it, on one line.
+    """
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
 @wire_error
 class EnvironmentBuildError(LibraryCacheError):
     """A job's environment could not be built; the message carries the reason and what to do."""

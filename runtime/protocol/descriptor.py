@@ -12,6 +12,7 @@ from runtime.job_logs import KeptLog
 from runtime.jobgraph.codec import decode, encode
 from runtime.jobgraph.job_graph import Artifact, ExchangeMode, JobGraph, JobKind, ShipStrategy
 from runtime.jobgraph.topology import Chain
+from runtime.jobgraph.working_directory import WorkingDirectory
 from runtime.protocol.checkpoints import JobManagerTaskRestore
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState
 from runtime.protocol.streaming_query import StreamingQuery
@@ -71,6 +72,8 @@ class JobInformation:
         argv: a script's arguments.
         parameters: ``ctx.parameters``.
         spark_driver: the job's own ``task.spark-driver``; empty where the cluster's holds.
+        working_directory: where its code runs; None: in the private directory of each attempt.
+        environment: environment variables of its task processes; never shown.
     """
 
     job_id: JobID
@@ -80,12 +83,24 @@ class JobInformation:
     argv: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     spark_driver: str = ""
+    working_directory: WorkingDirectory | None = None
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, graph: JobGraph) -> JobInformation:
         """Return that of a job."""
         driver = graph.configuration.get(JobOptions.SPARK_DRIVER.key, "")
-        return cls(graph.job_id, graph.name, graph.kind, graph.artifacts, graph.argv, graph.parameters, driver)
+        return cls(
+            graph.job_id,
+            graph.name,
+            graph.kind,
+            graph.artifacts,
+            graph.argv,
+            graph.parameters,
+            driver,
+            graph.working_directory,
+            graph.environment,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.protocol.descriptor import TaskDeploymentDescriptor
+from runtime.protocol.descriptor import JobInformation, TaskDeploymentDescriptor
 
 SCHEDULER_POOL = "spark.scheduler.pool"
 """Setting of a session that names the pool of Spark's fair scheduler in which its queries run."""
@@ -100,13 +100,37 @@ class StreamingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPlace:
+    """Where a job's code runs, other than in the attempt's own directory.
+
+    Args:
+        directory: current directory of its process, and of Spark's Python workers while they work for it.
+        file: the job's file there, ``__file__``; it is the content that was submitted which runs.
+        argv0: ``sys.argv[0]``.
+        import_path: what comes first on ``sys.path``: the directory of the file.
+        worker_path: what Spark's Python workers import from, too. Where there is any, the job has workers of its own:
+            one that has imported another project's modules would use them.
+        resolves_paths: whether relative paths that are given to Spark count from `directory`, and not from the Spark
+            driver's default file system.
+    """
+
+    directory: str
+    file: str
+    argv0: str
+    import_path: tuple[str, ...]
+    worker_path: tuple[str, ...] = ()
+    resolves_paths: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpec:
     """One execution attempt of a task, and what its process needs to run it here.
 
     Args:
         descriptor: the job and the attempt. Without the job's files, which lie in `work_dir`.
         file: path of the script or of the module of vertex functions; keep the user's own file name.
-        work_dir: the attempt's directory: current directory of the process, and where `stdout` and `stderr` are.
+        work_dir: the attempt's directory, where `stdout` and `stderr` are; the current directory of the process, unless
+            it has a `place`.
         py_files: .py, .zip and .egg files and directories put on `sys.path`, of the Spark workers too.
         jars: for the session of a pipeline.
         classic: where to attach to; a script needs it.
@@ -118,6 +142,7 @@ class TaskSpec:
         streaming: what its streaming queries begin with; None: Spark alone looks after them.
         shipping_dir: where what is sent to executors on other machines is kept; empty where they see the files of this
             one.
+        place: where the job's code runs; None: in `work_dir`.
     """
 
     descriptor: TaskDeploymentDescriptor
@@ -133,12 +158,44 @@ class TaskSpec:
     limits: ResourceLimits = ResourceLimits()
     streaming: StreamingSpec | None = None
     shipping_dir: str = ""
+    place: JobPlace | None = None
 
     @property
     def python_path(self) -> list[str]:
         """Entries that `py_files` add to `sys.path`: a module's directory, an archive or a directory itself."""
         entries = [str(Path(path).parent) if path.endswith(".py") else path for path in self.py_files]
         return list(dict.fromkeys(entries))
+
+    @property
+    def directory(self) -> str:
+        """Current directory of the job's code."""
+        return self.work_dir if self.place is None else self.place.directory
+
+    @property
+    def shown_file(self) -> str:
+        """The job's file as its code sees it."""
+        return self.file if self.place is None else self.place.file
+
+    @property
+    def argv(self) -> list[str]:
+        """``sys.argv`` of the job's code."""
+        return [self.file if self.place is None else self.place.argv0, *self.descriptor.job.argv]
+
+    @property
+    def import_path(self) -> list[str]:
+        """Entries that come first on the job's ``sys.path``: the directory of its file, then its py-files."""
+        own = (str(Path(self.file).parent),) if self.place is None else self.place.import_path
+        return [*own, *self.python_path]
+
+    @property
+    def has_own_workers(self) -> bool:
+        """Whether Spark's Python workers of the job serve it alone."""
+        return bool(self.py_files) or has_own_workers(self.descriptor.job, self.place)
+
+
+def has_own_workers(job: JobInformation, place: JobPlace | None) -> bool:
+    """Whether a job without libraries has Python workers that serve it alone: for its modules or its variables."""
+    return bool(job.environment) or (place is not None and bool(place.worker_path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,13 @@ def task_environment(configuration: Configuration) -> dict[str, str]:
     return {} if python is None else {"PYSPARK_PYTHON": python}
 
 
+def resolves_paths(configuration: Configuration) -> bool:
+    """Whether relative paths that a job gives to Spark are local ones: what Spark's default file system is."""
+    if configuration.get(SparkOptions.REMOTE) is not None or configuration.get(SparkOptions.MASTER) == "yarn":
+        return False  # somebody else's Spark, or Hadoop's own configuration, says where they lead
+    return configuration.spark_properties().get("spark.hadoop.fs.defaultFS", "file:").startswith("file:")
+
+
 def task_limits(configuration: Configuration) -> ResourceLimits:
     """Limits of a task's process."""
     cpu_s = configuration.get(TaskManagerOptions.TASK_CPU_TIME_LIMIT)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from blob.key import BlobKey
 from conf.options import CheckpointingOptions, ClusterOptions, JobOptions, SparkDriverChoice, StreamingOptions
 from runtime.ids import JobVertexID
 from runtime.jobgraph.job_graph import Artifact, ArtifactRole, JobKind
+from runtime.jobgraph.working_directory import WorkingDirectory
 from runtime.librarycache.environment import EnvironmentSpec, Library, LibraryKind, PythonEnvironment
 from runtime.librarycache.errors import LibraryCacheError
 from runtime.librarycache.manager import EnvironmentLease
@@ -64,9 +66,11 @@ from runtime.spark.spec import (
     SCHEDULER_POOL,
     ClassicEndpoint,
     ConnectEndpoint,
+    JobPlace,
     ResourceLimits,
     StreamingSpec,
     TaskSpec,
+    has_own_workers,
 )
 from runtime.spark.task.result_partition import discard_unfinished
 from runtime.spark.task.zygote_client import TaskProcess
@@ -75,7 +79,7 @@ from runtime.taskexecutor.driver_health import DriverWatch, kind_of, may_be_spar
 from runtime.taskexecutor.location_leases import LocationLeases, lease_holder
 from runtime.taskexecutor.logs import AttemptLogKeeper
 from runtime.taskexecutor.services import TaskServices, own_driver_reason
-from runtime.taskexecutor.spark_options import task_environment, task_limits
+from runtime.taskexecutor.spark_options import resolves_paths, task_environment, task_limits
 from runtime.taskexecutor.streaming import ProgressWatchdog, SeenQueries, watch_queries
 from runtime.taskexecutor.task_checkpoints import (
     CheckpointResponder,
@@ -95,6 +99,9 @@ FAILED_QUERIES_S = 10.0
 ANSWER_S = 60.0
 """How long a Spark driver may be silent, beside what it is given to end a task."""
 
+_COPY = "working"
+"""An attempt's copy of the directory that its job ships."""
+
 _QUERY_LOST = "StreamingQueryLostException"
 
 SparkEndpoint = ClassicEndpoint | ConnectEndpoint
@@ -106,7 +113,11 @@ _LIBRARIES = {
     ArtifactRole.REQUIREMENTS: LibraryKind.REQUIREMENTS,
     ArtifactRole.ARCHIVE: LibraryKind.ARCHIVE,
     ArtifactRole.JAR: LibraryKind.JAR,
+    ArtifactRole.WORKING_DIRECTORY: LibraryKind.WORKING_DIRECTORY,
 }
+
+_IN_PLACE = {ArtifactRole.WORKING_DIRECTORY}
+"""What a job does not need where it runs in its caller's directory."""
 
 
 class TaskFiles:
@@ -135,13 +146,44 @@ class TaskFiles:
         libraries = {
             Library(artifact.name, _LIBRARIES[artifact.role], BlobKey.parse(artifact.blob_key).digest.hex()): artifact
             for artifact in self._descriptor.job.artifacts
-            if artifact.role in _LIBRARIES
+            if artifact.role in _LIBRARIES and not (artifact.role in _IN_PLACE and self._sees_caller())
         }
         files = self._fetch_artifacts()
         if not libraries:
             return files, None
         spec = EnvironmentSpec(tuple(libraries))
         return files, lease.get_or_resolve(spec, lambda library: self._cached(libraries[library]), cancelled)
+
+    def _sees_caller(self) -> bool:
+        wanted = self._descriptor.job.working_directory
+        return wanted is not None and wanted.caller is not None and wanted.caller.is_here()
+
+    def place(self, files: Files, environment: PythonEnvironment | None, *, resolves_paths: bool) -> JobPlace | None:
+        """Where the job's code runs; None: in the attempt's own directory. Blocks.
+
+        Args:
+            files: what `prepare` has returned.
+            environment: the same.
+            resolves_paths: see `JobPlace`.
+
+        Raises:
+            OSError: the directory that the job ships cannot be copied.
+        """
+        wanted, main = self._descriptor.job.working_directory, files[ArtifactRole.MAIN][0]
+        if wanted is None:
+            return None
+        if wanted.caller is not None and self._sees_caller():
+            return _place_of_caller(wanted, wanted.caller.path, main, resolves_paths)
+        if environment is not None and environment.working_directory is not None:
+            copy = self._directory / _COPY
+            shutil.copytree(environment.working_directory, copy, symlinks=True)
+            return _place_of_copy(wanted, copy, main, resolves_paths)
+        if wanted.caller is not None:
+            self.tell_user(
+                f"the directory in which the job was submitted, {wanted.caller.path}, cannot be seen here: the job "
+                f"runs in a private directory, {self._directory}; --working-dir DIR brings its files along"
+            )
+        return None
 
     def tell_user(self, text: str) -> None:
         """A line in the standard error of the attempt, which its process goes on with."""
@@ -170,6 +212,23 @@ class TaskFiles:
         return files
 
 
+def _place_of_caller(wanted: WorkingDirectory, directory: str, main: Path, resolves_paths: bool) -> JobPlace:
+    """Return the place of a job that runs in its caller's directory; its file lies there, or else in *main* alone."""
+    if wanted.script is None or not wanted.script.is_here():
+        return JobPlace(directory, str(main), str(main), (str(main.parent),), (), resolves_paths)
+    beside = (wanted.script.path,)
+    file = os.path.normpath(Path(directory, wanted.file))
+    return JobPlace(directory, file, wanted.file, beside, beside if wanted.imports_beside else (), resolves_paths)
+
+
+def _place_of_copy(wanted: WorkingDirectory, copy: Path, main: Path, resolves_paths: bool) -> JobPlace:
+    """Return the place of a job that runs in a copy of what it ships; its file lies there, or else in *main* alone."""
+    file = copy / wanted.shipped_file if wanted.shipped_file else main
+    import_path = tuple(dict.fromkeys((str(file.parent), str(copy))))
+    argv0 = wanted.shipped_file or str(main)
+    return JobPlace(str(copy), str(file), argv0, import_path, import_path, resolves_paths)
+
+
 class TaskStarter:
     """Starts the process of one attempt, or takes one that is ready.
 
@@ -194,7 +253,12 @@ class TaskStarter:
         self._group: ControlGroup | None = None
 
     async def start(
-        self, driver: SparkDriver, files: Files, environment: PythonEnvironment | None, scheduler_pool: str
+        self,
+        driver: SparkDriver,
+        files: Files,
+        environment: PythonEnvironment | None,
+        scheduler_pool: str,
+        place: JobPlace | None,
     ) -> tuple[TaskProcess, SparkEndpoint]:
         """A process that runs the attempt, ready before or started now, and its way into Spark.
 
@@ -223,18 +287,23 @@ class TaskStarter:
                 limits=limits,
                 streaming=self._streaming(driver) if driver.has_streaming else None,
                 shipping_dir=driver.info.shipping_dir,
+                place=place,
             )
 
+        # A script says for itself, later, that it has workers of its own; a session has to be made so.
+        is_isolated = environment is not None or (
+            descriptor.job.kind is JobKind.PIPELINE and has_own_workers(descriptor.job, place)
+        )
         taken = None  # those that are ready are attached to the shared driver
         if driver is self._services.driver:
-            taken = self._services.pool.take(descriptor.job.kind, own_environment=environment is not None)
+            taken = self._services.pool.take(descriptor.job.kind, own_environment=is_isolated)
         if taken is not None and (process := await taken.run(spec(taken.endpoint))):
             return process, taken.endpoint
         endpoint = await driver.open(
             descriptor.job.kind,
             descriptor.attempt.attempt_id,
             output=private_file(self._directory / "stdout"),
-            isolated=environment is not None,
+            isolated=is_isolated,
         )
         try:
             return await self._services.task_host.fork(spec(endpoint)), endpoint
@@ -419,6 +488,7 @@ class Task:
         self._queries: tuple[StreamingQuery, ...] = ()
         self._seen_queries = SeenQueries()
         self._scheduler_pool = ""
+        self._place: JobPlace | None = None
         self._endpoint: ClassicEndpoint | ConnectEndpoint | None = None
         self._files = TaskFiles(descriptor, directory, services.blobs)
         self._starter = TaskStarter(descriptor, directory, services, self._release)
@@ -521,8 +591,12 @@ class Task:
             files, environment = await asyncio.get_running_loop().run_in_executor(
                 None, self._files.prepare, lease, self._cancelled.is_set
             )
+            self._place = await asyncio.to_thread(
+                self._files.place, files, environment, resolves_paths=resolves_paths(self._services.configuration)
+            )
             return await self._run_process(files, environment)
         finally:
+            await asyncio.to_thread(shutil.rmtree, self._directory / _COPY, ignore_errors=True)
             self._services.fair_pools.leave(job_id)
             lease.release()
 
@@ -533,6 +607,8 @@ class Task:
             return await self._run_in(self._driver, files, environment)
         logger.info("%s %s: it gets a Spark driver of its own", self._attempt.task_name, reason)
         options = self._services.own_driver(self._directory / "spark", jars)
+        current_dir = None if self._place is None else Path(self._place.directory)
+        options = replace(options, current_dir=current_dir, variables=self._job.environment)
         self._driver = driver = await LocalDriver.start(options, alone=True)
         try:
             self._files.tell_user(
@@ -553,7 +629,7 @@ class Task:
     async def _run_in(
         self, driver: SparkDriver, files: dict[ArtifactRole, list[Path]], environment: PythonEnvironment | None
     ) -> int:
-        process, endpoint = await self._starter.start(driver, files, environment, self._scheduler_pool)
+        process, endpoint = await self._starter.start(driver, files, environment, self._scheduler_pool, self._place)
         try:
             self._process, self._endpoint = process, endpoint
             try:
@@ -565,7 +641,8 @@ class Task:
             await self._release(endpoint)
             raise
         # A session with libraries of its own has workers that read them: they end before the lease of these does.
-        if isinstance(endpoint, ConnectEndpoint) and environment is None and status == 0 and self._is_done:
+        is_shared = environment is None and not has_own_workers(self._job, self._place)
+        if isinstance(endpoint, ConnectEndpoint) and is_shared and status == 0 and self._is_done:
             self._left = endpoint
         else:
             await self._release(endpoint)

@@ -290,9 +290,9 @@ def working_jobs(cluster: Path) -> frozenset[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it has ended
-                directory = (entry / "cwd").readlink()
-                if directory.is_relative_to(cluster):
-                    found.update(match[1] for match in _TASK_DIR.finditer(str(directory)))
+                for directory in ((entry / "cwd").readlink(), (entry / "fd" / "1").readlink()):
+                    if directory.is_relative_to(cluster):
+                        found.update(match[1] for match in _TASK_DIR.finditer(str(directory)))
     return frozenset(found)
 
 

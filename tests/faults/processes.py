@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import psutil
 
 from runtime.protocol.messages import ProcessView, TaskExecutorRegistration
-from tests.cluster_harness import Cluster, await_value
+from tests.cluster_harness import Cluster, attempt_of, await_value
 from tests.processes import lives
 
 COMPONENTS = ("dispatcher", "resourcemanager", "blobserver", "jobmaster", "master", "redis")
@@ -120,9 +120,7 @@ def _runs(pid: int, module: str) -> bool:
 
 def _is_task(pid: int) -> bool:
     """Whether it has been given a task; those that are ready for one have none."""
-    with contextlib.suppress(psutil.Error):
-        return "/tasks/" in psutil.Process(pid).cwd()
-    return False
+    return "/tasks/" in attempt_of(pid)
 
 
 def _stands_still(pid: int) -> bool:

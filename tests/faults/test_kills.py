@@ -14,7 +14,7 @@ import pytest
 
 from conf.configuration import Configuration
 from runtime.environment.context import open_redis_services
-from tests.cluster_harness import Cluster, WaitingJob, await_value, paths_below
+from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, paths_below
 from tests.faults.deeds import handles
 from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, WAITING, write_job
 
@@ -22,7 +22,7 @@ from tests.job_files import GATED_PIPELINE, STUBBORN, TRIVIAL, WAITING, write_jo
 def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
     waiting = WaitingJob.start(cluster, tmp_path)
     job_id = waiting.job_id
-    (task,) = [pid for pid in cluster.processes() if _is_task_of(pid, job_id)]
+    (task,) = [pid for pid in cluster.processes() if job_id in attempt_of(pid)]
     os.kill(task, signal.SIGKILL)
     await_value(lambda: waiting.starts == 2)
     waiting.release()
@@ -33,13 +33,6 @@ def test_a_lost_task_process_is_restarted(cluster: Cluster, tmp_path: Path) -> N
     assert job["failure_counts"] == {"task-process-lost": 1}
     assert "Failures:  1 task-process-lost\n" in cluster.run("job", "info", job_id).stdout
     assert second["state"] == "FINISHED"
-
-
-def _is_task_of(pid: int, job_id: str) -> bool:
-    try:
-        return job_id in psutil.Process(pid).cwd()
-    except psutil.Error:
-        return False
 
 
 def test_a_killed_task_executor_is_noticed_and_its_task_restarted(

@@ -28,7 +28,7 @@ from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, job_master
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.task_executor import TaskExecutorGateway
 from tests.acting import acting
-from tests.cluster_harness import Cluster, WaitingJob, await_value, started
+from tests.cluster_harness import Cluster, WaitingJob, attempt_of, await_value, started
 from tests.job_files import TRIVIAL, write_job
 from tests.waiting import PATIENCE_S
 
@@ -217,19 +217,12 @@ def test_tasks_without_a_job_master_are_cancelled_in_the_end(own_cluster: Cluste
     cluster = Cluster(own_cluster.directory, (*FAST, patience))
     cluster.run("start")
     waiting = WaitingJob.start(cluster, tmp_path)
-    (task,) = [pid for pid in cluster.processes() if _works_for(pid, waiting.job_id)]
+    (task,) = [pid for pid in cluster.processes() if waiting.job_id in attempt_of(pid)]
     began = time.monotonic()
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
     await_value(lambda: not psutil.pid_exists(task))
     least = HEARTBEAT_TIMEOUT_S - 2 * HEARTBEAT_INTERVAL_S + JOB_MASTER_TIMEOUT_S
     assert time.monotonic() - began > least, "not before heartbeat.timeout and taskmanager.job-master.timeout are over"
-
-
-def _works_for(pid: int, job_id: str) -> bool:
-    try:
-        return job_id in psutil.Process(pid).cwd()
-    except psutil.Error:
-        return False
 
 
 def test_redis_away_for_longer_than_the_lease_costs_no_job_its_task(

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from runtime.ids import JobID
 from runtime.job_logs import logs_owner
-from tests.cluster_harness import Cluster, await_value, paths_below
+from tests.cluster_harness import Cluster, attempt_of, await_value, paths_below
 from tests.job_files import FAILING, write_job
 from tests.rest_client import RestClient
 from tests.waiting import PATIENCE_S
@@ -71,11 +69,8 @@ def _forget_files(cluster: Cluster, job_id: str) -> None:
 
 def _task_of(cluster: Cluster, job_id: str) -> int:
     for pid in cluster.processes():
-        try:
-            if job_id in psutil.Process(pid).cwd():
-                return pid
-        except psutil.Error:
-            continue  # it has ended
+        if job_id in attempt_of(pid):
+            return pid
     raise AssertionError(f"no process of job {job_id}")
 
 

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
-from runtime.cluster.command_line import ExitStatus, complete_job, waiting
+from runtime.cluster.command_line import ExitStatus, complete_job, is_this_machine, waiting
 from runtime.cluster.job_commands import run_attached
 from runtime.errors import ClusterError
 from runtime.ids import JobID
@@ -341,6 +341,57 @@ def test_ids_names_and_latest_are_completed(begun: str, offered: list[str], monk
     monkeypatch.setattr("runtime.cluster.discovery.connect", lambda configuration: client)
     context = click.Context(click.Command("info"))
     assert [item.value for item in complete_job(context, click.Argument(["reference"]), begun)] == offered
+
+
+@pytest.mark.parametrize("words", ["job run", "job explain", "job check --from s"])
+@pytest.mark.parametrize(
+    ("typed", "args"),
+    [
+        ("--out x --name etl -D k=v --json -h", ("--out", "x", "--name", "etl", "-D", "k=v", "--json", "-h")),
+        ("-- --out x", ("--out", "x")),
+        ("-- -- a", ("--", "a")),
+        ("a -- b", ("a", "--", "b")),
+        ("", ()),
+    ],
+)
+def test_everything_after_the_file_belongs_to_the_job(words: str, typed: str, args: tuple[str, ...]) -> None:
+    group, name, *options = words.split()
+    context = leaves(cli)[f"{group} {name}"].make_context(name, [*options, "-D", "a=b", "job.py", *typed.split()])
+    assert (context.params["file"], context.params["args"]) == (Path("job.py"), args)
+    assert (context.params["overrides"], context.params["as_json"]) == (("a=b",), False)
+
+
+def job_run_parameters(*words: str) -> dict[str, Any]:
+    """What `job run` makes of its options."""
+    return leaves(cli)["job run"].make_context("run", [*words, "job.py"]).params
+
+
+def test_py_files_are_files_and_directories_by_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.zip", "c,d.py"):
+        Path(name).touch()
+    Path("lib").mkdir()
+    given = job_run_parameters("--py-files", "a.py,b.zip,lib/", "--py-files", "c,d.py")["py_files"]
+    assert given == (Path("a.py"), Path("b.zip"), Path("lib"), Path("c,d.py"))
+    with pytest.raises(click.BadParameter, match=r"there is no file or directory 'nosuch\.py'"):
+        job_run_parameters("--py-files", "a.py,nosuch.py")
+
+
+def test_variables_of_the_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OURS", "of the caller")
+    monkeypatch.delenv("NOBODYS", raising=False)
+    given = job_run_parameters("--env", "A=1=2", "--env", "EMPTY=", "--env", "OURS", "--env", "NOBODYS")["environment"]
+    assert given == {"A": "1=2", "EMPTY": "", "OURS": "of the caller"}
+    assert capsys.readouterr().err == "warning: NOBODYS is not set here, so --env NOBODYS gives the job none\n"
+    with pytest.raises(click.BadParameter, match="'1A' is no name of an environment variable"):
+        job_run_parameters("--env", "1A=secret")
+
+
+def test_whether_a_host_is_this_machine() -> None:
+    assert is_this_machine("localhost")
+    assert is_this_machine("127.0.0.1")
+    assert not is_this_machine("192.0.2.1")  # of documentation, RFC 5737
+    assert not is_this_machine("no.such.host.invalid")
 
 
 def completed(words: str, *, home: Path) -> list[str]:

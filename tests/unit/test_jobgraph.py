@@ -279,3 +279,20 @@ def test_what_a_job_sets_for_itself_is_an_option_of_jobs() -> None:
         validate(make_graph("a-b", configuration={"rest.port": "1"}))
     with pytest.raises(InvalidConfigurationError, match=r"restart-strategy\.type"):
         validate(make_graph("a-b", configuration={"restart-strategy.type": "never"}))
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"1A": "s3cret"}, "'1A' is no name of an environment variable"),
+        ({"A B": "s3cret"}, "is no name"),
+        ({"UNDERSTUDY_CLUSTER_DIR": "s3cret"}, "is the cluster's own"),
+        ({"A": "s3cret\0"}, "has a NUL character"),
+        ({"A": "s3cret" * 20_000}, "more than 65,536 characters"),
+    ],
+)
+def test_variables_that_cannot_be_and_no_value_is_shown(environment: dict[str, str], said: str) -> None:
+    with pytest.raises(JobGraphError, match=said) as caught:
+        validate(replace(JobGraph.for_script("job"), environment=environment))
+    assert "s3cret" not in str(caught.value)
+    validate(replace(JobGraph.for_script("job"), environment={"A": "", "_b1": "x"}))

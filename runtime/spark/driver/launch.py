@@ -232,6 +232,8 @@ class DriverOptions:
         start_timeout: seconds until a JVM that does not answer is given up.
         log_max_bytes: size beyond which Spark's log is put aside and a new one begun.
         log_backups: how many put-aside logs are kept; at least one is.
+        current_dir: the JVM's current directory, from which relative paths count; None: `work_dir`.
+        variables: further environment variables of the JVM, and of what it starts; they may be secrets.
     """
 
     work_dir: Path
@@ -247,6 +249,8 @@ class DriverOptions:
     start_timeout: float = 120.0
     log_max_bytes: int = 64 << 20
     log_backups: int = 4
+    current_dir: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def output_file(self) -> Path:
@@ -359,6 +363,7 @@ def environment(java: Java, options: DriverOptions, connection_file: Path, token
     own_address = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(options.master) else {}
     return (
         inherited_environment()
+        | dict(options.variables)
         | own_address
         | {
             "JAVA_HOME": java.home,
@@ -445,7 +450,7 @@ def spawn(arguments: list[str], env: dict[str, str], options: DriverOptions) -> 
         return subprocess.Popen(
             arguments,
             env=env,
-            cwd=options.work_dir,
+            cwd=options.current_dir or options.work_dir,
             stdin=reading,
             stdout=output,
             stderr=output,

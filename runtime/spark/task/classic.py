@@ -39,6 +39,7 @@ from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import run_main
 from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
 from runtime.spark.task.streaming import watch_streaming_queries
+from runtime.spark.task.working_directory import carry_surroundings, resolve_paths_of
 
 
 class StatusPoller:
@@ -294,10 +295,10 @@ class ClassicAttachment:
                 )
 
     def _worker_environment(self) -> dict[str, str]:
-        """Return the variable that gives the job Python workers of its own, where no other version of a py-file is."""
-        if not self._spec.py_files:
+        """Return the job's variables, and the one that gives it Python workers of its own, where it needs them."""
+        if not self._spec.has_own_workers:
             return {}
-        return {WORKER_VARIABLE: self._name}
+        return {**self._spec.descriptor.job.environment, WORKER_VARIABLE: self._name}
 
     def _worker_path(self, context: Any, paths: Sequence[str]) -> list[str]:
         """Send files to workers on other machines; return their places there, or nothing where workers are here."""
@@ -599,13 +600,15 @@ def run_script(
     queries = watch_streaming_queries(spec, control, DataStreamWriter)
     if queries is not None:
         attachment.before_stop = queries.stopped_all
+    carry_surroundings(spec)
+    resolve_paths_of(spec)
     cancellation.on_request(attachment.stop_spark)
     control.tell(Running())
     vertex = spec.descriptor.attempt.vertices[0].id
     reporter.change(TaskProgress.start, vertex, force=True)
     poller = attachment.poll_status(reporter, vertex)
     try:
-        run_main(spec.file, spec.descriptor.job.argv, spec.python_path)
+        run_main(spec.file, spec.argv, spec.import_path, spec.shown_file)
         cancellation.checkpoint()
         attachment.warn_of_active_queries()
         return Finished() if queries is None else queries.finished()

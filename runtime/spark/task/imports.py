@@ -1,8 +1,10 @@
-"""Lets Spark's Python workers import what a job brings: directories of this machine, or an archive sent to others.
+"""Gives Spark's Python workers the surroundings of a job: its modules, its current directory, its variables.
 
-Connect hands its workers files (`addArtifacts`), but no directories, and a zipped one cannot hold native extensions. So
-the directories travel in front of each function (`carry_path`): unpickling it in a worker first puts them onto the
-worker's path. The workers of a session with files of its own serve that session alone, so nobody else sees them.
+Spark starts its workers in the driver's directory. Connect hands them files (`addArtifacts`), but no directories, and a
+zipped one cannot hold native extensions. So the `Surroundings` travel in front of each function (`carry`): unpickling
+it in a worker first changes the worker's directory, and puts directories onto its path. A worker may serve one job
+after the other, each in its own directory. Where a job has modules or variables, its workers serve that job alone, so
+no other job sees them.
 
 Executors on other machines do not see the directories of this one. For them modules, archives and directories are
 packed into one archive (`ShippedPath`), which Spark brings to each executor and unpacks there once. Its name is its
@@ -12,13 +14,14 @@ paths' and their times: two jobs with one environment share an archive, and two 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import pickle
 import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyspark.cloudpickle
 from pyspark.serializers import CloudPickleSerializer
@@ -26,44 +29,69 @@ from pyspark.serializers import CloudPickleSerializer
 _BATCH_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
 """Spark's worker that calls the functions of `foreachBatch` of a Connect session."""
 
+_RESOLVER = "understudy.runtime.spark.task.working_directory"
+"""Module of ours that resolves paths, as that worker finds it: it runs on the driver's machine."""
+
+
+class Surroundings(NamedTuple):
+    """What a worker takes over before it works for a job.
+
+    Args:
+        import_path: directories that go onto its path.
+        directory: its current directory; empty: as it is.
+        environment: variables of its environment.
+        resolves_paths: see `runtime.spark.spec.JobPlace`.
+    """
+
+    import_path: tuple[str, ...] = ()
+    directory: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    resolves_paths: bool = False
+
 
 class _Carried:
-    """A pickled value behind the directories that it needs."""
+    """A pickled value behind the surroundings that it needs."""
 
-    def __init__(self, directories: tuple[str, ...], data: bytes) -> None:
-        self._directories = directories
+    def __init__(self, surroundings: tuple[Any, ...], data: bytes) -> None:
+        self._surroundings = surroundings
         self._data = data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (self._directories, self._data)
+        return _unpack, (self._surroundings, self._data)
 
 
-def _unpack(directories: tuple[str, ...], data: bytes) -> Any:
+def _unpack(surroundings: tuple[Any, ...], data: bytes) -> Any:
     from pyspark import SparkFiles
 
+    import_path, directory, environment, resolves_paths = surroundings
     found = [
         path if path.startswith("/") else os.path.join(SparkFiles.getRootDirectory(), path)  # noqa: PTH118
-        for path in directories
+        for path in import_path
     ]
     missing = [path for path in found if path not in sys.path]
     sys.path[1:1] = missing
+    os.environ.update(environment)
+    if directory and os.path.isdir(directory):  # noqa: PTH112
+        os.chdir(directory)
     if getattr(sys.modules["__main__"].__spec__, "name", "") == _BATCH_WORKER:
-        _carry(directories)  # its functions make others, for other workers
+        _carry(surroundings)  # its functions make others, for other workers
+        if resolves_paths:
+            importlib.import_module(_RESOLVER).resolve_paths(directory)
     return pickle.loads(data)  # noqa: S301  # Spark's worker unpickles the job's functions in any case
 
 
-def carry_path(directories: Sequence[str]) -> None:
-    """From now on all functions that this process sends to Spark bring *directories* along."""
+def carry(surroundings: Surroundings) -> None:
+    """From now on all functions that this process sends to Spark bring *surroundings* along."""
     register: Any = pyspark.cloudpickle.register_pickle_by_value
     register(sys.modules[__name__])  # a worker need not have this package
-    _carry(tuple(directories))
+    _carry(tuple(surroundings))
 
 
-def _carry(directories: tuple[str, ...]) -> None:
+def _carry(surroundings: tuple[Any, ...]) -> None:
     dump: Any = CloudPickleSerializer.dumps
 
     def dumps(serializer: Any, value: Any) -> bytes:
-        packed: bytes = dump(serializer, _Carried(directories, dump(serializer, value)))
+        packed: bytes = dump(serializer, _Carried(surroundings, dump(serializer, value)))
         return packed
 
     patched: Any = CloudPickleSerializer

@@ -9,6 +9,7 @@ consumes is computed and thrown away (Spark's `noop` sink).
 from __future__ import annotations
 
 import atexit
+import builtins
 import copy
 import importlib
 import importlib.util
@@ -33,11 +34,12 @@ from runtime.spark.errors import VertexFunctionError, VertexResultError
 from runtime.spark.messages import Finished, Running
 from runtime.spark.spec import ConnectEndpoint, TaskSpec
 from runtime.spark.task.control import Cancellation, TaskControl
-from runtime.spark.task.imports import ShippedPath, carry_path
+from runtime.spark.task.imports import ShippedPath
 from runtime.spark.task.program import limit_memory
 from runtime.spark.task.progress import Counts, ProgressReporter, TaskProgress
 from runtime.spark.task.result_partition import ResultPartition
 from runtime.spark.task.streaming import refuse_streaming_queries, watch_streaming_queries
+from runtime.spark.task.working_directory import carry_surroundings, resolve_paths_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ def run_pipeline(
     queries = watch_streaming_queries(spec, control, DataStreamWriter)
     if queries is not None:
         _call_before_stop(type(spark), queries.stopped_all)
+    resolve_paths_of(spec)
     control.tell(Running())
     try:
         partitions = _Chain(spec, spark, reporter).run()
@@ -214,8 +217,9 @@ def _configure(spark: SparkSession, spec: TaskSpec) -> None:
     if spec.jars:
         spark.addArtifacts(*spec.jars)
     directories = [path for path in spec.py_files if Path(path).is_dir()]
-    if directories:
-        carry_path(_shipped(spark, directories, spec.shipping_dir) if spec.shipping_dir else directories)
+    if directories and spec.shipping_dir:
+        directories = _shipped(spark, directories, spec.shipping_dir)
+    carry_surroundings(spec, directories)
 
 
 def _shipped(spark: SparkSession, directories: list[str], shipping_dir: str) -> list[str]:
@@ -317,15 +321,17 @@ def check_result(vertex_name: str, result: Any, *, is_read: bool) -> DataFrame |
 def _load(spec: TaskSpec) -> ModuleType:
     """Import the job's file under its own name; its functions and classes are pickled by value for Spark's workers."""
     path = Path(spec.file)
-    sys.argv = [spec.file, *spec.descriptor.job.argv]
-    sys.path[:0] = [str(path.parent), *spec.python_path]
+    sys.argv = spec.argv
+    sys.path[:0] = spec.import_path
     name = path.stem if path.stem not in sys.modules else f"understudy_job_{path.stem}"
-    module_spec = importlib.util.spec_from_file_location(name, path)
+    module_spec = importlib.util.spec_from_file_location(name, spec.shown_file)
     if module_spec is None or module_spec.loader is None:
         raise VertexFunctionError(f"{path.name} is not a Python module: the file of a pipeline must end in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    module_spec.loader.exec_module(module)
+    module.__dict__["__builtins__"] = builtins  # Python's own: ours have another import
+    code = compile(path.read_bytes(), spec.shown_file, "exec", dont_inherit=True)  # as it was submitted
+    exec(code, module.__dict__)  # noqa: S102 -- running the user's code is what this process is for
     register: Any = pyspark.cloudpickle.register_pickle_by_value
     register(module)
     return module

@@ -74,29 +74,30 @@ def _out_of_time(limits: ResourceLimits, _number: int, _frame: FrameType | None)
     raise TaskLimitError(f"the task has reached taskmanager.task.cpu-time.limit ({limits.cpu_s} s)")
 
 
-def run_main(file: str, argv: Iterable[str], python_path: Iterable[str]) -> None:
+def run_main(file: str, argv: Iterable[str], import_path: Iterable[str], shown: str = "") -> None:
     """Do what the interpreter does with a program: run it, join its threads, call its exit functions.
 
     Args:
         file: the program.
-        argv: its arguments.
-        python_path: what comes before the rest of `sys.path`, after the program's own directory.
+        argv: its ``sys.argv``.
+        import_path: what comes before the rest of `sys.path`, the program's own directory first.
+        shown: its ``__file__``; by default *file*.
 
     Raises:
         ScriptExitError: it has left with another exit status than 0.
         BaseException: whatever it raises.
     """
-    path = Path(file)
+    shown = shown or file
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=file, __builtins__=builtins, __cached__=None, __spec__=None)
+    main.__dict__.update(__file__=shown, __builtins__=builtins, __cached__=None, __spec__=None)
     sys.modules["__main__"] = main
-    sys.argv = [file, *argv]
-    sys.path[:0] = [str(path.parent), *python_path]
+    sys.argv = list(argv)
+    sys.path[:0] = import_path
     try:
-        code = compile(path.read_bytes(), file, "exec", dont_inherit=True)
+        code = compile(Path(file).read_bytes(), shown, "exec", dont_inherit=True)
         exec(code, main.__dict__)  # noqa: S102 -- running the user's program is what this process is for
     except SystemExit as leaving:
-        _check_exit(leaving, path.name)
+        _check_exit(leaving, Path(shown).name)
     finally:
         _wind_up()
 

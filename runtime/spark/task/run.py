@@ -72,7 +72,7 @@ def _run(
 
 
 def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) -> None:
-    described = describe(error, {spec.file: Path(spec.file).name})
+    described = describe(error, {spec.shown_file: Path(spec.file).name})
     if limit := explain(error, spec.limits):
         described = replace(described, message=limit)
     with contextlib.suppress(OSError, ValueError):
@@ -91,7 +91,8 @@ def _settle(spec: TaskSpec) -> None:
         os.close(file)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    os.environ.update(spec.env)
+    os.chdir(spec.directory)
+    os.environ.update({**spec.env, **spec.descriptor.job.environment})
     sys.dont_write_bytecode = True  # it would lie beside the job's files, for others to read, and be of no use later
     if "numpy" in sys.modules:  # Python's own generator reseeds itself after a fork
         sys.modules["numpy"].random.seed()

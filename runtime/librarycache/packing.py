@@ -1,0 +1,146 @@
+"""Packs a directory of a user's project for a job, as a zip file that is the same for the same content."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pathspec
+
+from runtime.librarycache.errors import DirectoryNotPackedError
+
+LEFT_OUT = frozenset({".git", "__pycache__", ".venv"})
+"""Names of directories that never travel."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_NAMED = 5
+_MOST_FILES = 50_000
+_LOOKED_AT = 10
+"""How many times the permitted size is looked at, to name the largest files."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules of one ``.gitignore``, and the directory that they are in."""
+
+    base: PurePosixPath
+    spec: pathspec.GitIgnoreSpec
+
+
+def pack_directory(directory: Path, target: Path, max_bytes: int, prefix: str = "") -> None:
+    """Write the files of a directory into the zip file *target*.
+
+    Left out is what ``.gitignore`` files of the directory name, and `LEFT_OUT`. Names are sorted and times fixed. A
+    symbolic link stays one.
+
+    Args:
+        directory: what to pack.
+        target: the file to write.
+        max_bytes: how much its files may have together.
+        prefix: name of the directory in the zip file; empty: its content is at the top.
+
+    Raises:
+        DirectoryNotPackedError: it is too large, or a symbolic link leads out of it.
+        OSError: it cannot be read.
+    """
+    root = directory.resolve(strict=True)
+    found = _measured(directory, root, max_bytes)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for name in sorted(found):
+            path = root / name
+            status = path.lstat()
+            entry = zipfile.ZipInfo(str(PurePosixPath(prefix, name)), _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix
+            if stat.S_ISLNK(status.st_mode):
+                entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+                packed.writestr(entry, os.fsencode(_link(directory, root, path)))
+            else:
+                mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
+                entry.external_attr = (stat.S_IFREG | mode) << 16
+                packed.writestr(entry, path.read_bytes())
+
+
+def _files(root: Path, below: PurePosixPath, rules: Sequence[_Rules]) -> Iterator[str]:
+    """Yield the files and symbolic links to pack, relative to *root*."""
+    ignored = root / below / ".gitignore"
+    if ignored.is_file():
+        lines = ignored.read_text("utf-8", "replace").splitlines()
+        rules = [_Rules(below, pathspec.GitIgnoreSpec.from_lines(lines)), *rules]  # the nearest come first
+    with os.scandir(root / below) as entries:
+        for entry in entries:
+            name = below / entry.name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if (is_directory and entry.name in LEFT_OUT) or _is_ignored(name, is_directory, rules):
+                continue
+            if is_directory:
+                yield from _files(root, name, rules)
+            elif entry.is_symlink() or entry.is_file():  # no socket, no pipe
+                yield str(name)
+
+
+def _is_ignored(name: PurePosixPath, is_directory: bool, rules: Sequence[_Rules]) -> bool:
+    for each in rules:
+        said = each.spec.check_file(f"{name.relative_to(each.base)}{'/' if is_directory else ''}").include
+        if said is not None:
+            return said
+    return False
+
+
+def _measured(directory: Path, root: Path, max_bytes: int) -> list[str]:
+    """Return the files to pack; raises `DirectoryNotPackedError` where they are too large, or too many."""
+    sizes: dict[str, int] = {}
+    total = 0
+    for name in _files(root, PurePosixPath(), ()):
+        sizes[name] = (root / name).lstat().st_size
+        total += sizes[name]
+        if len(sizes) > _MOST_FILES or total > _LOOKED_AT * max_bytes:
+            break  # somebody's home, perhaps: enough is known
+    if len(sizes) > _MOST_FILES or total > max_bytes:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
+        shown = ", ".join(f"{name} ({sizes[name]:,} bytes)" for name in largest)
+        raise DirectoryNotPackedError(
+            f"{directory} has {len(sizes):,} files or more of {total:,} bytes, and may have {_MOST_FILES:,} of "
+            f"{max_bytes:,}; the largest are {shown}",
+            "name in a .gitignore what the job does not need, or raise client.working-dir.max-size with -D",
+        )
+    return list(sizes)
+
+
+def _link(directory: Path, root: Path, path: Path) -> str:
+    """Return where a symbolic link leads, relative to its own directory; raises `DirectoryNotPackedError`."""
+    end = path.resolve()
+    if not end.is_relative_to(root):
+        raise DirectoryNotPackedError(
+            f"the symbolic link {path.relative_to(root)} of {directory} leads out of it, to {end}",
+            "copy what it leads to, or name the link in a .gitignore",
+        )
+    return os.path.relpath(end, path.parent.resolve())
+
+
+def unpack_directory(packed: Path, target: Path) -> None:
+    """Unpack what `pack_directory` has packed into the new directory *target*.
+
+    Raises:
+        zipfile.BadZipFile: it is damaged, or a symbolic link leads out of it.
+        OSError: it cannot be written.
+    """
+    target.mkdir(mode=0o700)
+    with zipfile.ZipFile(packed) as zipped:
+        zipped.extractall(target)  # drops drive letters, leading slashes and ".."
+        links = []
+        for entry in zipped.infolist():
+            mode, path = entry.external_attr >> 16, target / entry.filename
+            if stat.S_ISLNK(mode):
+                links.append((path, os.fsdecode(zipped.read(entry))))
+            elif mode & stat.S_IXUSR:
+                path.chmod(0o700)
+    for path, end in links:  # all files are written by now: nothing is written through a link
+        if not Path(os.path.normpath(path.parent / end)).is_relative_to(target):
+            raise zipfile.BadZipFile(f"the symbolic link {path.relative_to(target)} leads out of the directory")
+        path.unlink()
+        path.symlink_to(end)

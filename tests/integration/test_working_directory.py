@@ -1,0 +1,221 @@
+"""A project of several files gives the same under plain `python` and under `understudy job run`: output and files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.spark.driver.java import find_java, launcher_home
+from tests.cluster_harness import Cluster, started
+from tests.waiting import PATIENCE_S
+
+HELPERS = """\
+from pathlib import Path
+
+def rate(region):
+    lines = Path("data/rates.csv").read_text().splitlines()
+    return float(dict(line.split(",") for line in lines)[region])
+"""
+
+JOB = """\
+import argparse, os, sys
+from pathlib import Path
+
+from pyspark.ml.feature import Binarizer
+from pyspark.sql import SparkSession, functions as F
+
+import conf.settings, helpers, runtime
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.add_argument("-D", "--define", action="append")
+parser.add_argument("--json", action="store_true")
+args = parser.parse_args()
+print(args, sys.argv, Path(__file__) == Path.cwd() / sys.argv[0], sys.path[0] == str(Path.cwd()))
+print(conf.settings.NAME, runtime.described(), __name__)
+
+spark = SparkSession.builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+sales = spark.read.option("header", True).csv("data/sales.csv")
+print("rows", sales.count(), spark.read.format("csv").options(path="data/sales.csv").load().count())
+print("lines", spark.sparkContext.textFile("data/sales.csv,data/rates.csv").count())
+
+rate = F.udf(helpers.rate, "double")
+priced = sales.select("region", (F.col("amount") * rate("region")).alias("price"))
+print("priced", [tuple(row) for row in priced.orderBy("price").collect()])
+print("rdd", sorted(spark.sparkContext.parallelize(["north", "south"], 2).map(helpers.rate).collect()))
+
+Path(args.out).mkdir(exist_ok=True)
+Path(args.out, "python.txt").write_text("by python")
+priced.coalesce(1).write.mode("overwrite").csv(f"{args.out}/by-spark")
+priced.coalesce(1).write.format("json").mode("overwrite").save(f"{args.out}/saved")
+print("sql", spark.sql(f"SELECT * FROM csv.`{args.out}/by-spark`").count())
+priced.rdd.map(str).coalesce(1).saveAsTextFile(f"{args.out}/text")
+print("read again", spark.read.csv(f"{args.out}/by-spark").count(), spark.read.text(f"{args.out}/text").count())
+Binarizer(threshold=1.0).write().overwrite().save(f"{args.out}/model")
+print("model", Binarizer.load(f"{args.out}/model").getThreshold())
+
+stream = spark.readStream.schema("region STRING, rate DOUBLE").csv("data/rates*.csv")
+query = stream.writeStream.format("parquet").option("checkpointLocation", f"{args.out}/checkpoint")
+query.trigger(availableNow=True).start(f"{args.out}/stream").awaitTermination()
+print("stream", spark.read.parquet(f"{args.out}/stream").count())
+"""
+
+PROJECT = {
+    "job.py": JOB,
+    "helpers.py": HELPERS,
+    "conf/__init__.py": "",
+    "conf/settings.py": "NAME = 'own settings'\n",
+    "runtime.py": "def described():\n    return 'own runtime'\n",
+    "data/sales.csv": "region,amount\nnorth,10\nsouth,20\n",
+    "data/rates.csv": "north,0.5\nsouth,2.0\n",
+}
+
+PIPELINE = """\
+from pathlib import Path
+from pyspark.sql import functions as F
+from understudy import Context, Pipeline
+import helpers
+
+def sales(ctx: Context):
+    return ctx.spark.read.option("header", True).csv("data/sales.csv")
+
+def write(ctx: Context, sales):
+    rate = F.udf(helpers.rate, "double")
+    sales.select("region", rate("region").alias("rate")).coalesce(1).write.csv("rated")
+    Path("count.txt").write_text(str(sales.count()))
+    rows = ctx.spark.readStream.schema("region STRING, rate DOUBLE").csv("data/rates*.csv")
+    writer = rows.writeStream.trigger(availableNow=True).option("checkpointLocation", "checkpoint")
+    writer.foreachBatch(lambda batch, _: batch.write.mode("append").csv("batches")).start().awaitTermination()
+    print("batches", ctx.spark.read.csv("batches").count())
+
+def pipeline(argv):
+    job = Pipeline("rated")
+    job.source("sales", sales).sink("write", write)
+    return job
+"""
+
+
+def make_project(directory: Path) -> Path:
+    """The files of the project, in a directory of their own."""
+    for name, text in PROJECT.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    """What a project has written, by path; names that Spark makes up are replaced."""
+    found = {}
+    for root, _, names in os.walk(directory):
+        for name in names:
+            path = Path(root, name)
+            text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", str(path.relative_to(directory)))
+            is_data = path.suffix in (".csv", ".json", ".txt") or path.name.startswith("part-0")
+            is_same = is_data and not any(part in text for part in ("parquet", "checkpoint", "model"))
+            found[text] = path.read_bytes() if is_same else b""
+    found.pop("results/.checkpoint.lease", None)  # by which nobody else writes there meanwhile
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that was started in another directory."""
+    yield from started(tmp_path_factory.mktemp("c"), "restart-strategy.fixed-delay.delay=100ms")
+
+
+def understudy(cluster: Cluster, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `understudy` in a directory."""
+    command = [str(Path(sys.executable).with_name("understudy")), *cluster.command(*arguments)[3:]]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def run(cluster: Cluster, directory: Path, *arguments: str) -> str:
+    """Run a command of `understudy` in a directory; returns what it prints."""
+    done = understudy(cluster, directory, *arguments)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{cluster.logs()}"
+    return done.stdout
+
+
+def test_a_project_runs_as_with_python(cluster: Cluster, tmp_path: Path) -> None:
+    plain, own = make_project(tmp_path / "plain"), make_project(tmp_path / "own")
+    given = ("job.py", "--out", "results", "-D", "k=v", "--json")
+    environment = {**os.environ, "JAVA_HOME": str(launcher_home(find_java(), tmp_path / "java"))}
+    done = subprocess.run(
+        [sys.executable, *given], cwd=plain, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1", "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = run(cluster, own, "job", "run", *given)
+    assert shown == done.stdout
+    assert "rows 2 3" in shown
+    shutil.rmtree(plain / "spark-warehouse", ignore_errors=True)
+    ours, plains = files_below(own), files_below(plain)
+    assert sorted(ours.keys() ^ plains.keys()) == []
+    assert ours == plains
+
+
+def test_a_pipeline_finds_what_lies_beside_it(cluster: Cluster, tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    (project / "flow.py").write_text(PIPELINE)
+    assert run(cluster, project, "job", "run", "flow.py") == "batches 2\n"
+    assert (project / "count.txt").read_text() == "2"
+    (rated,) = (project / "rated").glob("part-*.csv")
+    assert rated.read_text() == "north,0.5\nsouth,2.0\n"
+
+
+def test_two_users_projects_do_not_meet(cluster: Cluster, tmp_path: Path) -> None:
+    """Modules and relative files of one name, on one driver, in workers that serve one job after the other."""
+    text = (
+        "import os, rates\nfrom pyspark.sql import SparkSession, functions as F\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "spark.range(3).coalesce(1).write.mode('overwrite').csv('out')\n"
+        "print(rates.RATE, [row[0] for row in spark.range(1).select(F.udf(lambda _: rates.RATE)('id')).collect()])\n"
+    )
+    alone = (
+        "import os\nfrom pyspark.sql import SparkSession\n"
+        "print(set(SparkSession.builder.getOrCreate().sparkContext.range(4).map(lambda _: os.getcwd()).collect()))\n"
+    )
+    for name in ("one", "two", "one"):
+        project = tmp_path / name
+        project.mkdir(exist_ok=True)
+        (project / "rates.py").write_text(f"RATE = {name!r}\n")
+        (project / "job.py").write_text(text)
+        (project / "alone.py").write_text(alone)
+        assert run(cluster, project, "job", "run", "job.py") == f"{name} ['{name}']\n"
+        assert (project / "out" / "_SUCCESS").exists()
+        assert run(cluster, project, "job", "run", "alone.py") == f"{{'{project}'}}\n"
+
+
+def test_a_script_elsewhere_and_what_was_submitted_is_what_runs(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "beside.py").write_text("NAME = 'beside'\n")
+    text = (
+        "import os, signal, sys, beside\nfrom pathlib import Path\n"
+        "again = Path('again').exists()\nPath('again').touch()\n"
+        "print(sys.argv[0], Path(__file__).name, beside.NAME, Path.cwd().name, again)\n"
+        "if not again:\n    Path(__file__).write_text('print(0)')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "there" / "job.py").write_text(text)
+    shown = run(cluster, tmp_path / "here", "job", "run", "../there/job.py")
+    assert shown.splitlines()[-1] == "../there/job.py job.py beside here True"
+
+
+def test_a_job_with_a_driver_of_its_own_names_its_directory_in_sql(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "spark.sql(\"CREATE TEMPORARY VIEW here USING csv OPTIONS (path 'rows.csv')\")\n"
+        "print(spark.table('here').count(), spark._jvm.System.getenv('STAGE'))\n"
+    )
+    (tmp_path / "rows.csv").write_text("1\n2\n")
+    assert run(cluster, tmp_path, "job", "run", "--own-driver", "--env", "STAGE=test", "job.py") == "2 test\n"
