@@ -243,7 +243,11 @@ def _working_directory(
         place, shipped = ship_directory(given, file, scratch, max_bytes)
         return place, [shipped]
     place = WorkingDirectory.of_caller(file)
-    if client is None or place.caller is None or all(map(is_this_machine, client.worker_hosts())):
+    if (
+        client is None
+        or place.caller is None
+        or (client.sees_files and all(map(is_this_machine, client.worker_hosts())))
+    ):
         return place, []
     try:
         place, shipped = ship_directory(Path(), file, scratch, max_bytes, place)
