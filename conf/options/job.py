@@ -207,3 +207,16 @@ class ClientOptions:
         "60 s",
         "How long a command waits for the cluster's answer.",
     )
+    HEARTBEAT_INTERVAL = option(
+        "client.heartbeat.interval",
+        Duration("30 s", minimum=0.001),
+        "30 s",
+        "How often an attached `job run` tells the cluster that it is there.",
+    )
+    HEARTBEAT_TIMEOUT = option(
+        "client.heartbeat.timeout",
+        Duration("180 s", minimum=0.001),
+        "180 s",
+        "How long the cluster hears nothing of an attached `job run` before it cancels the job. It does not apply to "
+        "`job run --detach`, nor after a second Ctrl-C.",
+    )

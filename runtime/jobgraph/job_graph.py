@@ -162,6 +162,8 @@ class JobGraph:
         priority: slots go to jobs of a higher one first.
         savepoint: what its streaming queries begin from; None: they begin without state.
         configuration: what it sets for itself, of `conf.options.JOB_OPTIONS`, by key.
+        client_heartbeat_timeout_s: of an attached job: it is cancelled when its client has not been heard of for so
+            many seconds (Flink's ``initialClientHeartbeatTimeout``). None: it needs no client.
     """
 
     job_id: JobID
@@ -178,6 +180,7 @@ class JobGraph:
     priority: int = 0
     savepoint: SavepointRestoreSettings | None = None
     configuration: dict[str, str] = field(default_factory=dict)
+    client_heartbeat_timeout_s: float | None = None
 
     @classmethod
     def for_script(

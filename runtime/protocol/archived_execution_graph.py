@@ -176,6 +176,7 @@ class ArchivedExecutionGraph:
         failure_counts: how many failures of each kind there were, restarted ones too, by the kind's name; only kinds
             that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
         checkpoints: the figures of its checkpoints.
+        cancelled_because: why the cluster cancelled it; empty where somebody asked for it, or it was not cancelled.
     """
 
     job_id: JobID
@@ -191,6 +192,7 @@ class ArchivedExecutionGraph:
     restart_strategy: str
     failure_counts: dict[str, int] = field(default_factory=dict)
     checkpoints: CheckpointStatsSnapshot = field(default_factory=CheckpointStatsSnapshot)
+    cancelled_because: str = ""
 
     @property
     def start_ms(self) -> int:
