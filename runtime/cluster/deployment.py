@@ -228,7 +228,7 @@ def run_application(
     finally:
         if is_over:
             await_end(configuration, say)
-    return status_of_end(result.status.value, interrupt)
+    return status_of_end(result.status.value, interrupt, result.exit_status)
 
 
 def _await_result(

@@ -282,6 +282,15 @@ def test_the_rest_of_a_log_is_what_was_kept_after_what_is_known(
     assert left_out == len(content) - offset - len(before) - len(after)
 
 
+def test_a_line_that_looks_like_the_notice_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    looks_so = b"\n--- 5 of the 9 bytes of this log were left out here (job.logs.max-size)\n"
+    path.write_bytes(looks_so + b"line\n" * 1000)
+    kept, size = _kept(path, 1000)
+    assert rest_of(kept, size, 0) == kept
+    assert rest_of(kept, size, size - 7) == b"e\nline\n"
+
+
 # ---------------------------------------------------------------------------------- showing
 
 
