@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -174,27 +174,30 @@ def test_cancelled_by_somebody_else_and_unread_output_have_statuses_of_their_own
     assert cluster.job(job_id)["status"] == "CANCELED"
 
 
+def pass_time(seconds: float) -> None:
+    """Let a time-out pass in which nothing is to happen."""
+    deadline = time.monotonic() + seconds
+    await_value(lambda: time.monotonic() > deadline)
+
+
 def test_a_client_that_vanishes_ends_its_job_unless_that_is_detached(cluster: Cluster, tmp_path: Path) -> None:
     file, gate = begin(tmp_path)
     detached = cluster.submit(file, gate, options=SHORT)
-    with run(cluster, file, gate, options=SHORT) as left, run(cluster, file, gate, options=SHORT) as vanishing:
-        jobs = id_of(left), id_of(vanishing)
-        for process in (left, vanishing):
-            assert output_of(process).readline() == BEGUN
-        with cluster.client() as client:
-            client.detach(JobID(jobs[0]), PATIENCE_S)
-        for process in (left, vanishing):
-            process.kill()
-        job = cluster.await_status(jobs[1], "CANCELED")
+    with run(cluster, file, gate, options=SHORT) as vanishing:
+        job_id = id_of(vanishing)
+        assert output_of(vanishing).readline() == BEGUN
+        pass_time(6.0)
+        assert cluster.job(job_id)["status"] == "RUNNING", "its client lives"
+        vanishing.kill()
+        job = cluster.await_status(job_id, "CANCELED")
     assert job["cancelled_because"] == "its client has not been heard of for 4 s"
-    assert "CANCELED (its client has not been heard of for 4 s)" in cluster.run("job", "info", jobs[1]).stdout
-    log = (cluster.directory / "log" / "dispatcher.log").read_text()
-    assert f"job {jobs[1]} is cancelled: its client has not been heard of for 4 s" in log
-    for job_id in (detached, jobs[0]):
-        assert cluster.job(job_id)["status"] == "RUNNING"
+    assert "CANCELED (its client has not been heard of for 4 s)" in cluster.run("job", "info", job_id).stdout
+    for log in ("dispatcher", f"jobmaster-{job_id}"):
+        text = (cluster.directory / "log" / f"{log}.log").read_text()
+        assert "cancelled: its client has not been heard of for 4 s" in text
+    assert cluster.job(detached)["status"] == "RUNNING"
     open_gates(gate, 0, 1, 2)
-    for job_id in (detached, jobs[0]):
-        cluster.await_status(job_id, "FINISHED")
+    cluster.await_status(detached, "FINISHED")
 
 
 def test_a_job_whose_client_lives_outlives_its_dispatcher_and_one_that_stood_still(
@@ -213,21 +216,18 @@ def test_a_job_whose_client_lives_outlives_its_dispatcher_and_one_that_stood_sti
         await_value(lambda: cluster.pid_of("dispatcher") not in (0, killed))
         stopped = psutil.Process(cluster.pid_of("dispatcher"))
         stopped.suspend()
-        deadline = time.monotonic() + 6.0  # longer than the time-out
-        await_value(lambda: time.monotonic() > deadline)
+        pass_time(6.0)  # longer than the time-out
         stopped.resume()
-        deadline = time.monotonic() + 6.0
-        await_value(lambda: time.monotonic() > deadline)
+        pass_time(6.0)
         assert [cluster.job(job_id)["status"] for job_id in jobs] == ["RUNNING", "RUNNING"]
         open_gates(gate, 0, 1, 2)
         assert living.wait(PATIENCE_S) == 0
     cluster.await_status(jobs[1], "FINISHED")
 
 
-def test_a_cluster_that_is_stopped_or_not_there_has_a_status_of_its_own(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    cluster = make_cluster()
+def test_a_cluster_that_is_stopped_or_not_there_has_a_status_of_its_own(own_cluster: Cluster, tmp_path: Path) -> None:
+    cluster = own_cluster
+    cluster.run("start")
     file, gate = begin(tmp_path)
     with run(cluster, file, gate) as process:
         assert output_of(process).readline() == BEGUN
