@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import getpass
+import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +49,7 @@ from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import CheckpointTrigger, OperationState, OperationStatus, SnapshotType
 from runtime.protocol.diagnostics import ComponentLog, TaskPoolReport, ThreadDump
 from runtime.protocol.dispatcher import DispatcherGateway
-from runtime.protocol.errors import PASSING, UnknownTaskExecutorError
+from runtime.protocol.errors import PASSING, GatewayError, UnknownTaskExecutorError
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
@@ -59,6 +61,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 G = TypeVar("G", bound=RpcGateway)
 Key = TypeVar("Key", bound=BlobKey)
+
+logger = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 POLL_S = 0.1
@@ -715,6 +719,34 @@ class ClusterClient:
     job = _in_a_thread(AsyncClusterClient.job)
     cancel = _in_a_thread(AsyncClusterClient.cancel)
     task_executor = _in_a_thread(AsyncClusterClient.task_executor)
+
+    @contextlib.contextmanager
+    def heartbeats(self, job_id: JobID, interval_s: float) -> Iterator[None]:
+        """Tell the cluster, from a thread of its own, that the client of an attached job is there, for a ``with``.
+
+        Args:
+            job_id: the job.
+            interval_s: seconds between two signs of life (``client.heartbeat.interval``).
+        """
+        over = threading.Event()
+
+        def report() -> None:
+            while not over.wait(interval_s):
+                try:
+                    self._ask(lambda dispatcher: dispatcher.report_job_client_heartbeat(job_id))
+                except (ActorError, GatewayError) as error:
+                    logger.debug("a heartbeat for job %s: %s", job_id, error)  # whoever waits for the job says it
+
+        threading.Thread(target=report, name="client-heartbeats", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def detach(self, job_id: JobID, patience_s: float) -> None:
+        """Let an attached job go on without its client; *patience_s* bounds the wait for the reply."""
+        cluster = AsyncClusterClient(self._link, patience_s, 0)
+        _run(cluster.ask(lambda dispatcher: dispatcher.detach_job(job_id), patience_s))
 
     def status_of(self, job_id: JobID) -> JobStatus:
         """Return the state of one job; raises `JobNotFoundError`."""

@@ -35,6 +35,7 @@ CHUNK = 256 * 1024
 LINE = 8 * 1024  # how far a cut is moved to fall between two lines
 NOTICE_ROOM = 200
 
+_NOTICE = re.compile(rb"\n--- ([\d,]+) of the [\d,]+ bytes of this log were left out here \(job\.logs\.max-size\)\n")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._ -]")
 
 
@@ -115,6 +116,25 @@ def bounded(path: Path, limit: int, start: int = 0) -> Iterator[tuple[BufferedRa
         kept = copy.tell()
         copy.seek(0)
         yield copy, size - start, kept
+
+
+def rest_of(kept: bytes, size: int, offset: int) -> bytes:
+    """Return what follows in a log whose first bytes are known, of what was kept of it. Pure.
+
+    Args:
+        kept: all of the log, or what `bounded` makes of a longer one.
+        size: bytes of the log.
+        offset: how many of them are known.
+    """
+    if len(kept) == size:
+        return kept[offset:]
+    for found in _NOTICE.finditer(kept):
+        left_out, head, tail = int(found[1].replace(b",", b"")), found.start(), kept[found.end() :]
+        if head + left_out + len(tail) == size:  # else it is a line of the log itself
+            begin = size - len(tail)
+            missing = min(left_out, begin - offset)
+            return kept[offset:head] + (_notice(missing, size) if missing > 0 else b"") + tail[max(0, offset - begin) :]
+    return kept
 
 
 def _opened(path: Path) -> BufferedReader:

@@ -238,3 +238,16 @@ class ClientOptions:
         "The PEM file with the authorities that the certificate of `client.url` may be signed by; those of the system "
         "unless it is set.",
     )
+    HEARTBEAT_INTERVAL = option(
+        "client.heartbeat.interval",
+        Duration("30 s", minimum=0.001),
+        "30 s",
+        "How often an attached `job run` tells the cluster that it is there.",
+    )
+    HEARTBEAT_TIMEOUT = option(
+        "client.heartbeat.timeout",
+        Duration("180 s", minimum=0.001),
+        "180 s",
+        "How long the cluster hears nothing of an attached `job run` before it cancels the job. It does not apply to "
+        "`job run --detach`, nor after a second Ctrl-C.",
+    )

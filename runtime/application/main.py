@@ -45,16 +45,18 @@ def main() -> int:
         raised = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # without this function
         described = describe(raised, {shown: Path(shown).name})
         words = explain(error, limits) or f"{described.type}: {described.message}"
-        trace = described.traceback
+        trace, said, status = described.traceback, None, None
         if isinstance(error, ScriptExitError):
-            words, trace = str(error), ""
+            words, trace, status = str(error), "", error.status
+            said = f"{error.text}\n" if error.text else ""
         elif isinstance(error, NotebookError):
             words = str(error)
             if error.details:
                 trace = f"{error.details.rstrip()}\n{_CAUSE}{trace}"
-        sys.stderr.write(trace)
+        sys.stderr.write(trace if said is None else said)
         sys.stderr.flush()
-        channel.send({"op": "failed", "error": words, "traceback": trace, "job_id": _cause(error)})
+        end = {"op": "failed", "error": words, "traceback": trace, "job_id": _cause(error), "exit_status": status}
+        channel.send(end)
         return 1
     channel.send({"op": "finished"})
     return 0

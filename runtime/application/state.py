@@ -33,21 +33,27 @@ class MainEnd:
         error: of one that did not finish, in one line.
         traceback: the user's own, or empty.
         job_id: the job whose failure or cancellation main() did not handle, if that was it.
+        exit_status: with which main() ended the program; None where it did not.
     """
 
     outcome: MainOutcome
     error: str = ""
     traceback: str = ""
     job_id: JobID | None = None
+    exit_status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationResult:
-    """Result of an application; *error* and *traceback* are empty where it SUCCEEDED."""
+    """Result of an application; *error* and *traceback* are empty where it SUCCEEDED.
+
+    *exit_status* is that of a main() that ended the program with one.
+    """
 
     status: ApplicationStatus
     error: str = ""
     traceback: str = ""
+    exit_status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ class ApplicationState:
         if self._end.outcome is not MainOutcome.FINISHED:
             cause = None if self._end.job_id is None else jobs.get(self._end.job_id)
             status = ApplicationStatus.CANCELED if cause is JobStatus.CANCELED else ApplicationStatus.FAILED
-            return ApplicationResult(status, self._end.error, self._end.traceback)
+            return ApplicationResult(status, self._end.error, self._end.traceback, self._end.exit_status)
         for end in (JobStatus.FAILED, JobStatus.CANCELED):
             ended = [job_id for job_id, status in jobs.items() if status is end]
             if ended:

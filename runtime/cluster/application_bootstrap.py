@@ -147,6 +147,7 @@ class MainProcess:
                     str(message.get("error")),
                     str(message.get("traceback")),
                     None if cause is None else JobID(cause),
+                    message.get("exit_status"),
                 )
             case _:
                 self._send(self._gateway.answer(message))
@@ -167,10 +168,9 @@ class MainProcess:
             return self._end
         if code == 0:  # by os._exit
             return MainEnd(MainOutcome.FINISHED)
-        outcome = MainOutcome.FAILED if code > 0 else MainOutcome.LOST
-        return MainEnd(
-            outcome, f"the process of main() ended {f'with status {code}' if code > 0 else f'by signal {-code}'}"
-        )
+        if code > 0:
+            return MainEnd(MainOutcome.FAILED, f"the process of main() ended with status {code}", exit_status=code)
+        return MainEnd(MainOutcome.LOST, f"the process of main() ended by signal {-code}")
 
     def _await_exit(self) -> int:
         try:

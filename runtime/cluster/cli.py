@@ -9,24 +9,33 @@ import click
 from conf.errors import ConfigurationError
 from runtime.cluster.checkpoint_commands import savepoint
 from runtime.cluster.cluster_commands import demo, doctor, log_level, master, start, status, stop
-from runtime.cluster.command_line import PROGRAM, ExitStatus, completion_script, examples
+from runtime.cluster.command_line import (
+    PROGRAM,
+    ExitStatus,
+    completion_script,
+    examples,
+    status_of_error,
+    status_of_interrupt,
+)
 from runtime.cluster.job_commands import job
 from runtime.cluster.output import print_error, say
 from runtime.errors import ClusterError
 
 SHELLS = ("bash", "zsh", "fish")
 
+click.UsageError.exit_code = ExitStatus.WRONG_USAGE  # click's own is 2, which scripts use themselves
+
 
 class _Commands(click.Group):
-    """All commands. Ctrl-C ends each with the exit status 130."""
+    """All commands. Ctrl-C ends each with the exit status 130, another signal with 128 and its number."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that was asked for."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             say("interrupted")
-            sys.exit(ExitStatus.INTERRUPTED)
+            sys.exit(status_of_interrupt(interrupt))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -41,7 +50,9 @@ def cli() -> None:
       understudy job list
       understudy stop
 
-    Exit status: 0 done; 1 the job failed, or an error; 2 wrong usage; 130 interrupted by Ctrl-C.
+    \b
+    Exit status: 0 done; 1 an error, or the job failed; a script's own, where it ended itself with one;
+    64 wrong usage; 69 no cluster answers; 79 somebody else cancelled the job; 130 Ctrl-C; 143 SIGTERM.
     """
 
 
@@ -69,4 +80,4 @@ def main() -> None:
         if details := getattr(error, "details", ""):
             say(details.rstrip())
         print_error(error, str(error.remedy))
-        sys.exit(ExitStatus.FAILED)
+        sys.exit(status_of_error(error))

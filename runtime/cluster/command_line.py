@@ -11,13 +11,12 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -25,8 +24,8 @@ from click.shell_completion import CompletionItem, get_completion_class
 from conf.configuration import Configuration
 from conf.options import ClientOptions, all_options
 from runtime.cluster.job_listing import LATEST, find_job, full_id
-from runtime.cluster.output import is_fancy, print_error, print_line, say
-from runtime.errors import ClusterError
+from runtime.cluster.output import discard_output, is_fancy, print_error, print_line, say
+from runtime.errors import ClusterError, ClusterNotRunning
 from runtime.ids import JobID
 
 if TYPE_CHECKING:
@@ -43,12 +42,21 @@ T = TypeVar("T")
 
 
 class ExitStatus(IntEnum):
-    """Exit status of a command; `docs/command-line.md` has the same table."""
+    """Exit status of a command; `docs/command-line.md` has the same table.
+
+    What scripts use themselves stays a script's own: ours are those of sysexits.h, and the shell's for signals.
+    """
 
     DONE = 0
     FAILED = 1
-    WRONG_USAGE = 2
+    WRONG_ARGUMENTS = 2
+    WRONG_USAGE = 64
+    UNAVAILABLE = 69
+    CANCELED = 79
+    HUNG_UP = 129
     INTERRUPTED = 130
+    NO_READER = 141
+    TERMINATED = 143
 
 
 def examples(*lines: str) -> str:
@@ -247,7 +255,7 @@ def completion_script(cli: click.Command, shell: str) -> str:
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Print an expected error as one line with its remedy and exit with 1, or with 2 for a job's wrong arguments."""
+    """Print an expected error as one line with its remedy, and exit with the status of `status_of_error`."""
     try:
         yield
     except BrokenPipeError:
@@ -256,7 +264,7 @@ def readable_errors() -> Iterator[None]:
         from actors.errors import ActorError
         from blob.errors import BlobError
         from runtime.ha.errors import HaError
-        from runtime.jobgraph.errors import JobGraphError, ParameterUsageError
+        from runtime.jobgraph.errors import JobGraphError
         from runtime.protocol.errors import GatewayError
         from runtime.spark.errors import SparkError
 
@@ -265,7 +273,19 @@ def readable_errors() -> Iterator[None]:
         ):
             raise
         print_error(error, str(getattr(error, "remedy", "")))
-        sys.exit(ExitStatus.WRONG_USAGE if isinstance(error, ParameterUsageError) else ExitStatus.FAILED)
+        sys.exit(status_of_error(error))
+
+
+def status_of_error(error: Exception) -> ExitStatus:
+    """Return the exit status for an error that a command ends with."""
+    from runtime.client import ClusterStoppedError, NoAnswerError
+    from runtime.jobgraph.errors import ParameterUsageError
+
+    if isinstance(error, ParameterUsageError):
+        return ExitStatus.WRONG_ARGUMENTS
+    if isinstance(error, ClusterNotRunning | ClusterStoppedError | NoAnswerError):
+        return ExitStatus.UNAVAILABLE
+    return ExitStatus.FAILED
 
 
 @contextmanager
@@ -294,67 +314,131 @@ def waiting(what: str, left: str, stream: TextIO | None = None) -> Iterator[None
 
     Args:
         what: what the command waits for; empty where it prints its steps.
-        left: printed after Ctrl-C, which exits with 130: what goes on, and how to follow it.
+        left: printed after Ctrl-C, which exits with 130 (another signal as shells do): what goes on, and how to follow
+            it.
         stream: replaces standard error.
     """
     out = stream or sys.stderr
     try:
         with _sign_of_life(what, out):
             yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print_line(f"interrupted: {left}", out)
-        sys.exit(ExitStatus.INTERRUPTED)
+        sys.exit(status_of_interrupt(interrupt))
 
 
-@contextmanager
-def interrupt_kept() -> Iterator[Callable[[], None]]:
-    """Keep the first Ctrl-C until the function that this yields is called; a second one interrupts at once.
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends a command: Ctrl-C, SIGTERM, the loss of its terminal or of the reader of its output.
 
-    For a submission: interrupted in the middle of it, a command could not tell whether there is a job to cancel.
+    Args:
+        number: the signal's.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # the caller ignores Ctrl-C, or sees to it
-        yield lambda: None
-        return
-    kept = threading.Event()
 
-    def keep(number: int, frame: FrameType | None) -> None:
-        if kept.is_set():
-            raise KeyboardInterrupt
-        kept.set()
-
-    def release() -> None:
-        signal.signal(signal.SIGINT, before)
-        if kept.is_set():
-            kept.clear()
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, keep)
-    try:
-        yield release
-    finally:
-        signal.signal(signal.SIGINT, before)
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
-def await_or_cancel(name: str, wait: Callable[[], T], cancel: Callable[[], None]) -> tuple[T, bool]:
-    """Wait for an end; return what *wait* returns, and whether Ctrl-C has cancelled it.
+def status_of_interrupt(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit status of a command that ends by a signal, as shells show it: 128 and the signal's number."""
+    return 128 + (interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT)
 
-    The first Ctrl-C cancels, the second leaves the rest to the cluster and exits.
+
+class Interrupts:
+    """The signals that end a command that has a job to see to: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
+
+    Within this context each raises `Interrupted` on the main thread, except until the first `release`, and while it is
+    `held`: then the first is kept, and a second one interrupts at once. A signal that the caller ignores (`nohup`), or
+    sees to, stays as it is. After a SIGHUP what would go to the terminal is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._is_released = False
+        self._depth = 0
+        self._kept: int | None = None
+        self._terminals: list[TextIO] = []
+
+    def __enter__(self) -> Self:
+        self._terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def release(self) -> None:
+        """Keep signals no longer, and raise the one that was kept.
+
+        Until then a job is submitted: interrupted in the middle of that, a command could not tell whether there is a
+        job to cancel.
+        """
+        self._is_released = True
+        self._raise_kept()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep a signal until the end of this context, for a write of which it must be known whether it was done."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+        self._raise_kept()
+
+    def _raise_kept(self) -> None:
+        if self._is_released and not self._depth and self._kept is not None:
+            number, self._kept = self._kept, None
+            raise Interrupted(number)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            for stream in self._terminals:
+                discard_output(stream)
+        if (self._depth or not self._is_released) and self._kept is None:
+            self._kept = number
+            return
+        self._kept = None
+        raise Interrupted(number)
+
+
+def await_or_cancel(
+    name: str, wait: Callable[[], T], cancel: Callable[[], None], leave: Callable[[], None] = lambda: None
+) -> tuple[T, KeyboardInterrupt | None]:
+    """Wait for an end; return what *wait* returns, and the interrupt that has cancelled it.
+
+    The first interrupt cancels. The second calls *leave*, which is to leave the rest to the cluster, and exits.
     """
     try:
-        return wait(), False
-    except KeyboardInterrupt:
+        return wait(), None
+    except KeyboardInterrupt as interrupt:
+        first = interrupt
+    try:
         say(f"cancelling {name}; Ctrl-C again leaves it to the cluster")
-    with waiting("", f"{name} is left to the cluster"):
         cancel()
-        return wait(), True
+        return wait(), first
+    except KeyboardInterrupt as second:
+        say(f"interrupted: {name} is left to the cluster")
+        leave()
+        sys.exit(status_of_interrupt(second))
 
 
-def status_of_end(state: str, interrupted: bool) -> ExitStatus:
-    """Return the exit status of a command that has waited for the end of a job or an application."""
+def status_of_end(state: str, interrupt: KeyboardInterrupt | None, exit_status: int | None = None) -> int:
+    """Return the exit status of a command that has waited for the end of a job or an application.
+
+    Args:
+        state: in which that has ended.
+        interrupt: what made this command cancel it.
+        exit_status: with which its script ended itself.
+    """
     if state in ("FINISHED", "SUCCEEDED"):
         return ExitStatus.DONE
-    return ExitStatus.INTERRUPTED if interrupted and state == "CANCELED" else ExitStatus.FAILED
+    if state == "CANCELED":
+        return ExitStatus.CANCELED if interrupt is None else status_of_interrupt(interrupt)
+    return exit_status or ExitStatus.FAILED
 
 
 def _sign_of_life(what: str, stream: TextIO) -> AbstractContextManager[object]:

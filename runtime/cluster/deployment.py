@@ -22,7 +22,7 @@ from conf.options import (
 from runtime.application.program import ApplicationFiles
 from runtime.application.state import ApplicationResult
 from runtime.client import ClusterClient
-from runtime.cluster.command_line import ExitStatus, await_or_cancel, status_of_end
+from runtime.cluster.command_line import ExitStatus, Interrupts, await_or_cancel, status_of_end
 from runtime.cluster.output import print_error, print_json, print_result, say
 from runtime.cluster.session import Say, start_cluster, stop_cluster, wait_until_stopped
 from runtime.environment.directory import ClusterDirectory
@@ -182,8 +182,8 @@ def run_application(
     masters: int,
     detach: bool,
     as_json: bool,
-) -> ExitStatus:
-    """Run a program in a cluster of its own.
+) -> int:
+    """Run a program in a cluster of its own; return the exit status of the command.
 
     Args:
         configuration: the user's.
@@ -225,15 +225,19 @@ def run_application(
                     print_result({"application_id": own_id, "web_page": page}, own_id, as_json)
                     return ExitStatus.DONE
                 known: dict[JobID, str] = {}
-                result, interrupted = await_or_cancel(
-                    "the application", lambda: _await_result(client, files, directory, known), files.cancel
-                )
+                with Interrupts() as interrupts:
+
+                    def wait() -> ApplicationResult:
+                        interrupts.release()
+                        return _await_result(client, files, directory, known)
+
+                    result, interrupt = await_or_cancel("the application", wait, files.cancel)
                 is_over = True
                 _print_result(own_id, result, client.list_jobs(), files, as_json)
     finally:
         if is_over:
             await_end(configuration, say)
-    return status_of_end(result.status.value, interrupted)
+    return status_of_end(result.status.value, interrupt, result.exit_status)
 
 
 def _await_result(

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from conf.options import (
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     JOB_FILE_SETTINGS,
-    ExitStatus,
+    Interrupts,
     await_or_cancel,
     configured,
     connected,
@@ -32,7 +33,6 @@ from runtime.cluster.command_line import (
     environment_option,
     examples,
     files_option,
-    interrupt_kept,
     is_this_machine,
     job_argument,
     job_id_of,
@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
     from runtime.jobgraph.working_directory import WorkingDirectory
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
+
+
+LEAVE_S = 2.0
+"""How long a second Ctrl-C waits for the cluster to hear that the job is left to it."""
 
 
 @click.group()
@@ -156,9 +160,10 @@ def job_run(
     Everything after FILE belongs to the job, options too: `job run --detach job.py --out /tmp/x` detaches and gives
     the job `--out /tmp/x`; `job run job.py --detach` gives the job `--detach`.
 
-    Progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a second Ctrl-C
-    returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver and
-    execution.checkpointing.* of what -D sets.
+    What the job prints appears while it runs: its standard output on standard output, its standard error on standard
+    error, where a terminal also shows its progress. The exit status is the script's. Ctrl-C, SIGTERM and SIGHUP cancel
+    the job; a second Ctrl-C returns and leaves the job to the cluster. The job itself gets restart-strategy.*,
+    task.spark-driver and execution.checkpointing.* of what -D sets.
     """
     from dataclasses import replace
 
@@ -204,17 +209,40 @@ def job_run(
         place, shipped = _working_directory(client, file, working_dir, scratch, max_bytes)
         graph, libraries = replace(graph, working_directory=place), [*libraries, *shipped]
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
-        if not detach and not as_json:
-            sys.exit(run_attached(client, graph, file, libraries))
-        with interrupt_kept() as release:
+        if detach:
             submitted = _submit(client, graph, file, libraries)
-            page = _show_page(client, submitted)
-            if detach:
-                print_result({"job_id": submitted, "web_page": page}, submitted, as_json)
-                return
-            ended, interrupted = _await_or_cancel(client, submitted, lambda _: None, release)
+            print_result({"job_id": submitted, "web_page": _show_page(client, submitted)}, submitted, as_json)
+            return
+        heartbeat_s, timeout_s = heartbeat_of(configuration)
+        graph = replace(graph, client_heartbeat_timeout_s=timeout_s)
+        if not as_json:
+            sys.exit(run_attached(client, graph, file, libraries, heartbeat_s))
+        with Interrupts() as interrupts:
+            submitted = _submit(client, graph, file, libraries)
+            _show_page(client, submitted)
+
+            def wait() -> ArchivedExecutionGraph:
+                interrupts.release()
+                return _await_end(client, submitted)
+
+            with client.heartbeats(submitted, heartbeat_s):
+                ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
         print_json(ended)
-        sys.exit(status_of_end(ended.status.value, interrupted))
+        exit_status = None if ended.failure is None else ended.failure.exit_status
+        sys.exit(status_of_end(ended.status.value, interrupt, exit_status))
+
+
+def heartbeat_of(configuration: Configuration) -> tuple[float, float]:
+    """Return the seconds between two signs of life of an attached client, and those after which its job ends."""
+    interval_s = configuration.get(ClientOptions.HEARTBEAT_INTERVAL)
+    timeout_s = configuration.get(ClientOptions.HEARTBEAT_TIMEOUT)
+    if timeout_s <= interval_s:
+        raise ClusterError(
+            f"client.heartbeat.timeout ({timeout_s:g} s) is not longer than client.heartbeat.interval "
+            f"({interval_s:g} s)",
+            "give a time-out of several intervals",
+        )
+    return interval_s, timeout_s
 
 
 def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[str, str]:
@@ -278,29 +306,40 @@ def _restore_settings(
 
 
 def run_attached(
-    client: ClusterClient, graph: JobGraph, file: Path, libraries: Sequence[tuple[Path, ArtifactRole]] = ()
-) -> ExitStatus:
-    """Submit a job, show its progress until it ends, and print what it wrote to standard output."""
-    from runtime.cluster.views import job_progress, print_failed_job, view_of_job
+    client: ClusterClient,
+    graph: JobGraph,
+    file: Path,
+    libraries: Sequence[tuple[Path, ArtifactRole]] = (),
+    heartbeat_s: float | None = None,
+) -> int:
+    """Submit a job and show its output and progress until it ends; return the command's exit status.
 
-    with interrupt_kept() as release:
+    Args:
+        client: of the cluster.
+        graph: the job.
+        file: the job file.
+        libraries: what else the job's code imports.
+        heartbeat_s: seconds between two signs of life that keep an attached job running; None where it needs none.
+    """
+    from runtime.cluster.logs import JobScreen, LogFollower, end_of_job
+    from runtime.cluster.views import job_progress
+
+    with Interrupts() as interrupts:
         submitted = _submit(client, graph, file, libraries)
         say(f"job {submitted} was submitted")
         _show_page(client, submitted)
-        with job_progress() as progress:
-            ended, interrupted = _await_or_cancel(
-                client, submitted, lambda job: progress.update(view_of_job(job)), release
-            )
-    for log, content in client.logs(submitted):
-        if log.name == "stdout" and log.attempt == max(
-            task.attempts[-1].number for task in ended.tasks if task.name == log.task
-        ):
-            sys.stdout.write(content.decode(errors="replace"))
-    sys.stdout.flush()
-    status = status_of_end(ended.status.value, interrupted)
-    if status is ExitStatus.FAILED:
-        print_failed_job(view_of_job(ended))
-    return status
+        with job_progress(states=sys.stderr.isatty()) as progress, _heartbeats(client, submitted, heartbeat_s):
+            screen = JobScreen(progress)
+            follower = LogFollower(client, screen.write, interrupts.held)
+
+            def wait() -> ArchivedExecutionGraph:
+                interrupts.release()
+                return follower.follow(submitted, screen.update)
+
+            ended, interrupt = _await_or_cancel(client, submitted, wait, heartbeat_s)
+            screen.finish()
+            screen.update(ended)
+        return end_of_job(ended, interrupt, follower)
 
 
 def _submit(
@@ -318,31 +357,34 @@ def _show_page(client: ClusterClient, job_id: JobID) -> str:
     return page
 
 
+def _heartbeats(client: ClusterClient, job_id: JobID, interval_s: float | None) -> AbstractContextManager[object]:
+    return contextlib.nullcontext() if interval_s is None else client.heartbeats(job_id, interval_s)
+
+
 def _await_or_cancel(
-    client: ClusterClient,
-    job_id: JobID,
-    show: Callable[[ArchivedExecutionGraph], object],
-    release: Callable[[], None],
-) -> tuple[ArchivedExecutionGraph, bool]:
-    """Wait for a job's end; *release* raises a Ctrl-C that was kept while the job was submitted."""
-    from runtime.protocol.errors import JobAlreadyTerminatedError
+    client: ClusterClient, job_id: JobID, wait: Callable[[], ArchivedExecutionGraph], heartbeat_s: float | None
+) -> tuple[ArchivedExecutionGraph, KeyboardInterrupt | None]:
+    """Wait for a job's end; an interrupt cancels it, and a second one leaves it to the cluster."""
+    from actors.errors import ActorError
+    from runtime.protocol.errors import GatewayError, JobAlreadyTerminatedError
 
     def cancel() -> None:
         with contextlib.suppress(JobAlreadyTerminatedError):  # it ended at the same moment
             client.cancel(job_id)
 
-    def wait() -> ArchivedExecutionGraph:
-        release()
-        return _await_end(client, job_id, show)
+    def leave() -> None:
+        if heartbeat_s is None:
+            return
+        try:
+            client.detach(job_id, LEAVE_S)
+        except (ActorError, GatewayError, KeyboardInterrupt):
+            say("the cluster does not answer: without a client it cancels the job after client.heartbeat.timeout")
 
-    return await_or_cancel(f"job {job_id}", wait, cancel)
+    return await_or_cancel(f"job {job_id}", wait, cancel, leave)
 
 
-def _await_end(
-    client: ClusterClient, job_id: JobID, show: Callable[[ArchivedExecutionGraph], object]
-) -> ArchivedExecutionGraph:
-    for job in client.watch(job_id):
-        show(job)
+def _await_end(client: ClusterClient, job_id: JobID) -> ArchivedExecutionGraph:
+    *_, job = client.watch(job_id)
     return job
 
 
@@ -465,7 +507,7 @@ def job_cancel(configuration: Configuration, reference: str, wait: bool, as_json
         with waiting(f"cancelling job {job_id}", left):
             client.cancel(job_id)
             if wait:
-                state = _await_end(client, job_id, lambda _: None).status.value
+                state = _await_end(client, job_id).status.value
     text = f"job {job_id} is {state or 'to be cancelled'}"
     print_result({"job_id": job_id, "state": state or "CANCELLING"}, text, as_json)
 

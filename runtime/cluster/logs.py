@@ -1,52 +1,70 @@
-"""How ``job logs`` shows logs: those of a job's attempts, also while they are written, and of its TaskExecutors."""
+"""Output of a job's attempts as `job run` and `job logs` show it, and the logs of its TaskExecutors.
+
+`LogFollower` reads what the attempts write from where it has stopped reading, at each look of `ClusterClient.watch`:
+from their TaskExecutors while they run, else from what is kept. `JobScreen` passes it to the command's own streams.
+"""
 
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
+import signal
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import TextIO
 
 from actors.errors import ActorError
+from blob.errors import BlobError
 from runtime.client import ClusterClient
-from runtime.cluster.command_line import ExitStatus
-from runtime.cluster.output import print_json, print_line, say
-from runtime.cluster.views import print_failed_job, view_of_job
+from runtime.cluster.command_line import Interrupted, status_of_end, status_of_interrupt
+from runtime.cluster.output import clean, discard_output, print_bytes, print_json, print_line, say
+from runtime.cluster.views import JobProgress, print_ended_job, view_of_job
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
-from runtime.job_logs import TASK_LOGS
+from runtime.job_logs import TASK_LOGS, KeptLog, rest_of
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo
 from runtime.protocol.diagnostics import ComponentLog
 from runtime.protocol.errors import UnknownTaskExecutorError
-from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.messages import TaskLog
 from runtime.protocol.task_executor import TaskExecutorGateway
+
+CHUNKS_AT_ONCE = 16
+"""Most pieces of each log that one look at a running attempt reads, so that a job that prints without end can end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Text that was added to a log.
+    """Bytes that were added to a log, or a remark on it.
 
     Args:
         task: name of the task.
         attempt: number of the attempt, from 0.
         name: ``stdout`` or ``stderr``.
-        text: what was added.
-        is_note: whether the text is a remark on the log instead.
+        data: what was added.
+        note: the remark, where it is one.
     """
 
     task: str
     attempt: int
     name: str
-    text: str
-    is_note: bool = False
+    data: bytes
+    note: str = ""
 
 
 @dataclass(slots=True)
 class _Reading:
+    task: str
+    attempt: AttemptInfo
+    name: str
     offset: int = 0
     ended: bool = False
-    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    @property
+    def kept(self) -> KeptLog | None:
+        """What is kept of the log; None while the attempt runs, or where nothing could be put."""
+        return next((log for log in self.attempt.logs if log.name == self.name), None)
 
 
 class LogFollower:
@@ -54,74 +72,202 @@ class LogFollower:
 
     Args:
         client: where logs come from.
+        show: takes each piece; what it raises leaves the piece to be read again.
+        held: a context in which no signal interrupts: a piece is shown, and counted as shown, or neither.
+
+    Attributes:
+        complete: whether everything that the attempts wrote has been shown so far.
     """
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        show: Callable[[LogPiece], None],
+        held: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._client = client
+        self._show = show
+        self._held = held
         self._readings: dict[tuple[ExecutionAttemptID, str], _Reading] = {}
         self._executors: dict[str, TaskExecutorGateway] = {}
+        self.complete = True
 
-    def poll(self, job: ArchivedExecutionGraph) -> Iterator[LogPiece]:
-        """Yield what was written since the last call, the first attempts first.
+    def follow(
+        self, job_id: JobID, look: Callable[[ArchivedExecutionGraph], object] = lambda job: None
+    ) -> ArchivedExecutionGraph:
+        """Show what the job's attempts write until it is over, and return it as it ended.
+
+        Args:
+            job_id: the job.
+            look: called with the job at each look at it, before its output is shown.
+        """
+        for job in self._client.watch(job_id):
+            look(job)
+            self.poll(job)
+        return job
+
+    def poll(self, job: ArchivedExecutionGraph) -> None:
+        """Show what was written since the last call, the first attempts first.
 
         Args:
             job: as it stands; of a job that is over, everything that is still there is read.
-
-        Raises:
-            BlobError: a kept log cannot be fetched.
         """
         for task in job.tasks:
             for attempt in task.attempts:
-                if not attempt.task_executor:
-                    continue
-                for name in TASK_LOGS:
-                    reading = self._readings.setdefault((attempt.attempt_id, name), _Reading())
-                    if not reading.ended:
-                        for text, is_note in self._read(job, attempt, name, reading):
-                            yield LogPiece(task.name, attempt.number, name, text, is_note)
+                if attempt.task_executor:
+                    self._read(job, task.name, attempt)
 
-    def _read(
-        self, job: ArchivedExecutionGraph, attempt: AttemptInfo, name: str, reading: _Reading
-    ) -> Iterator[tuple[str, bool]]:
-        kept = next((log for log in attempt.logs if log.name == name), None)
-        if kept is not None and kept.is_whole:
-            rest = self._client.kept_log(job.job_id, kept)[reading.offset :] if kept.size > reading.offset else b""
-            reading.ended = True
-            yield from _decoded(reading, rest)
+    def _read(self, job: ArchivedExecutionGraph, task: str, attempt: AttemptInfo) -> None:
+        readings = []
+        for name in TASK_LOGS:
+            reading = self._readings.setdefault((attempt.attempt_id, name), _Reading(task, attempt, name))
+            reading.attempt = attempt
+            if not reading.ended and not self._read_kept(job.job_id, reading):
+                readings.append(reading)
+        if not readings:
             return
         try:
-            for data in self._from_executor(job.job_id, attempt, name, reading):
-                yield from _decoded(reading, data)
+            for _ in itertools.count() if attempt.state.is_terminal else range(CHUNKS_AT_ONCE):
+                sizes = [
+                    self._read_chunk(job.job_id, reading) for reading in readings
+                ]  # in turns: they were written so
+                if not any(sizes):
+                    break
         except (ActorError, UnknownTaskExecutorError) as error:
             self._executors.pop(attempt.task_executor, None)
-            if not job.status.is_globally_terminal:
-                return  # another process may answer in its name at the next call
-            reading.ended = True
-            yield from _decoded(reading, b"")
-            if kept is not None and kept.size <= reading.offset:
-                return
-            yield f"what follows cannot be read from TaskExecutor {attempt.task_executor}: {error}", True
-            if kept is not None:
-                yield self._client.kept_log(job.job_id, kept).decode(errors="replace"), False
-        else:
-            if attempt.state.is_terminal:
-                reading.ended = True
-                yield from _decoded(reading, b"")
+            if job.status.is_globally_terminal:  # else another process may answer in its name at the next call
+                for reading in readings:
+                    self._read_what_is_left(job.job_id, reading, error)
+            return
+        for reading in readings:
+            reading.ended = attempt.state.is_terminal
 
-    def _from_executor(self, job_id: JobID, attempt: AttemptInfo, name: str, reading: _Reading) -> Iterator[bytes]:
-        resource_id = attempt.task_executor
+    def _read_kept(self, job_id: JobID, reading: _Reading) -> bool:
+        """Show the rest of a log that is kept whole; returns whether it is, and could be fetched."""
+        kept = reading.kept
+        if kept is None or not kept.is_whole:
+            return False
+        if kept.size > reading.offset:
+            try:
+                content = self._client.kept_log(job_id, kept)
+            except BlobError:  # the BlobServer is being replaced; the TaskExecutor may have the log still
+                return False
+            self._add(reading, content[reading.offset :])
+        reading.ended = True
+        return True
+
+    def _read_chunk(self, job_id: JobID, reading: _Reading) -> int:
+        attempt_id, executor = reading.attempt.attempt_id, self._executor(reading.attempt.task_executor)
+        data = executor.read_task_log(job_id, attempt_id, reading.name, reading.offset).result().data
+        self._add(reading, data)
+        return len(data)
+
+    def _executor(self, resource_id: str) -> TaskExecutorGateway:
         if resource_id not in self._executors:
             self._executors[resource_id] = self._client.task_executor(ResourceID(resource_id))
-        executor = self._executors[resource_id]
-        while data := executor.read_task_log(job_id, attempt.attempt_id, name, reading.offset).result().data:
-            reading.offset += len(data)
-            yield data
+        return self._executors[resource_id]
+
+    def _read_what_is_left(self, job_id: JobID, reading: _Reading, error: Exception) -> None:
+        """Show what is kept of a log that was too long, or that there is no more of it: its TaskExecutor is gone."""
+        reading.ended = True
+        kept, missing = reading.kept, str(error)
+        if kept is not None:
+            if kept.size <= reading.offset:
+                return
+            try:
+                self._add(reading, rest_of(self._client.kept_log(job_id, kept), kept.size, reading.offset))
+            except BlobError as blob_error:
+                missing = str(blob_error)
+            else:
+                return
+        self.complete = False
+        where = f"what follows cannot be read from TaskExecutor {reading.attempt.task_executor}: {missing}"
+        self._show(LogPiece(reading.task, reading.attempt.number, reading.name, b"", where))
+
+    def _add(self, reading: _Reading, data: bytes) -> None:
+        if data:
+            with self._held():
+                self._show(LogPiece(reading.task, reading.attempt.number, reading.name, data))
+                reading.offset += len(data)
 
 
-def _decoded(reading: _Reading, data: bytes) -> Iterator[tuple[str, bool]]:
-    text = reading.decoder.decode(data, final=reading.ended)
-    if text:
-        yield text, False
+class JobScreen:
+    """Shows a job that a command follows: its output as it is, and on a terminal its progress where that fits.
+
+    Each byte that a task writes to its standard output or error goes to the same stream of the command. A line on
+    standard error says when the output is from another task than before, or from a later attempt.
+
+    Args:
+        progress: shows its state; hidden while output is printed, and until that has come to the end of a line.
+        as_json: whether each piece is a JSON object on a line of its own instead.
+    """
+
+    def __init__(self, progress: JobProgress | None = None, *, as_json: bool = False) -> None:
+        self._progress = progress
+        self._as_json = as_json
+        self._decoders: dict[tuple[str, int, str], codecs.IncrementalDecoder] = {}
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._unfinished: set[str] = set()
+        self._shown: tuple[str, int] | None = None
+        self._is_one_task = True
+
+    def update(self, job: ArchivedExecutionGraph) -> None:
+        """Show the state of the job."""
+        self._is_one_task = len(job.tasks) == 1
+        if self._progress is not None and not self._unfinished:
+            self._progress.update(view_of_job(job))
+
+    def write(self, piece: LogPiece) -> None:
+        """Show a piece of output.
+
+        Raises:
+            Interrupted: nobody reads the output any more.
+        """
+        if self._as_json:
+            self._write_json(piece)
+            return
+        if self._progress is not None:
+            self._progress.hide()
+        title = f"task {clean(piece.task)}" + (f", attempt {piece.attempt + 1}" if piece.attempt else "")
+        if piece.note:
+            self._say(f"--- {title}, {piece.name}: {piece.note}")
+            return
+        source = piece.task, piece.attempt
+        if source != self._shown and (self._shown or piece.attempt or not self._is_one_task):
+            self._say(f"--- {title} ---")
+        self._shown = source
+        self._print(piece.data, piece.name)
+        (self._unfinished.discard if piece.data.endswith(b"\n") else self._unfinished.add)(piece.name)
+
+    def finish(self) -> None:
+        """End an unfinished line of a terminal, so that the next line is one of its own."""
+        terminals = [name for name in self._unfinished if self._streams[name].isatty()]
+        self._unfinished.clear()
+        if terminals:
+            self._print(b"\n", "stderr")
+
+    def _say(self, text: str) -> None:
+        if "stderr" in self._unfinished or any(self._streams[name].isatty() for name in self._unfinished):
+            self._print(b"\n", "stderr")
+            self._unfinished.discard("stderr")
+        self._print(f"{text}\n".encode(), "stderr")
+
+    def _print(self, data: bytes, name: str) -> None:
+        stream: TextIO = self._streams[name]
+        try:
+            print_bytes(data, stream)
+        except OSError as error:
+            discard_output(stream)
+            if isinstance(error, BrokenPipeError):
+                raise Interrupted(signal.SIGPIPE) from None
+
+    def _write_json(self, piece: LogPiece) -> None:
+        source = piece.task, piece.attempt, piece.name
+        decoder = self._decoders.setdefault(source, codecs.getincrementaldecoder("utf-8")("replace"))
+        text = piece.note or decoder.decode(piece.data)
+        if text:
+            told = {"task": piece.task, "attempt": piece.attempt, "name": piece.name}
+            print_line(json.dumps({**told, "text": text, "is_note": bool(piece.note)}))
 
 
 def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
@@ -132,7 +278,7 @@ def show_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> None:
         return
     for log, content in logs:
         if content and log.name in TASK_LOGS:
-            _show(f"{log.task}, attempt {log.attempt + 1}, {log.name}", log.name, content.decode(errors="replace"))
+            _show(f"{log.task}, attempt {log.attempt + 1}, {log.name}", log.name, content)
 
 
 def _print_json(logs: Iterable[tuple[TaskLog | ComponentLog, bytes]]) -> None:
@@ -155,45 +301,38 @@ def show_task_executor_logs(client: ClusterClient, job_id: JobID, as_json: bool)
         return
     for attempt_log, content in kept:
         title = f"{attempt_log.name}, while {attempt_log.task}, attempt {attempt_log.attempt + 1}, ran"
-        _show(title, "stdout", content.decode(errors="replace"))
+        _show(title, "stdout", content)
     for log, content in found:
-        _show(f"{log.resource_id}, {log.name}", "stdout", content.decode(errors="replace"))
+        _show(f"{log.resource_id}, {log.name}", "stdout", content)
 
 
-def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> ExitStatus:
+def follow_logs(client: ClusterClient, job_id: JobID, as_json: bool) -> int:
     """Print what a job's attempts write until it is over; return the exit status of ``job run``.
 
     With *as_json* each piece is a JSON object on a line of its own. Ctrl-C ends this command, not the job.
     """
-    follower = LogFollower(client)
-    title = ""
+    screen = JobScreen(as_json=as_json)
+    follower = LogFollower(client, screen.write)
     try:
-        for job in client.watch(job_id):
-            for piece in follower.poll(job):
-                title = _show_piece(piece, title, as_json)
-    except KeyboardInterrupt:
-        return ExitStatus.INTERRUPTED
-    if job.status is not JobStatus.FINISHED:
-        print_failed_job(view_of_job(job))
-        return ExitStatus.FAILED
-    return ExitStatus.DONE
+        job = follower.follow(job_id, screen.update)
+    except KeyboardInterrupt as interrupt:
+        return status_of_interrupt(interrupt)
+    screen.finish()
+    return end_of_job(job, None, follower)
 
 
-def _show_piece(piece: LogPiece, last: str, as_json: bool) -> str:
-    """Print a piece, with a title where the piece before was of another log; return its title."""
-    title = f"{piece.task}, attempt {piece.attempt + 1}, {piece.name}"
-    if as_json:
-        print_line(json.dumps(asdict(piece)))
-    elif piece.is_note:
-        say(f"--- {title}: {piece.text}")
-    else:
-        _show("" if title == last else title, piece.name, piece.text)
-    return title
+def end_of_job(job: ArchivedExecutionGraph, interrupt: KeyboardInterrupt | None, follower: LogFollower) -> int:
+    """Say how a job that was followed has ended, unless it is FINISHED; return the command's exit status.
+
+    Args:
+        job: as it ended.
+        interrupt: what made this command cancel it.
+        follower: has shown its output, with the traceback that a task prints when it fails.
+    """
+    print_ended_job(view_of_job(job), with_traceback=not follower.complete)
+    return status_of_end(job.status.value, interrupt, None if job.failure is None else job.failure.exit_status)
 
 
-def _show(title: str, name: str, text: str) -> None:
-    if title:
-        say(f"--- {title}")
-    stream = sys.stderr if name == "stderr" else sys.stdout
-    stream.write(text)
-    stream.flush()
+def _show(title: str, name: str, content: bytes) -> None:
+    say(f"--- {title}")
+    print_bytes(content, sys.stderr if name == "stderr" else sys.stdout)

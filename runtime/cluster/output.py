@@ -5,6 +5,7 @@ Imports little, and ``rich`` only where a terminal shows a table, so that every 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TextIO
 
 from conf import SecretStr
@@ -45,6 +46,23 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
     out = stream or sys.stdout
     out.write(text + "\n")
     out.flush()
+
+
+def print_bytes(data: bytes, stream: TextIO) -> None:
+    """Print bytes unchanged. Raises OSError: the stream is closed."""
+    binary = getattr(stream, "buffer", None)
+    if binary is None:  # a stream in memory
+        stream.write(data.decode(errors="replace"))
+    else:
+        stream.flush()
+        binary.write(data)
+    stream.flush()
+
+
+def discard_output(stream: TextIO) -> None:
+    """Let what is printed to a stream that nobody reads any more go nowhere, instead of raising errors."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def say(step: str) -> None:

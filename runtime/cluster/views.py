@@ -78,6 +78,7 @@ class JobView:
         queries: its active streaming queries.
         kind: script or pipeline, and whether it streams, in words.
         submitter: name of the user who submitted it; empty where that is not known.
+        cancelled_because: why the cluster cancelled it; empty where somebody asked for it.
     """
 
     id: str
@@ -93,6 +94,7 @@ class JobView:
     queries: tuple[StreamingQuery, ...] = ()
     kind: str = ""
     submitter: str = ""
+    cancelled_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ def view_of_job(job: ArchivedExecutionGraph) -> JobView:
         queries=tuple(query for task in job.tasks if not task.state.is_terminal for query in task.attempts[-1].queries),
         kind=_kind_of(job),
         submitter=job.submitter,
+        cancelled_because=job.cancelled_because,
     )
 
 
@@ -228,7 +231,7 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
         "Name": job.name,
         "Kind": job.kind,
         "Submitter": job.submitter,
-        "State": job.state + (f" (waits for {job.waiting_for})" if job.waiting_for else ""),
+        "State": job.state + (f" (waits for {job.waiting_for})" if job.waiting_for else "") + _because(job),
         "Started": format_moment(job.started_ms),
         "Ended": format_moment(job.ended_ms) if job.ended_ms is not None else "",
         "Duration": _lasted(job.started_ms, job.ended_ms, now),
@@ -266,6 +269,10 @@ def print_job(job: JobView, stream: TextIO | None = None, now_ms: int | None = N
             print_line(clean_lines(job.failure.traceback), stream)
 
 
+def _because(job: JobView) -> str:
+    return f" ({clean(job.cancelled_because)})" if job.cancelled_because else ""
+
+
 def _print_progress(queries: Iterable[StreamingQuery], stream: TextIO | None) -> None:
     rows = [
         (
@@ -292,10 +299,21 @@ def _batch_time(duration_ms: int, interval_ms: int | None) -> str:
     return took if interval_ms is None else f"{took} of {format_duration(interval_ms)}"
 
 
-def print_failed_job(job: JobView, stream: TextIO | None = None) -> None:
-    """Print how an attached run failed, to standard error: the user's traceback, then the job's state."""
+def print_ended_job(job: JobView, stream: TextIO | None = None, *, with_traceback: bool = True) -> None:
+    """Print how a job that was followed ended, to standard error, unless it is FINISHED.
+
+    Args:
+        job: as it ended.
+        stream: replaces standard error.
+        with_traceback: whether the user's traceback comes before; False where the job's own output had it.
+    """
     out = stream or sys.stderr
-    if job.failure is not None and job.failure.traceback:
+    if job.state == "FINISHED":
+        return
+    if job.state == "CANCELED":
+        print_line(f"job {job.id} ({clean(job.name)}) is CANCELED{_because(job)}", out)
+        return
+    if with_traceback and job.failure is not None and job.failure.traceback:
         print_line(clean_lines(job.failure.traceback), out)
     cause, remedy = ("", "") if job.failure is None else (f": {job.failure}", job.failure.kind.remedy)
     print_error(
@@ -396,9 +414,16 @@ class JobProgress(AbstractContextManager["JobProgress", None], Protocol):
     def update(self, job: JobView) -> None:
         """Show the job's present state."""
 
+    def hide(self) -> None:
+        """Make room for something else on the terminal, until the next update."""
+
 
 def job_progress(
-    stream: TextIO | None = None, output: TextIO | None = None, environ: Mapping[str, str] | None = None
+    stream: TextIO | None = None,
+    output: TextIO | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    states: bool = True,
 ) -> JobProgress:
     """Return live bars where both streams are terminals, else plain lines.
 
@@ -406,18 +431,25 @@ def job_progress(
         stream: where to show the job; None: standard error, so that standard output holds what the job prints.
         output: where the job's own output goes; None: standard output.
         environ: the environment; None: that of the process.
+        states: as in `PlainProgress`.
     """
     stream, output = stream or sys.stderr, output or sys.stdout
     if is_fancy(stream, environ) and is_fancy(output, environ):
         return LiveProgress(stream)
-    return PlainProgress(stream)
+    return PlainProgress(stream, states=states)
 
 
 class PlainProgress:
-    """Prints a line whenever the state of the job or of a vertex changes."""
+    """Prints a line whenever the state of the job or of a vertex changes.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        stream: where to.
+        states: whether to print them; else only what the job waits for.
+    """
+
+    def __init__(self, stream: TextIO, *, states: bool = True) -> None:
         self._stream = stream
+        self._states = states
         self._seen: dict[str, tuple[str, int]] = {}
         self._waiting_for = ""
         self._wait_is_told = False
@@ -427,14 +459,17 @@ class PlainProgress:
         ended = job.ended_ms is not None
         if not ended:
             self._show_job(job)
-        for vertex in job.vertices:
+        for vertex in job.vertices if self._states else ():
             if self._changed(vertex.id, vertex.state, vertex.attempt):
                 self._write(f"vertex {clean(vertex.name)}: {vertex.state}{_vertex_notes(vertex)}")
         if ended:  # the last lines of its vertices come first
             self._show_job(job)
 
+    def hide(self) -> None:
+        """Do nothing: lines stay."""
+
     def _show_job(self, job: JobView) -> None:
-        if self._changed("", job.state, job.restarts):
+        if self._states and self._changed("", job.state, job.restarts):
             notes = f" after {format_duration(job.ended_ms - job.started_ms)}" if job.ended_ms is not None else ""
             self._write(f"job {job.id} ({clean(job.name)}): {job.state}{notes}")
         if job.waiting_for != self._waiting_for:
@@ -461,26 +496,44 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """Draws a bar for the job and, below it, one for each vertex, with Spark's counts of tasks."""
+    """Draws a bar for the job and, below it, one for each vertex, with Spark's counts of tasks.
+
+    Hidden bars are erased, and come back below what was printed in their place.
+    """
 
     def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._rows: dict[str, TaskID] = {}
+        self._progress: Progress | None = None
+
+    def _bars(self) -> Progress:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
-        self._rows: dict[str, TaskID] = {}
-        self._progress: Progress = Progress(
+        return Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=30),
             TextColumn("{task.fields[counts]}", markup=False, justify="right"),
             TextColumn("[{task.fields[style]}]{task.fields[state]}[/]"),
             TextColumn("{task.fields[lasted]}", markup=False, justify="right"),
-            console=Console(file=stream),
+            console=Console(file=self._stream),
             refresh_per_second=10,
         )
 
+    def hide(self) -> None:
+        """Erase the bars until the next update."""
+        if self._progress is not None:
+            self._progress.live.transient = True
+            self._progress.stop()
+            self._progress = None  # started again, rich would move up by as many lines as it had drawn
+            self._rows.clear()
+
     def update(self, job: JobView) -> None:
         """Redraw the bars."""
+        if self._progress is None:
+            self._progress = self._bars()
+            self._progress.start()
         finished = sum(vertex.state == "FINISHED" for vertex in job.vertices)
         self._show(
             "",
@@ -512,6 +565,7 @@ class LiveProgress:
             "style": STATE_STYLES.get(state, "dim"),
             "lasted": lasted,
         }
+        assert self._progress is not None
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = self._progress.add_task(clean(description), total=total, **fields)
@@ -520,11 +574,11 @@ class LiveProgress:
         self._progress.update(row, description=clean(description), completed=completed, **fields)
 
     def __enter__(self) -> Self:
-        self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
 
 def bar_of(vertex: VertexView) -> tuple[int | None, int]:

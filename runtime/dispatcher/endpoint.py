@@ -25,6 +25,7 @@ from runtime.checkpoint.errors import CheckpointError
 from runtime.checkpoint.names import savepoint_name
 from runtime.checkpoint.savepoint import dispose_savepoint, read_savepoint
 from runtime.dispatcher.archive import ArchivedExecutionGraphStore, create_archive
+from runtime.dispatcher.attached_jobs import AttachedJobs
 from runtime.dispatcher.job_master_starts import JobMasterStarts
 from runtime.dispatcher.resource_cleaner import JobBlobs, ResourceCleaner
 from runtime.environment.context import ComponentContext, blob_client
@@ -57,6 +58,7 @@ from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.errors import (
+    PASSING,
     GatewayError,
     JobAlreadyTerminatedError,
     JobNotFoundError,
@@ -264,6 +266,8 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         self._jobs: dict[JobID, RunningJob] = {}
         self._submitting: dict[JobID, asyncio.Event] = {}
         self.metrics = DispatcherMetrics(service, lambda: len(self._jobs) if self._term else None, archive.details)
+        self._attached = AttachedJobs()
+        self._watching_clients: asyncio.Task[None] | None = None
         self._starts = JobMasterStarts(master, self.spawn, starts_at_once)
         self._resource_manager = LeaderFollower(self, ha.leader_retrieval(RESOURCE_MANAGER), ResourceManagerGateway)
 
@@ -334,6 +338,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def on_revoked(self) -> None:
         """Leave the jobs to the next leader; their JobMasters go on."""
         self._starts.clear()
+        self._attached.clear()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             await job.leader.stop()
@@ -429,10 +434,53 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
         await leader.start()
+        if graph.client_heartbeat_timeout_s is not None:
+            self._attach(job_id, graph.client_heartbeat_timeout_s)
         if status is JobStatus.RECONCILING:
             self._starts.recovered(job_id)
         else:
             self._starts.submitted(job_id)
+
+    def _attach(self, job_id: JobID, timeout_s: float) -> None:
+        self._attached.attach(time.monotonic(), job_id, timeout_s)
+        if self._watching_clients is None or self._watching_clients.done():
+            self._watching_clients = self.spawn(self._watch_clients(), "watching the clients of attached jobs")
+
+    async def _watch_clients(self) -> None:
+        """Cancel attached jobs whose clients have vanished, as long as there are attached jobs."""
+        while (pause_s := self._attached.pause_s) is not None:
+            due = time.monotonic() + pause_s
+            await asyncio.sleep(pause_s)
+            for job_id, because in self._attached.look(time.monotonic(), due).items():
+                self.spawn(self._cancel_vanished(job_id, because, self.term), f"cancelling job {job_id}")
+
+    async def _cancel_vanished(self, job_id: JobID, because: str, term: LeaderTerm) -> None:
+        async def cancel() -> None:
+            job = self._jobs.get(job_id)
+            if job is not None and self.may_act(term):
+                await (await job.leader.get()).cancel(because)
+
+        self.log.warning("job %s is cancelled: %s", job_id, because)
+        try:
+            await retry(cancel, (*PASSING, ActorError), what=f"cancelling job {job_id}", log=self.log)
+        except JobAlreadyTerminatedError:
+            self.log.info("job %s has ended at the same moment", job_id)
+
+    @rpc_sync
+    def report_job_client_heartbeat(self, job_id: JobID) -> None:
+        self._attached.heard(time.monotonic(), job_id)
+
+    @rpc
+    async def detach_job(self, job_id: JobID) -> None:
+        term = self.term
+        if job_id not in self._jobs:
+            return
+        store = self._ha.job_graph_store()
+        graph = decode_job_graph(await store.get(job_id))
+        data = encode(replace(graph, client_heartbeat_timeout_s=None))
+        await self._until_known(lambda: store.put(job_id, data, term), f"job {job_id} is detached", term)
+        self._attached.detach(job_id)
+        self.log.info("job %s goes on without its client", job_id)
 
     @rpc
     async def job_reached_terminal_state(self, job: ArchivedExecutionGraph) -> None:
@@ -442,6 +490,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         await self._record_end(job, term)
         dropped = await self.run_blocking(self._archive.enter, job, size, _now_ms())
         self._starts.forget(job_id)
+        self._attached.detach(job_id)
         known = self._jobs.pop(job_id, None)
         if known is not None:
             known.over.set()

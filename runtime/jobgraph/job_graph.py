@@ -168,6 +168,8 @@ class JobGraph:
         submitter: name of the user who submitted it, as the client says; empty where that is not known.
         working_directory: where its code runs; None: in the private directory of each attempt.
         environment: environment variables of its task processes. Their values may be secrets: they are never shown.
+        client_heartbeat_timeout_s: of an attached job: it is cancelled when its client has not been heard of for so
+            many seconds (Flink's ``initialClientHeartbeatTimeout``). None: it needs no client.
     """
 
     job_id: JobID
@@ -187,6 +189,7 @@ class JobGraph:
     submitter: str = ""
     working_directory: WorkingDirectory | None = None
     environment: dict[str, str] = field(default_factory=dict, repr=False)
+    client_heartbeat_timeout_s: float | None = None
 
     @classmethod
     def for_script(

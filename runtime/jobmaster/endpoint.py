@@ -638,13 +638,13 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     # -------------------------------------------------------------------- clients
 
     @rpc
-    async def cancel(self) -> None:
+    async def cancel(self, because: str = "") -> None:
         graph = self._require_graph()
         if graph.status in (JobStatus.FINISHED, JobStatus.FAILED):
             await self._written()  # else a successor, which knows nothing of the end, would run a job that is "over"
             raise JobAlreadyTerminatedError(f"job {self._job_id} is {graph.status.value} already: nothing to cancel")
-        self.log.info("job %s is to be cancelled", self._job_id)
-        self._do(graph.cancel(current_instant()))
+        self.log.info("job %s is to be cancelled%s", self._job_id, f": {because}" if because else "")
+        self._do(graph.cancel(current_instant(), because))
         await self._written()
 
     @rpc_sync

@@ -161,6 +161,7 @@ class ExecutionGraphSnapshot:
         failure_counts: how many failures of each kind there were, by the kind's name.
         rollback: where the job has gone back to last.
         checkpoints: how many there were; the completed checkpoints in the store may have later totals.
+        cancelled_because: as in `ArchivedExecutionGraph`.
     """
 
     job_id: JobID
@@ -176,6 +177,7 @@ class ExecutionGraphSnapshot:
     failure_counts: dict[str, int] = field(default_factory=dict)
     rollback: Rollback | None = None
     checkpoints: CheckpointTotals = NO_TOTALS
+    cancelled_because: str = ""
 
 
 def snapshot_tasks(tasks: Iterable[Task]) -> tuple[TaskSnapshot, ...]:

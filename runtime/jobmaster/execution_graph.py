@@ -182,6 +182,7 @@ class ExecutionGraph:
         self._status = JobStatus.CREATED
         self._timestamps = {JobStatus.CREATED: at.epoch_ms}
         self._failure: ErrorInfo | None = None
+        self._cancelled_because = ""
         self._failures: deque[ErrorInfo] = deque(maxlen=FAILURE_HISTORY)
         self._failure_counts: Counter[FailureKind] = Counter()
         self._num_restarts = 0
@@ -222,6 +223,7 @@ class ExecutionGraph:
             restarts=self._num_restarts,
             restart_strategy=self._strategy.description,
             submitter=self._graph.submitter,
+            cancelled_because=self._cancelled_because,
         )
 
     def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:
@@ -237,6 +239,7 @@ class ExecutionGraph:
             taken_ms=at.epoch_ms,
             tasks=snapshot_tasks(self._tasks.values()),
             failure_counts=self._counts(),
+            cancelled_because=self._cancelled_because,
         )
 
     def running_tasks(self) -> RunningTasks:
@@ -272,6 +275,7 @@ class ExecutionGraph:
         self._timestamps = {JobStatus(status): entered for status, entered in saved.timestamps.items()}
         self._timestamps[self._status] = self._timestamps.get(self._status, at.epoch_ms)
         self._failure = saved.failure
+        self._cancelled_because = saved.cancelled_because
         self._failures.extend(saved.failures)
         self._failure_counts = Counter({FailureKind(kind): count for kind, count in saved.failure_counts.items()})
         self._num_restarts = saved.restarts
@@ -337,12 +341,18 @@ class ExecutionGraph:
         self._transition(JobStatus.RUNNING, at)
         return self._schedule(at)
 
-    def cancel(self, at: Instant) -> list[Instruction]:
-        """Cancel the job: CANCELLING until nothing of it runs. Ignored when it is on its way there, or over."""
+    def cancel(self, at: Instant, because: str = "") -> list[Instruction]:
+        """Cancel the job: CANCELLING until nothing of it runs. Ignored when it is on its way there, or over.
+
+        Args:
+            at: the time.
+            because: why the cluster does so; empty where somebody asks for it.
+        """
         if self._status.is_terminal or self._status is JobStatus.CANCELLING:
             return []
         self._transition(JobStatus.CANCELLING, at)
         self._failure = None
+        self._cancelled_because = because
         return self._cancel_tasks(at) + self._settle(at)
 
     def fail(self, error: ErrorInfo, at: Instant) -> list[Instruction]:

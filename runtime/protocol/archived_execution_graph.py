@@ -179,6 +179,7 @@ class ArchivedExecutionGraph:
             that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
         checkpoints: the figures of its checkpoints.
         submitter: as in `JobGraph`.
+        cancelled_because: why the cluster cancelled it; empty where somebody asked for it, or it was not cancelled.
     """
 
     job_id: JobID
@@ -195,6 +196,7 @@ class ArchivedExecutionGraph:
     failure_counts: dict[str, int] = field(default_factory=dict)
     checkpoints: CheckpointStatsSnapshot = field(default_factory=CheckpointStatsSnapshot)
     submitter: str = ""
+    cancelled_because: str = ""
 
     @property
     def start_ms(self) -> int:

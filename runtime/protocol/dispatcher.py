@@ -78,6 +78,19 @@ class DispatcherGateway(FencedRpcGateway):
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
+    def report_job_client_heartbeat(self, job_id: JobID) -> Ask[None]:
+        """From the client of an attached job: it is there. Of any other job it means nothing."""
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
+    def detach_job(self, job_id: JobID) -> Ask[None]:
+        """From the client of an attached job: it leaves, and the job goes on without it. Idempotent.
+
+        The reply comes when that is persisted: the next leader knows it too. Of a job that is over it means nothing.
+        """
+        raise NotImplementedError
+
+    @fenced_by(RECIPIENT)
     def trigger_checkpoint(self, job_id: JobID, trigger_id: TriggerID) -> Ask[OperationStatus]:
         """Take a checkpoint of a job. Idempotent by trigger id: ask again, after any failure too, to learn of its end.
 

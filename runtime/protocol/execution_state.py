@@ -151,6 +151,7 @@ class ErrorInfo:
         task: name of the task, or empty for the job as a whole.
         timestamp_ms: when, in milliseconds since the epoch.
         lost_result: for RESULT_LOST: the vertex whose materialised result is gone and must be made again.
+        exit_status: of a script that ended itself with it, by `sys.exit` or `os._exit`; None for any other failure.
     """
 
     kind: FailureKind
@@ -160,6 +161,7 @@ class ErrorInfo:
     task: str = ""
     timestamp_ms: int = 0
     lost_result: JobVertexID | None = None
+    exit_status: int | None = None
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

@@ -64,8 +64,11 @@ class JobMasterGateway(FencedRpcGateway):
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)
-    def cancel(self) -> Ask[None]:
+    def cancel(self, because: str = "") -> Ask[None]:
         """Cancel the job; it is CANCELED when nothing of it runs any more. Idempotent.
+
+        Args:
+            because: why the cluster does so by itself; empty where somebody asks for it.
 
         Raises:
             JobAlreadyTerminatedError: it is FINISHED or FAILED, which the Dispatcher may not know yet.

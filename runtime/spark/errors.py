@@ -64,11 +64,18 @@ class TaskError(Exception):
 
 
 class ScriptExitError(TaskError):
-    """The script ended itself with a non-zero exit status, as the interpreter understands it: 1 for a text."""
+    """The script ended itself with a non-zero exit status, as the interpreter understands it: 1 for a text.
 
-    def __init__(self, message: str, status: int) -> None:
+    Args:
+        message: says so.
+        status: the exit status.
+        text: of a script that ends itself with a text, as `sys.exit(text)`; else empty.
+    """
+
+    def __init__(self, message: str, status: int, text: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.text = text
 
 
 class TaskLimitError(TaskError):

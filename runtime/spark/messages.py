@@ -28,6 +28,7 @@ class ErrorDescription:
         traceback: as Python prints it, without our frames.
         error_class: PySpark's condition, such as TABLE_OR_VIEW_NOT_FOUND; None for another error.
         lost_result: the vertex whose materialised result is not there (any more); None for another error.
+        exit_status: with which the script ended itself; None for another error.
     """
 
     type: str
@@ -35,6 +36,7 @@ class ErrorDescription:
     traceback: str
     error_class: str | None = None
     lost_result: str | None = None
+    exit_status: int | None = None
 
 
 # ------------------------------------------------------------------ from the task

@@ -364,13 +364,15 @@ class TaskOutcome:
         message: str,
         traceback: str = "",
         lost_result: str | None = None,
+        exit_status: int | None = None,
         *,
         now_ms: int,
     ) -> None:
         """Note a failure, and that it was seen at *now_ms*, in milliseconds since the epoch."""
         if self.failure is None:
             lost = None if lost_result is None else JobVertexID(lost_result)
-            self.failure = ErrorInfo(kind, name, message, traceback, self._descriptor.attempt.task_name, now_ms, lost)
+            task = self._descriptor.attempt.task_name
+            self.failure = ErrorInfo(kind, name, message, traceback, task, now_ms, lost, exit_status)
 
     def blame(self, kind: FailureKind, name: str, message: str) -> None:
         """Give the noted failure another cause than it seemed to have."""
@@ -401,7 +403,9 @@ class TaskOutcome:
             self.fail(FailureKind.RUNTIME, "StopWithSavepointStoppingException", message, now_ms=now_ms)
         if self.failure is None and not self.finished and not self._ended_itself_well(status):
             text = describe_exit(status, self._limits)
-            self.fail(FailureKind.TASK_PROCESS_LOST, "TaskProcessLostException", text, now_ms=now_ms)
+            own = status if self._is_script and status is not None and status > 0 else None
+            kind = FailureKind.TASK_PROCESS_LOST
+            self.fail(kind, "TaskProcessLostException", text, exit_status=own, now_ms=now_ms)
         if self.failure is not None:
             if self.explanation:
                 self.failure = replace(self.failure, message=f"{self.failure.message} ({self.explanation})")
@@ -410,7 +414,11 @@ class TaskOutcome:
 
     def _ended_itself_well(self, status: int | None) -> bool:
         """A script may leave by `os._exit(0)`: to whoever runs a program, its exit status is its word."""
-        return status == 0 and self._descriptor.job.kind is JobKind.SCRIPT
+        return status == 0 and self._is_script
+
+    @property
+    def _is_script(self) -> bool:
+        return self._descriptor.job.kind is JobKind.SCRIPT
 
 
 def describe_exit(status: int | None, limits: ResourceLimits) -> str:
@@ -820,7 +828,7 @@ class Task:
                     self._logs.begin()
             case Failed(error):
                 kind = FailureKind.USER_CODE if error.lost_result is None else FailureKind.RESULT_LOST
-                self._fail(kind, error.type, error.message, error.traceback, error.lost_result)
+                self._fail(kind, error.type, error.message, error.traceback, error.lost_result, error.exit_status)
 
     async def _lease(self, process: TaskProcess, asked: LeaseRequest) -> None:
         holder = lease_holder(self.descriptor, self._driver, self._get(ClusterOptions.HOST))
@@ -843,9 +851,15 @@ class Task:
             self._give_up(FailureKind.RUNTIME, "NoProgressException", message)
 
     def _fail(
-        self, kind: FailureKind, name: str, message: str, traceback: str = "", lost_result: str | None = None
+        self,
+        kind: FailureKind,
+        name: str,
+        message: str,
+        traceback: str = "",
+        lost_result: str | None = None,
+        exit_status: int | None = None,
     ) -> None:
-        self._outcome.fail(kind, name, message, traceback, lost_result, now_ms=_now_ms())
+        self._outcome.fail(kind, name, message, traceback, lost_result, exit_status, now_ms=_now_ms())
 
     def _give_up(self, kind: FailureKind, name: str, message: str, traceback: str = "") -> None:
         """One of its queries has failed, or is stuck, and its code goes on."""

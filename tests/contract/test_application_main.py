@@ -86,6 +86,14 @@ def test_how_main_ended_is_told(start: Start, text: str, outcome: MainOutcome, e
     assert "runtime/application" not in end.traceback
 
 
+def test_the_exit_status_of_main_is_told(start: Start, files: ApplicationFiles) -> None:
+    assert end_of(start("raise SystemExit(3)")).exit_status == 3
+    assert end_of(start("import os\nos._exit(4)")).exit_status == 4
+    assert end_of(start("raise ValueError('no')")).exit_status is None
+    assert end_of(start("raise SystemExit('no input')")).exit_status == 1
+    assert files.stderr.read_text() == "no input\n"
+
+
 def test_main_can_be_ended_while_it_runs(start: Start, files: ApplicationFiles) -> None:
     main = start("import threading\nprint('began')\nthreading.Event().wait()")
     while not files.stdout.read_text():

@@ -192,7 +192,7 @@ def test_stop_cleans_up_after_a_killed_master(own_cluster: Cluster, tmp_path: Pa
     WaitingJob.start(cluster, tmp_path)
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
     refused = cluster.run("job", "list", check=False)
-    assert refused.returncode == 1
+    assert refused.returncode == 69
     assert "its master is gone" in refused.stderr
     cluster.run("stop")
     assert cluster.processes() == {}
@@ -208,7 +208,7 @@ def test_start_after_a_killed_master_recovers_its_jobs(own_cluster: Cluster, tmp
     waiting = WaitingJob.start(cluster, tmp_path)
     job_id = waiting.job_id
     os.kill(cluster.pid_of("master"), signal.SIGKILL)
-    await_value(lambda: cluster.run("job", "list", check=False).returncode == 1)
+    await_value(lambda: cluster.run("job", "list", check=False).returncode == 69)
     cluster.run("start")
     await_value(lambda: waiting.starts == 2)
     waiting.release()

@@ -88,7 +88,7 @@ def test_a_port_that_is_taken(idle: Cluster) -> None:
 
 @pytest.mark.parametrize("command", [("stop",), ("status",), ("job", "list"), ("job", "info", "0" * 32)])
 def test_a_command_without_a_cluster(idle: Cluster, command: tuple[str, ...]) -> None:
-    assert "no cluster runs in" in refused(idle, *command)
+    assert "no cluster runs in" in refused(idle, *command, status=69)
 
 
 def test_a_second_start(cluster: Cluster) -> None:

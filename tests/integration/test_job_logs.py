@@ -140,7 +140,7 @@ def test_a_running_job_is_followed_into_its_next_attempt(cluster: Cluster, tmp_p
     assert output == "the end\n"
     assert process.returncode == 0, errors
     assert errors.count("a remark\n") == 2
-    assert "attempt 2, stdout" in errors
+    assert "--- task job, attempt 2 ---\n" in errors
 
 
 def test_following_ends_as_the_job_does(cluster: Cluster, tmp_path: Path) -> None:

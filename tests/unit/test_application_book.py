@@ -71,6 +71,9 @@ def test_jobs_that_go_on_are_waited_for_after_main_and_cancelled_when_it_failed(
 def test_a_failed_main_fails_the_application_with_its_error() -> None:
     result = ended(failed()).next({A: JobStatus.FINISHED, B: JobStatus.CANCELED})
     assert result == ApplicationResult(ApplicationStatus.FAILED, "ValueError: no", "Traceback")
+    left = ended(MainEnd(MainOutcome.FAILED, "it has ended itself", exit_status=3)).next({})
+    assert isinstance(left, ApplicationResult)
+    assert left.exit_status == 3
 
 
 def test_a_main_that_does_not_handle_the_cancellation_of_its_job_is_cancelled() -> None:

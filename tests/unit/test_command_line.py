@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,12 +24,20 @@ from click.testing import CliRunner
 
 from runtime.cluster import job_commands
 from runtime.cluster.cli import SHELLS, cli
-from runtime.cluster.command_line import ExitStatus, complete_job, is_this_machine, waiting
+from runtime.cluster.command_line import (
+    ExitStatus,
+    Interrupted,
+    Interrupts,
+    complete_job,
+    is_this_machine,
+    status_of_end,
+    waiting,
+)
 from runtime.cluster.job_commands import run_attached
 from runtime.errors import ClusterError
 from runtime.ids import JobID
 from runtime.jobgraph.job_graph import JobKind
-from runtime.protocol.archived_execution_graph import JobDetails
+from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.execution_state import JobStatus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +75,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
+        (("job", "run", "--nonsense"), ExitStatus.WRONG_USAGE, "No such option"),
         ((), ExitStatus.WRONG_USAGE, "Usage:"),
         (("--help",), ExitStatus.DONE, "Exit status: 0"),
         (("--version",), ExitStatus.DONE, "understudy"),
@@ -92,7 +101,7 @@ def test_exit_statuses_are_those_of_the_table(
 
 def test_no_cluster_is_an_error_and_json_prints_none(tmp_path: Path) -> None:
     done = run("status", "--json", "-D", f"cluster.runtime-dir={tmp_path / 'none'}")
-    assert (done.returncode, done.stdout) == (ExitStatus.FAILED, "")
+    assert (done.returncode, done.stdout) == (ExitStatus.UNAVAILABLE, "")
     assert re.fullmatch(r"error: .*\nremedy: .*\n", done.stderr)
 
 
@@ -100,7 +109,29 @@ def test_the_table_of_exit_statuses_is_whole() -> None:
     table = (ROOT / "docs" / "command-line.md").read_text()
     rows = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
     assert [int(row) for row in rows] == [status.value for status in ExitStatus]
-    assert ExitStatus.INTERRUPTED == 130
+    of_signals = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)]
+    assert [status.value for status in ExitStatus][-4:] == of_signals
+
+
+@pytest.mark.parametrize(
+    ("state", "interrupt", "exit_status", "status"),
+    [
+        ("FINISHED", None, None, 0),
+        ("SUCCEEDED", None, None, 0),
+        ("FINISHED", Interrupted(signal.SIGTERM), None, 0),
+        ("FAILED", None, None, 1),
+        ("FAILED", None, 3, 3),
+        ("FAILED", KeyboardInterrupt(), None, 1),
+        ("CANCELED", None, None, 79),
+        ("CANCELED", KeyboardInterrupt(), None, 130),
+        ("CANCELED", Interrupted(signal.SIGTERM), None, 143),
+        ("CANCELED", Interrupted(signal.SIGHUP), 3, 129),
+    ],
+)
+def test_the_exit_status_is_the_end_of_the_job(
+    state: str, interrupt: KeyboardInterrupt | None, exit_status: int | None, status: int
+) -> None:
+    assert status_of_end(state, interrupt, exit_status) == status
 
 
 @pytest.mark.parametrize("words", sorted(leaves(cli).keys() - WITHOUT_JSON))
@@ -138,44 +169,102 @@ def test_what_is_interrupted_says_what_is_left(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Submitting:
-    """A client during whose submission the user presses Ctrl-C so many times."""
+    """A client during whose submission the user presses Ctrl-C (or sends another signal) so many times.
 
-    def __init__(self, presses: int) -> None:
+    *cancelling* is sent while the job is being cancelled.
+    """
+
+    def __init__(self, presses: int, sent: int = signal.SIGINT, cancelling: int | None = None) -> None:
         self.presses = presses
+        self.sent = sent
+        self.cancelling = cancelling
         self.did: list[str] = []
 
     def submit(self, graph: Any, file: Path, libraries: Any) -> str:
         for _ in range(self.presses):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.sent)
         self.did.append("submitted")
         return str(graph.job_id)
 
     def cancel(self, job_id: str) -> None:
         self.did.append(f"cancelled {job_id}")
+        if self.cancelling is not None:
+            signal.raise_signal(self.cancelling)
 
     def watch(self, job_id: str) -> list[Any]:
         self.did.append("watched")
-        return [SimpleNamespace(status=SimpleNamespace(value="CANCELED"), tasks=(), error=None)]
+        return [CANCELED]
 
-    def logs(self, job_id: str) -> list[Any]:
-        return []
+    def heartbeats(self, job_id: str, interval_s: float) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def detach(self, job_id: str, patience_s: float) -> None:
+        self.did.append(f"detached {job_id}")
 
     def web_page(self, job_id: str) -> str:
         return f"http://127.0.0.1:8081/#/jobs/{job_id}"
 
 
-@pytest.fixture
-def shown_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.cluster.views.view_of_job", lambda job: job)
-    monkeypatch.setattr(
-        "runtime.cluster.views.job_progress", lambda: nullcontext(SimpleNamespace(update=lambda job: None))
-    )
+CANCELED = ArchivedExecutionGraph(
+    JobID("a" * 32), "j", JobKind.SCRIPT, JobStatus.CANCELED, {"CANCELED": 1}, (), (), None, (), 0, "none"
+)
 
 
-@pytest.mark.usefixtures("shown_jobs")
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (signal.SIGTERM, ExitStatus.TERMINATED),
+        (signal.SIGHUP, ExitStatus.HUNG_UP),
+        (signal.SIGINT, ExitStatus.INTERRUPTED),
+    ],
+)
+def test_a_signal_while_a_job_is_submitted_cancels_it(sent: signal.Signals, status: ExitStatus) -> None:
+    before = signal.getsignal(sent)
+    client: Any = Submitting(1, sent)
+    assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) == status
+    assert client.did == ["submitted", "cancelled j", "watched"]
+    assert signal.getsignal(sent) is before
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts():
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_ctrl_c_detaches_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    client: Any = Submitting(1, cancelling=signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f"), heartbeat_s=30)
+    assert ended.value.code == ExitStatus.TERMINATED
+    assert client.did == ["submitted", "cancelled j", "detached j"]
+    assert "interrupted: job j is left to the cluster" in capsys.readouterr().err
+
+
+def test_a_signal_is_kept_while_something_is_written() -> None:
+    written = []
+
+    def write(presses: int) -> None:
+        with interrupts.held():
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+            written.append(presses)
+
+    with Interrupts() as interrupts:
+        interrupts.release()
+        for presses in (1, 2):
+            with pytest.raises(Interrupted):
+                write(presses)
+    assert written == [1], "a second one interrupts at once"
+
+
 def test_ctrl_c_while_a_job_is_submitted_cancels_it(capsys: pytest.CaptureFixture[str]) -> None:
     client: Any = Submitting(1)
-    assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) is ExitStatus.INTERRUPTED
+    assert run_attached(client, cast(Any, SimpleNamespace(job_id="j")), Path("f")) == ExitStatus.INTERRUPTED
     assert client.did == ["submitted", "cancelled j", "watched"]
     said = capsys.readouterr().err
     assert "cancelling job j; Ctrl-C again leaves it to the cluster" in said
@@ -183,7 +272,6 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it(capsys: pytest.CaptureFixtur
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.usefixtures("shown_jobs")
 def test_ctrl_c_twice_while_a_job_is_submitted_says_that_it_may_be(capsys: pytest.CaptureFixture[str]) -> None:
     client: Any = Submitting(2)
     with pytest.raises(SystemExit) as ended:

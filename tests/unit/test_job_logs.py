@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import RecipientUnreachable
-from runtime.cluster.logs import LogFollower, LogPiece
+from runtime.cluster.command_line import Interrupted
+from runtime.cluster.logs import CHUNKS_AT_ONCE, JobScreen, LogFollower, LogPiece
+from runtime.cluster.views import JobView
 from runtime.dispatcher.endpoint import is_whole, merged_logs
 from runtime.ids import ExecutionAttemptID, JobID, JobVertexID
-from runtime.job_logs import CHUNK, KeptLog, LogChunk, bounded, read_chunk
+from runtime.job_logs import CHUNK, KeptLog, LogChunk, bounded, read_chunk, rest_of
 from runtime.jobgraph.job_graph import JobKind
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo
 from runtime.protocol.errors import NoSuchLogError
@@ -174,45 +182,191 @@ class FakeSource:
         return self.answer
 
 
-def _texts(pieces: list[LogPiece]) -> str:
-    return "".join(piece.text for piece in pieces if not piece.is_note)
+def _following(source: FakeSource) -> tuple[LogFollower, list[LogPiece]]:
+    pieces: list[LogPiece] = []
+    return LogFollower(source, pieces.append), pieces  # type: ignore[arg-type]
+
+
+def _data(pieces: list[LogPiece]) -> bytes:
+    return b"".join(piece.data for piece in pieces)
 
 
 def test_following_goes_on_with_the_next_attempt_and_tells_nothing_twice() -> None:
     source = FakeSource()
-    follower = LogFollower(source)  # type: ignore[arg-type]
+    follower, pieces = _following(source)
     running = _attempt(0, ExecutionState.RUNNING)
-    source.written[running.attempt_id, "stdout"] = "grüß".encode()[:-1]
-    assert _texts(list(follower.poll(_job(JobStatus.RUNNING, running)))) == "grü", "no half character is shown"
-    assert list(follower.poll(_job(JobStatus.RUNNING, running))) == []
-    source.written[running.attempt_id, "stdout"] = "grüße".encode()
+    source.written[running.attempt_id, "stdout"] = b"gr\xfc\xff"  # in no encoding
+    follower.poll(_job(JobStatus.RUNNING, running))
+    follower.poll(_job(JobStatus.RUNNING, running))
+    assert _data(pieces) == b"gr\xfc\xff"
+    pieces.clear()
+    source.written[running.attempt_id, "stdout"] = b"gr\xfc\xff\n"
     failed, second = _attempt(0, ExecutionState.FAILED), _attempt(1, ExecutionState.RUNNING)
     source.written[second.attempt_id, "stdout"] = b"again"
-    pieces = list(follower.poll(_job(JobStatus.RUNNING, failed, second)))
+    follower.poll(_job(JobStatus.RUNNING, failed, second))
     assert [(piece.attempt, piece.name) for piece in pieces] == [(0, "stdout"), (1, "stdout"), (1, "stdout")]
-    assert _texts(pieces) == "ßeagain"
+    assert _data(pieces) == b"\nagain"
+    pieces.clear()
     source.gone = True
     source.kept["blob of stdout"] = b"again and the end"
     done = _attempt(1, ExecutionState.FINISHED, _whole("stdout", 17), KeptLog("stderr", 0, 0, ""))
-    assert _texts(list(follower.poll(_job(JobStatus.FINISHED, failed, done)))) == " and the end"
+    follower.poll(_job(JobStatus.FINISHED, failed, done))
+    assert _data(pieces) == b" and the end"
+    assert follower.complete
 
 
 def test_following_says_what_it_cannot_show() -> None:
     source = FakeSource()
-    follower = LogFollower(source)  # type: ignore[arg-type]
+    follower, pieces = _following(source)
     source.gone = True
     source.kept["cut"] = b"head ... tail"
     lost, cut = (
         _attempt(0, ExecutionState.FAILED),
         _attempt(1, ExecutionState.FINISHED, KeptLog("stdout", 99, 13, "cut")),
     )
-    assert list(follower.poll(_job(JobStatus.RUNNING, lost, cut))) == [], "its TaskExecutor may come back"
-    pieces = list(follower.poll(_job(JobStatus.FINISHED, lost, cut)))
-    assert [(piece.attempt, piece.is_note) for piece in pieces] == [
-        (0, True),
-        (0, True),
-        (1, True),
-        (1, False),
-        (1, True),
-    ]
-    assert _texts(pieces) == "head ... tail"
+    follower.poll(_job(JobStatus.RUNNING, lost, cut))
+    assert pieces == [], "its TaskExecutor may come back"
+    follower.poll(_job(JobStatus.FINISHED, lost, cut))
+    assert [(piece.attempt, bool(piece.note)) for piece in pieces] == [(0, True), (0, True), (1, False), (1, True)]
+    assert _data(pieces) == b"head ... tail"
+    assert not follower.complete
+
+
+def test_standard_output_and_error_are_read_in_turns_and_a_log_without_end_is_left_for_a_while() -> None:
+    source = FakeSource()
+    follower, pieces = _following(source)
+    running = _attempt(0, ExecutionState.RUNNING)
+    source.written[running.attempt_id, "stdout"] = b"o" * 4 * (CHUNKS_AT_ONCE + 3)
+    source.written[running.attempt_id, "stderr"] = b"e" * 8
+    follower.poll(_job(JobStatus.RUNNING, running))
+    assert "".join(piece.name[3] for piece in pieces) == "oeoe" + "o" * (CHUNKS_AT_ONCE - 2)
+    follower.poll(_job(JobStatus.FINISHED, _attempt(0, ExecutionState.FINISHED)))
+    assert _data(pieces).count(b"o") == 4 * (CHUNKS_AT_ONCE + 3)
+
+
+def test_what_was_not_shown_is_read_again() -> None:
+    source = FakeSource()
+    shown: list[bytes] = []
+
+    def show(piece: LogPiece) -> None:
+        if len(shown) == 1:
+            shown.append(b"")
+            raise KeyboardInterrupt
+        shown.append(piece.data)
+
+    follower = LogFollower(source, show)  # type: ignore[arg-type]
+    running = _attempt(0, ExecutionState.RUNNING)
+    source.written[running.attempt_id, "stdout"] = b"12345678"
+    with pytest.raises(KeyboardInterrupt):
+        follower.poll(_job(JobStatus.RUNNING, running))
+    follower.poll(_job(JobStatus.RUNNING, running))
+    assert b"".join(shown) == b"12345678"
+
+
+@given(content=st.binary(max_size=20_000), limit=st.integers(400, 20_000), offset=st.integers(0, 20_000))
+def test_the_rest_of_a_log_is_what_was_kept_after_what_is_known(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, limit: int, offset: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "stdout"
+    path.write_bytes(content)
+    offset = min(offset, len(content))
+    kept, size = _kept(path, limit)
+    rest = rest_of(kept, size, offset)
+    if len(kept) == size or not re.search(rb"\n--- [\d,]+ of the", rest):
+        assert content[offset:] == rest
+        return
+    before, notice, after = re.split(rb"\n(--- .* bytes of this log .*)\n", rest, maxsplit=1)
+    assert content[offset:].startswith(before)
+    assert content.endswith(after)
+    left_out = int(notice.split()[1].replace(b",", b""))
+    assert left_out == len(content) - offset - len(before) - len(after)
+
+
+def test_a_line_that_looks_like_the_notice_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    looks_so = b"\n--- 5 of the 9 bytes of this log were left out here (job.logs.max-size)\n"
+    path.write_bytes(looks_so + b"line\n" * 1000)
+    kept, size = _kept(path, 1000)
+    assert rest_of(kept, size, 0) == kept
+    assert rest_of(kept, size, size - 7) == b"e\nline\n"
+
+
+# ---------------------------------------------------------------------------------- showing
+
+
+class Shown:
+    """The two streams of a command, and progress that says when it is hidden."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, terminal: bool = False) -> None:
+        self.log: list[str] = []
+        self.streams = {name: io.TextIOWrapper(io.BytesIO()) for name in ("stdout", "stderr")}
+        for name, stream in self.streams.items():
+            stream.isatty = lambda: terminal  # type: ignore[method-assign]
+            monkeypatch.setattr(f"sys.{name}", stream)
+        self.screen = JobScreen(self)
+
+    def __enter__(self) -> Shown:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def update(self, job: JobView) -> None:
+        self.log.append(f"update {job.state}")
+
+    def hide(self) -> None:
+        self.log.append("hide")
+
+    def write(self, attempt: int, data: bytes, name: str = "stdout", task: str = "task") -> None:
+        self.screen.write(LogPiece(task, attempt, name, data))
+
+    def of(self, name: str) -> bytes:
+        return cast(io.BytesIO, self.streams[name].buffer).getvalue()
+
+
+def test_output_goes_to_its_own_stream_unchanged_and_attempts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown(monkeypatch)
+    shown.screen.update(_job(JobStatus.RUNNING, _attempt(0, ExecutionState.RUNNING)))
+    shown.write(0, b"\xff\x00\r\n")
+    shown.write(0, b"remark", "stderr")
+    shown.write(1, b"again")
+    shown.write(1, b"more")
+    shown.write(0, b"late", "stderr", "other")
+    assert shown.of("stdout") == b"\xff\x00\r\nagainmore"
+    assert shown.of("stderr") == b"remark\n--- task task, attempt 2 ---\n--- task other ---\nlate"
+
+
+def test_of_several_tasks_each_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown(monkeypatch)
+    job = _job(JobStatus.RUNNING, _attempt(0, ExecutionState.RUNNING))
+    shown.screen.update(replace(job, tasks=(job.tasks[0], replace(job.tasks[0], name="other"))))
+    shown.write(0, b"one\n")
+    assert shown.of("stderr") == b"--- task task ---\n"
+
+
+def test_progress_makes_room_for_output_and_waits_for_the_end_of_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown(monkeypatch, terminal=True)
+    job = _job(JobStatus.RUNNING, _attempt(0, ExecutionState.RUNNING))
+    shown.screen.update(job)
+    shown.write(0, b"half a ")
+    shown.screen.update(job)
+    shown.write(0, b"line\n")
+    shown.screen.update(job)
+    assert shown.log == ["update RUNNING", "hide", "hide", "update RUNNING"]
+    shown.write(0, b"no end")
+    shown.screen.finish()
+    shown.screen.update(job)
+    assert shown.log[-2:] == ["hide", "update RUNNING"]
+    assert (shown.of("stdout"), shown.of("stderr")) == (b"half a line\nno end", b"\n")
+
+
+def test_output_that_nobody_reads_is_an_interrupt(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    screen = JobScreen()
+    with os.fdopen(write, "w") as stream:
+        screen._streams["stdout"] = stream
+        with pytest.raises(Interrupted) as interrupt:
+            screen.write(LogPiece("task", 0, "stdout", b"into the void"))
+        assert interrupt.value.number == signal.SIGPIPE
+        screen.write(LogPiece("task", 0, "stdout", b"from now on it is no error"))

@@ -30,7 +30,7 @@ from runtime.cluster.views import (
     JobView,
     TaskManagerRow,
     VertexView,
-    print_failed_job,
+    print_ended_job,
     print_job,
     print_jobs,
     print_task_managers,
@@ -213,7 +213,7 @@ def test_job_page_shows_how_its_queries_keep_up() -> None:
 
 def test_failed_job() -> None:
     out = io.StringIO()
-    print_failed_job(JOB, out)
+    print_ended_job(JOB, out)
     assert out.getvalue().splitlines() == [
         "Traceback:",
         '  File "x.py"',
@@ -227,7 +227,7 @@ def test_a_job_that_failed_by_the_clusters_fault_has_the_clusters_remedy() -> No
     for kind in (FailureKind.SPARK_LOST, FailureKind.TASK_EXECUTOR_LOST, FailureKind.NO_RESOURCE):
         out = io.StringIO()
         failure = ErrorInfo(kind, "SparkDriverLostException", "it has ended")
-        print_failed_job(dataclasses.replace(JOB, failure=failure), out)
+        print_ended_job(dataclasses.replace(JOB, failure=failure), out)
         assert out.getvalue().splitlines()[-1] == f"remedy: {kind.remedy}"
         assert "understudy status" in kind.remedy
     assert FailureKind.USER_CODE.remedy == ""

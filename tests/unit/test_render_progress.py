@@ -110,3 +110,26 @@ def test_live_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last.endswith("8/8 FINISHED 3.5 s")
     assert "flights" in plain
     assert terminal.getvalue().count("\x1b[?25h") == 1, "the cursor is back"
+
+
+def test_hidden_bars_come_back_below_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = Terminal()
+    with LiveProgress(terminal) as progress:
+        progress.update(JOB)
+        progress.hide()
+        progress.hide()
+        terminal.write("output of the job\n")
+        progress.update(JOB)
+    before, after = terminal.getvalue().split("output of the job\n")
+    assert before.endswith("\x1b[2K"), "the bars are erased"
+    assert "\x1b[1A" not in after[: after.index("flights")], "no line above is drawn over"
+
+
+def test_in_a_pipe_only_what_a_job_waits_for_is_told() -> None:
+    waiting = replace(JOB, state="RUNNING", waiting_for="2 slots")
+    out = io.StringIO()
+    with PlainProgress(out, states=False) as progress:
+        for job in (JOB, waiting, waiting, waiting, replace(JOB, state="FINISHED", ended_ms=5200)):
+            progress.update(job)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d job 0{32} waits for 2 slots\n", out.getvalue())

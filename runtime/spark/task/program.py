@@ -116,4 +116,4 @@ def _check_exit(leaving: SystemExit, name: str) -> None:
         return
     if isinstance(code, int):
         raise ScriptExitError(f"{name} ended with exit status {code}", code & 0xFF) from None
-    raise ScriptExitError(f"{name} ended itself with: {code}", EXIT_FAILED) from None
+    raise ScriptExitError(f"{name} ended itself with: {code}", EXIT_FAILED, str(code)) from None

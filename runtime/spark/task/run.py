@@ -75,9 +75,13 @@ def _tell_failure(spec: TaskSpec, control: TaskControl, error: BaseException) ->
     described = describe(error, {spec.shown_file: Path(spec.file).name})
     if limit := explain(error, spec.limits):
         described = replace(described, message=limit)
+    said = described.traceback
+    if isinstance(error, ScriptExitError):  # Python prints no traceback either, but the text that the script ends with
+        described = replace(described, traceback="", exit_status=error.status)
+        said = f"{error.text}\n" if error.text else ""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-        sys.stderr.write(described.traceback)
+        sys.stderr.write(said)
         sys.stderr.flush()
     control.tell(Failed(described))
 
