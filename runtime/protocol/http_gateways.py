@@ -58,6 +58,8 @@ HTTP_GATEWAYS: Mapping[str, HttpGateway] = {
                 "request_job_status",
                 "request_job_result",
                 "cancel_job",
+                "report_job_client_heartbeat",
+                "detach_job",
                 "trigger_checkpoint",
                 "trigger_savepoint",
                 "stop_with_savepoint",
