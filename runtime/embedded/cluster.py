@@ -31,6 +31,7 @@ from runtime.jobgraph.validation import check_name
 from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
+from runtime.protocol.archived_execution_graph import JobResult
 from runtime.spark.embedding import OfferedDriver, ProgramQueries
 from runtime.spark.errors import DriverStartError
 from runtime.spark.messages import Running
@@ -111,7 +112,7 @@ class EmbeddedCluster:
         ProgramInfo(os.getpid(), str(path)).write(worker)
         self._client = start_cluster(self._configuration, lambda step: None)
         self.cluster = Cluster(self._client)
-        self.job = Job(self._client, self._submit(self._client))
+        self.job: Job[JobResult] = Job(self._client, self._submit(self._client))
         deadline = time.monotonic() + self._configuration.get(ClusterOptions.START_TIMEOUT)
         while not self._attached.wait(POLL_S):
             if self.job.status.is_globally_terminal or time.monotonic() > deadline:
