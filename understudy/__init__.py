@@ -65,9 +65,11 @@ if TYPE_CHECKING:
     from runtime.notebook import connect as connect
     from runtime.notebook import connect_async as connect_async
     from runtime.notebook import wait as wait
+    from runtime.protocol.archived_execution_graph import JobResult as JobResult
     from runtime.protocol.dispatcher import DispatcherGateway as DispatcherGateway
     from runtime.protocol.events import JobReachedTerminalState as JobReachedTerminalState
     from runtime.protocol.events import TaskExecutorLost as TaskExecutorLost
+    from runtime.protocol.execution_state import JobStatus as JobStatus
     from runtime.spark.state_reader import read_state as read_state
 
 _HOMES = {
@@ -110,8 +112,10 @@ _HOMES = {
         "connect_async",
         "wait",
     ),
+    "runtime.protocol.archived_execution_graph": ("JobResult",),
     "runtime.protocol.dispatcher": ("DispatcherGateway",),
     "runtime.protocol.events": ("JobReachedTerminalState", "TaskExecutorLost"),
+    "runtime.protocol.execution_state": ("JobStatus",),
     "runtime.spark.state_reader": ("read_state",),
 }
 """Where the names are, beside those of `actors`."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from actors.rpc.security import load_secret
 from conf.configuration import Configuration
@@ -38,6 +38,9 @@ from runtime.spark.messages import Running
 from runtime.spark.process import start_time
 from runtime.spark.spec import TaskSpec
 from runtime.taskexecutor.worker_files import ProgramInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SETTINGS = {
     "cluster.id": "embedded",
@@ -77,7 +80,7 @@ class EmbeddedCluster:
         ClusterError, ConfigurationError, HaError: the cluster cannot be started.
     """
 
-    def __init__(self, spark: Any, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(self, spark: SparkSession, settings: Mapping[str, object] | None = None) -> None:
         self._spark = spark
         self._lock = threading.Lock()
         self._stopped = False

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from actors.address import ActorAddress
 from actors.rpc.gateway import Ask, RpcGateway, gateway_methods
@@ -41,8 +41,16 @@ from runtime.notebook.submission import (
 from runtime.protocol.archived_execution_graph import JobResult
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.leader import DISPATCHER
+from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview
 from runtime.protocol.resource_manager import ResourceManagerGateway
+
+if TYPE_CHECKING:
+    from runtime.notebook.gateways import (
+        SynchronousDispatcherGateway,
+        SynchronousMasterGateway,
+        SynchronousResourceManagerGateway,
+    )
 
 G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
@@ -156,14 +164,26 @@ class Cluster:
     # ------------------------------------------------------------------- actors
 
     @property
-    def dispatcher(self) -> Any:
+    def dispatcher(self) -> SynchronousDispatcherGateway:
         """The Dispatcher that leads: every method of `DispatcherGateway`, returning the answer itself."""
-        return self._following("dispatcher", DispatcherGateway)
+        return self.actor("dispatcher", DispatcherGateway)
 
     @property
-    def resource_manager(self) -> Any:
+    def resource_manager(self) -> SynchronousResourceManagerGateway:
         """The ResourceManager that leads: every method of `ResourceManagerGateway`, returning the answer itself."""
-        return self._following("resourcemanager", ResourceManagerGateway)
+        return self.actor("resourcemanager", ResourceManagerGateway)
+
+    @overload
+    def actor(self, name: str, gateway_type: type[DispatcherGateway]) -> SynchronousDispatcherGateway: ...
+
+    @overload
+    def actor(self, name: str, gateway_type: type[ResourceManagerGateway]) -> SynchronousResourceManagerGateway: ...
+
+    @overload
+    def actor(self, name: str, gateway_type: type[MasterGateway]) -> SynchronousMasterGateway: ...
+
+    @overload
+    def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any: ...
 
     def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any:
         """An actor by its name in the cluster, or by its address; its methods return the answers themselves.
