@@ -29,7 +29,7 @@ def main(limit):
     """Look at ever longer ranges; each is a job."""
     cluster, first, last, best = connect(), 1, 100, (0, 1)
     while first < limit:
-        job = cluster.submit(longest, first=first, last=min(last, limit), name=f"below-{min(last, limit)}")
+        job = cluster.options(name=f"below-{min(last, limit)}").submit(longest, first, min(last, limit))
         best = max(best, job.result())
         print(f"below {min(last, limit):,}: {best[1]:,} takes {best[0]} steps")
         first, last = last, last * 10

@@ -32,7 +32,7 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack
 
 from conf.values import MemorySize
 from runtime.ids import JobID, JobVertexID
@@ -56,6 +56,9 @@ from runtime.jobgraph.job_graph import (
 from runtime.jobgraph.parameters import Parameter, parse_parameters
 from runtime.jobgraph.restart_config import RestartStrategyConfig
 from runtime.jobgraph.validation import check_name, check_parameters, validate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "Context",
@@ -109,8 +112,8 @@ class Context(Protocol):
     """What a vertex function gets as its first argument; annotate with it."""
 
     @property
-    def spark(self) -> Any:
-        """The task's `pyspark.sql.SparkSession`. (Typed Any, so that this module does without pyspark.)"""
+    def spark(self) -> SparkSession:
+        """The task's session."""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -287,7 +290,7 @@ class Pipeline:
         validate(graph)
         return graph
 
-    def run_local(self, spark: Any) -> dict[str, Any]:
+    def run_local(self, spark: SparkSession) -> dict[str, DataFrame | None]:
         """Run all of it here, in this process and on *spark*, without a cluster: for tests.
 
         Every edge does what it does on a cluster; a blocking one is materialised in Spark's own storage

@@ -38,7 +38,7 @@ from blob.key import BlobKey, PermanentBlobKey, TransientBlobKey
 from blob.offload import Inline, MaybeOffloaded, offload_if_larger
 from blob.rpc_offload import BlobOffloader
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID, TriggerID
-from runtime.job_logs import FUNCTION_RESULT, KeptLog, logs_owner
+from runtime.job_logs import FUNCTION_ERROR, FUNCTION_FILES, FUNCTION_RESULT, KeptLog, logs_owner
 from runtime.jobgraph.codec import encode
 from runtime.jobgraph.errors import InvalidFunctionError, JobGraphError
 from runtime.jobgraph.functions import TYPED_IN
@@ -758,6 +758,18 @@ class ClusterClient:
             pass  # each ask waits for some seconds
         return result
 
+    def on_end(self, job_id: JobID, wake: Callable[[], object]) -> bool:
+        """Have *wake* called when the job may be over: on a thread of the client's, so it must not block.
+
+        It is called once, after some seconds also for a job that goes on: look at the job, and ask again.
+
+        Returns:
+            True; a client that cannot do this returns False, and the job is to be looked at now and then.
+        """
+        ask = self.call(DISPATCHER, DispatcherGateway, lambda dispatcher: dispatcher.request_job_result(job_id))
+        ask.add_done_callback(lambda _: wake())
+        return True
+
     def thread_dump(self, resource_id: ResourceID, attempt_id: ExecutionAttemptID | None = None) -> ThreadDump:
         """Return the stacks of a TaskExecutor's threads, or of the task process of an attempt that runs there.
 
@@ -899,7 +911,7 @@ class ClusterClient:
         """
         logs = self._ask(lambda dispatcher: dispatcher.request_job_logs(job_id), UPLOAD_S)
         with self.blobs() as blobs:
-            return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name != FUNCTION_RESULT]
+            return [(log, _fetch_log(blobs, log.blob_key, job_id)) for log in logs if log.name not in FUNCTION_FILES]
 
     def function_result(self, job_id: JobID) -> bytes | None:
         """Return the pickled result of a job that runs a function; None where nothing of it is kept.
@@ -907,8 +919,20 @@ class ClusterClient:
         Raises:
             JobNotFoundError: no such job is running or remembered.
         """
+        return self._function_file(job_id, FUNCTION_RESULT)
+
+    def function_error(self, job_id: JobID) -> bytes | None:
+        """Return the pickled exception of a function whose job has failed; None where nothing of it is kept.
+
+        Raises:
+            JobNotFoundError: no such job is running or remembered.
+        """
+        return self._function_file(job_id, FUNCTION_ERROR)
+
+    def _function_file(self, job_id: JobID, name: str) -> bytes | None:
+        """Fetch a file of the last attempt, not of those that failed before it."""
         attempts = [attempt for task in self.job(job_id).tasks for attempt in task.attempts]
-        kept = [log for attempt in attempts for log in attempt.logs if log.name == FUNCTION_RESULT]
+        kept = [log for attempt in attempts[-1:] for log in attempt.logs if log.name == name]
         return self.kept_log(job_id, kept[-1]) if kept else None
 
     kept_log = _in_a_thread(AsyncClusterClient.kept_log)

@@ -11,6 +11,8 @@ Every one has a ``remedy``: one line that says what to do about it.
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
+
 from runtime.ids import JobID
 
 
@@ -44,7 +46,7 @@ class PreflightError(ClusterError):
 
 
 class NotebookError(ClusterError):
-    """Base of them; it has a ``remedy`` as every `ClusterError`. ``details`` is the user's own traceback, or empty."""
+    """Base of the errors of a client in Python; ``remedy`` says what to do, ``details`` is the user's own traceback."""
 
     def __init__(self, message: str, remedy: str, details: str = "") -> None:
         super().__init__(message, remedy)
@@ -52,9 +54,21 @@ class NotebookError(ClusterError):
 
 
 class JobFailedError(NotebookError):
-    """A job whose result was asked for has failed, or was cancelled; ``job_id`` says which, where it has ended so."""
+    """A job whose result was asked for has failed, or was cancelled; ``job_id`` says which, where it has ended so.
+
+    Where a function raised an exception that can be made again here, that is raised: ``function_error``, of which this
+    error is the cause.
+    """
 
     job_id: JobID | None = None
+    function_error: Exception | None = None
+
+
+class JobCancelledError(JobFailedError, CancelledError):
+    """A job whose result was asked for was cancelled; a `concurrent.futures.CancelledError` too.
+
+    It is no `asyncio.CancelledError`, by which a coroutine would seem to be cancelled that only awaits the job.
+    """
 
 
 class SavepointFailedError(NotebookError):

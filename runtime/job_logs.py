@@ -21,13 +21,22 @@ from conf.files import write_private
 from runtime.ids import JobID
 
 TASK_LOGS = ("stdout", "stderr")
-"""The files of an attempt that are its logs; no other file of it is ever served, but the next one."""
+"""The files of an attempt that are its logs; no other file of it is ever served, but `FUNCTION_FILES`."""
 
 FUNCTION_RESULT = ".function-result"
 """The file with what a function returned that runs as a job (`runtime.spark.function_task`); kept as logs are."""
 
 FUNCTION_RESULT_MAX_SIZE = 64 * 1024 * 1024
 """Most bytes of it."""
+
+FUNCTION_ERROR = ".function-error"
+"""The file with the exception that such a function raised; kept as logs are."""
+
+FUNCTION_ERROR_MAX_SIZE = 1024 * 1024
+"""Most bytes of it."""
+
+FUNCTION_FILES = {FUNCTION_RESULT: FUNCTION_RESULT_MAX_SIZE, FUNCTION_ERROR: FUNCTION_ERROR_MAX_SIZE}
+"""Files of an attempt that are kept beside its logs, and the most bytes of each."""
 
 CHUNK = 256 * 1024
 """Most bytes of one `LogChunk`."""
@@ -45,7 +54,7 @@ class KeptLog:
 
     Args:
         name: ``stdout``, ``stderr``; ``taskexecutor`` and ``spark``: what these logged while the attempt ran;
-            `FUNCTION_RESULT`.
+            those of `FUNCTION_FILES`.
         size: bytes that were written.
         kept: bytes of the blob: fewer, and with a line that says so in their middle, where the log was too long.
         blob_key: text of the permanent blob's key; empty for an empty log. The blob is `logs_owner`'s.

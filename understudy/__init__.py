@@ -49,15 +49,27 @@ if TYPE_CHECKING:
     from runtime.embedded import EmbeddedCluster as EmbeddedCluster
     from runtime.embedded import EmbeddedClusterError as EmbeddedClusterError
     from runtime.job_file import read_job_file as read_job_file
+    from runtime.notebook import AsyncCluster as AsyncCluster
+    from runtime.notebook import AsyncJob as AsyncJob
+    from runtime.notebook import AsyncSubmitter as AsyncSubmitter
     from runtime.notebook import Cluster as Cluster
+    from runtime.notebook import DoneAndNotDone as DoneAndNotDone
     from runtime.notebook import Job as Job
+    from runtime.notebook import JobCancelledError as JobCancelledError
     from runtime.notebook import JobFailedError as JobFailedError
     from runtime.notebook import NotebookError as NotebookError
     from runtime.notebook import SavepointFailedError as SavepointFailedError
+    from runtime.notebook import SubmitOptions as SubmitOptions
+    from runtime.notebook import Submitter as Submitter
+    from runtime.notebook import as_completed as as_completed
     from runtime.notebook import connect as connect
+    from runtime.notebook import connect_async as connect_async
+    from runtime.notebook import wait as wait
+    from runtime.protocol.archived_execution_graph import JobResult as JobResult
     from runtime.protocol.dispatcher import DispatcherGateway as DispatcherGateway
     from runtime.protocol.events import JobReachedTerminalState as JobReachedTerminalState
     from runtime.protocol.events import TaskExecutorLost as TaskExecutorLost
+    from runtime.protocol.execution_state import JobStatus as JobStatus
     from runtime.spark.state_reader import read_state as read_state
 
 _HOMES = {
@@ -82,9 +94,28 @@ _HOMES = {
     "runtime.client": ("ClusterClient",),
     "runtime.embedded": ("ClusterAccess", "EmbeddedCluster", "EmbeddedClusterError"),
     "runtime.job_file": ("read_job_file",),
-    "runtime.notebook": ("Cluster", "Job", "JobFailedError", "NotebookError", "SavepointFailedError", "connect"),
+    "runtime.notebook": (
+        "AsyncCluster",
+        "AsyncJob",
+        "AsyncSubmitter",
+        "Cluster",
+        "DoneAndNotDone",
+        "Job",
+        "JobCancelledError",
+        "JobFailedError",
+        "NotebookError",
+        "SavepointFailedError",
+        "SubmitOptions",
+        "Submitter",
+        "as_completed",
+        "connect",
+        "connect_async",
+        "wait",
+    ),
+    "runtime.protocol.archived_execution_graph": ("JobResult",),
     "runtime.protocol.dispatcher": ("DispatcherGateway",),
     "runtime.protocol.events": ("JobReachedTerminalState", "TaskExecutorLost"),
+    "runtime.protocol.execution_state": ("JobStatus",),
     "runtime.spark.state_reader": ("read_state",),
 }
 """Where the names are, beside those of `actors`."""

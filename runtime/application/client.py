@@ -33,7 +33,7 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
-_CALLS = frozenset({"status_of", "job", "cancel", "function_result", "logs", "list_jobs"})
+_CALLS = frozenset({"status_of", "job", "cancel", "function_result", "function_error", "logs", "list_jobs"})
 """Methods of `ClusterClient` that main() may call."""
 
 
@@ -99,6 +99,15 @@ class ApplicationClient:
         """As `ClusterClient.function_result`."""
         found: bytes | None = self._ask("function_result", job_id=job_id)
         return found
+
+    def function_error(self, job_id: JobID) -> bytes | None:
+        """As `ClusterClient.function_error`."""
+        found: bytes | None = self._ask("function_error", job_id=job_id)
+        return found
+
+    def on_end(self, job_id: JobID, wake: Callable[[], object]) -> bool:
+        """As `ClusterClient.on_end`: not to be had here."""
+        return False
 
     def logs(self, job_id: JobID) -> list[tuple[TaskLog, bytes]]:
         """As `ClusterClient.logs`."""

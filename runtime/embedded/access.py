@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from actors.rpc.gateway import RpcGateway
 from actors.rpc.service import RpcConfig
@@ -12,6 +12,10 @@ from actors.rpc.tls import TlsConfig
 from blob.key import BlobKey, TransientBlobKey
 from runtime.client import ClusterClient
 from runtime.notebook.cluster import Cluster
+
+if TYPE_CHECKING:
+    from runtime.notebook.gateways import SynchronousDispatcherGateway
+    from runtime.protocol.dispatcher import DispatcherGateway
 
 
 class SecretHolder(Protocol):
@@ -48,6 +52,12 @@ class ClusterAccess:
             rpc = RpcConfig(frame_size=self.frame_size, tls=self.tls)
             _open[key] = Cluster(ClusterClient(self.masters, self.secret.value, rpc=rpc))
         return _open[key]
+
+    @overload
+    def actor(self, name: str, gateway_type: type[DispatcherGateway]) -> SynchronousDispatcherGateway: ...
+
+    @overload
+    def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any: ...
 
     def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any:
         """An actor by its name in the cluster or by its address; see `runtime.notebook.Cluster.actor`."""

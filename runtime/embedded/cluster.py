@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from actors.rpc.security import load_secret
 from conf.configuration import Configuration
@@ -31,12 +31,16 @@ from runtime.jobgraph.validation import check_name
 from runtime.jobmaster.restart_strategy import RestartStrategy, default_restart_strategy
 from runtime.notebook.cluster import Cluster
 from runtime.notebook.job import Job
+from runtime.protocol.archived_execution_graph import JobResult
 from runtime.spark.embedding import OfferedDriver, ProgramQueries
 from runtime.spark.errors import DriverStartError
 from runtime.spark.messages import Running
 from runtime.spark.process import start_time
 from runtime.spark.spec import TaskSpec
 from runtime.taskexecutor.worker_files import ProgramInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SETTINGS = {
     "cluster.id": "embedded",
@@ -76,7 +80,7 @@ class EmbeddedCluster:
         ClusterError, ConfigurationError, HaError: the cluster cannot be started.
     """
 
-    def __init__(self, spark: Any, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(self, spark: SparkSession, settings: Mapping[str, object] | None = None) -> None:
         self._spark = spark
         self._lock = threading.Lock()
         self._stopped = False
@@ -111,7 +115,7 @@ class EmbeddedCluster:
         ProgramInfo(os.getpid(), str(path)).write(worker)
         self._client = start_cluster(self._configuration, lambda step: None)
         self.cluster = Cluster(self._client)
-        self.job = Job(self._client, self._submit(self._client))
+        self.job: Job[JobResult] = Job(self._client, self._submit(self._client))
         deadline = time.monotonic() + self._configuration.get(ClusterOptions.START_TIMEOUT)
         while not self._attached.wait(POLL_S):
             if self.job.status.is_globally_terminal or time.monotonic() > deadline:

@@ -15,14 +15,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import JobFailedError, NotebookError, SavepointFailedError
-from runtime.notebook.cluster import Cluster, connect
-from runtime.notebook.job import Job
+from runtime.errors import JobCancelledError, JobFailedError, NotebookError, SavepointFailedError
+from runtime.notebook.cluster import AsyncCluster, AsyncSubmitter, Cluster, Submitter, connect, connect_async
+from runtime.notebook.job import AsyncJob, DoneAndNotDone, Job, as_completed, wait
+from runtime.notebook.submission import SubmitOptions
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["Cluster", "Job", "JobFailedError", "NotebookError", "SavepointFailedError", "connect"]
+__all__ = [
+    "AsyncCluster",
+    "AsyncJob",
+    "AsyncSubmitter",
+    "Cluster",
+    "DoneAndNotDone",
+    "Job",
+    "JobCancelledError",
+    "JobFailedError",
+    "NotebookError",
+    "SavepointFailedError",
+    "SubmitOptions",
+    "Submitter",
+    "as_completed",
+    "connect",
+    "connect_async",
+    "wait",
+]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

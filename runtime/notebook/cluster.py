@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import tempfile
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from actors.address import ActorAddress
 from actors.rpc.gateway import Ask, RpcGateway, gateway_methods
@@ -23,17 +25,35 @@ from runtime.client import ClusterClient
 from runtime.cluster.discovery import connect as connect_as_configured
 from runtime.cluster.discovery import connect_by_address, connect_by_http, connect_by_redis
 from runtime.cluster.views import view_of_details, view_of_task_manager
+from runtime.errors import NotebookError
 from runtime.ids import JobID
-from runtime.jobgraph.job_graph import ArtifactRole
+from runtime.jobgraph.job_graph import ArtifactRole, JobGraph
+from runtime.notebook.ends import JobEnds
 from runtime.notebook.html import cluster_html, jobs_html
-from runtime.notebook.job import Job
-from runtime.notebook.submission import graph_of_work, job_settings, restore_settings
+from runtime.notebook.job import AsyncJob, Job
+from runtime.notebook.submission import (
+    SUBMIT_OPTIONS,
+    SubmitOptions,
+    graph_of_work,
+    job_settings,
+    restore_settings,
+)
+from runtime.protocol.archived_execution_graph import JobResult
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.leader import DISPATCHER
+from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview
 from runtime.protocol.resource_manager import ResourceManagerGateway
 
+if TYPE_CHECKING:
+    from runtime.notebook.gateways import (
+        SynchronousDispatcherGateway,
+        SynchronousMasterGateway,
+        SynchronousResourceManagerGateway,
+    )
+
 G = TypeVar("G", bound=RpcGateway)
+T = TypeVar("T")
 
 SHOWN_JOBS = 10
 
@@ -50,6 +70,7 @@ class Cluster:
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
+        self._ends = JobEnds(client)
 
     @property
     def address(self) -> str:
@@ -58,96 +79,111 @@ class Cluster:
 
     # --------------------------------------------------------------------- jobs
 
-    def submit(
-        self,
-        work: Callable[..., Any] | Pipeline | str | PathLike[str],
-        *args: Any,
-        name: str | None = None,
-        py_files: Iterable[str | Path] = (),
-        packages: Iterable[str | Path] = (),
-        requirements: Iterable[str | Path] = (),
-        archives: Iterable[str | Path] = (),
-        jars: Iterable[str | Path] = (),
-        priority: int = 0,
-        from_savepoint: str | Path | None = None,
-        allow_non_restored_state: bool = False,
-        new_query_id: bool | None = None,
-        settings: Mapping[str, str] | None = None,
-        job_id: str | None = None,
-        **kwargs: Any,
-    ) -> Job:
-        """Submit a job; returns when the cluster has it.
+    @overload
+    def submit(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Job[T]: ...
+
+    @overload
+    def submit(self, work: Pipeline | str | PathLike[str], /, *args: Any, **kwargs: Any) -> Job[JobResult]: ...
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+        """Submit a job, and return its handle, a future, when the cluster has it.
 
         Args:
             work: a function, whose return value is the job's result; a `runtime.api.Pipeline`; or the path of a PySpark
-                script or pipeline file. A function's parameter ``spark`` is given the task's session.
+                script or pipeline file. A function's parameter ``spark`` is given the task's session; no positional
+                argument is bound to it.
             args: arguments of the function, or the command line of the file.
-            name: of the job; by default the function's, the pipeline's or the file's.
-            py_files: modules and archives that its code imports.
-            packages: wheels and source distributions to install for it.
-            requirements: requirements files to install for it.
-            archives: packed virtual environments, or archives of modules.
-            jars: for its Spark session.
-            priority: slots go to jobs of a higher one first.
-            from_savepoint: directory of the savepoint that its streaming queries begin from; by HTTP, one of the
-                cluster's machine.
-            allow_non_restored_state: begin although some of that state is nobody's.
-            new_query_id: whether its queries get new ids; None: those that begin in another place while the job that
-                they are of runs.
-            settings: its own ``restart-strategy.*`` and ``execution.checkpointing.*``.
-            job_id: 32 hexadecimal digits; submitting twice with one id is submitting once.
-            kwargs: keyword arguments of the function.
+            kwargs: keyword arguments of the function, all of them: options of the job are given by `options`.
 
         Raises:
             FunctionTaskError: the function or its arguments cannot be pickled.
             JobFileError, JobGraphError, JobSubmissionError: the job is not valid, or not accepted.
             NotebookError: the arguments do not fit what is submitted.
-            OSError, SavepointError: a file, or the savepoint, cannot be read.
+            OSError: a file cannot be read.
         """
-        files = (
-            (ArtifactRole.PY_FILE, py_files),
-            (ArtifactRole.PACKAGE, packages),
-            (ArtifactRole.REQUIREMENTS, requirements),
-            (ArtifactRole.ARCHIVE, archives),
-            (ArtifactRole.JAR, jars),
-        )
-        wanted = None if job_id is None else JobID(job_id)
-        with tempfile.TemporaryDirectory(prefix="understudy-job-") as scratch:
-            graph, main, returns = graph_of_work(work, args, kwargs, name, wanted, Path(scratch))
-            graph = replace(
-                graph,
-                priority=priority,
-                configuration=job_settings(settings or {}),
-                savepoint=restore_settings(
-                    from_savepoint, allow_non_restored_state, new_query_id, is_here=self.client.sees_files
-                ),
-            )
-            libraries = [(Path(path), role) for role, paths in files for path in paths]
-            accepted = self.client.submit(graph, main, libraries=libraries)
-        # An application gives its jobs ids of its own.
-        return Job(self.client, accepted, graph=replace(graph, job_id=accepted), returns=returns)
+        return self.options().submit(work, *args, **kwargs)
 
-    def job(self, job_id: str) -> Job:
-        """A handle of a job that was submitted before, by whomever; raises `JobNotFoundError`."""
+    def map(self, function: Callable[..., T], /, *iterables: Iterable[Any], **kwargs: Any) -> list[Job[T]]:
+        """Submit a job for each item, and return their handles in the same order; as Dask's ``Client.map``.
+
+        Handles and not results, as a job is more than a call: it can be watched, cancelled and looked at while others
+        run. `gather` gives the results, `runtime.notebook.as_completed` the jobs as they end.
+
+        Args:
+            function: called with one item of each of the iterables, until the shortest one ends.
+            iterables: all their items are read, and pickled, before anything is submitted.
+            kwargs: keyword arguments of the function, for every call.
+
+        Raises:
+            FunctionTaskError: the function or an item cannot be pickled; nothing was submitted.
+            JobGraphError, JobSubmissionError: a job is not accepted; those before it go on.
+        """
+        return self.options().map(function, *iterables, **kwargs)
+
+    def options(self, **options: Unpack[SubmitOptions]) -> Submitter:
+        """Return what submits jobs with these options: ``cluster.options(name="x").submit(function, name="own")``.
+
+        Args:
+            options: see `SubmitOptions`.
+
+        Raises:
+            NotebookError: there is no such option.
+        """
+        if unknown := sorted(options.keys() - set(SUBMIT_OPTIONS)):
+            raise NotebookError(f"{unknown[0]!r} is no option of a job", f"those are {', '.join(SUBMIT_OPTIONS)}")
+        return Submitter(self.client, self._ends, options)
+
+    def gather(self, jobs: Iterable[Job[T]], *, errors: Literal["raise", "skip"] = "raise") -> list[T]:
+        """Wait for jobs, and return their results in the same order; as Dask's ``Client.gather``.
+
+        Args:
+            jobs: handles of jobs.
+            errors: ``"raise"`` the error of the first job that has one, the others go on; ``"skip"`` the results of
+                jobs that have failed or were cancelled.
+
+        Raises:
+            ValueError: *errors* is something else.
+            Exception: as `Job.result`.
+        """
+        if errors not in ("raise", "skip"):
+            raise ValueError(f"errors={errors!r} is neither 'raise' nor 'skip'")
+        return [job.result() for job in jobs if errors == "raise" or _has_result(job)]
+
+    def job(self, job_id: str) -> Job[JobResult]:
+        """Return a handle of a job that was submitted before, by anybody; raises `JobNotFoundError`."""
         wanted = JobID(job_id)
         self.client.status_of(wanted)
-        return Job(self.client, wanted)
+        return Job(self.client, wanted, ends=self._ends)
 
     def jobs(self) -> Jobs:
-        """Running and finished jobs, the newest first."""
-        return Jobs(Job(self.client, details.job_id, details=details) for details in self.client.list_jobs())
+        """Return running and finished jobs, the newest first."""
+        return Jobs(
+            Job(self.client, details.job_id, details=details, ends=self._ends) for details in self.client.list_jobs()
+        )
 
     # ------------------------------------------------------------------- actors
 
     @property
-    def dispatcher(self) -> Any:
+    def dispatcher(self) -> SynchronousDispatcherGateway:
         """The Dispatcher that leads: every method of `DispatcherGateway`, returning the answer itself."""
-        return self._following("dispatcher", DispatcherGateway)
+        return self.actor("dispatcher", DispatcherGateway)
 
     @property
-    def resource_manager(self) -> Any:
+    def resource_manager(self) -> SynchronousResourceManagerGateway:
         """The ResourceManager that leads: every method of `ResourceManagerGateway`, returning the answer itself."""
-        return self._following("resourcemanager", ResourceManagerGateway)
+        return self.actor("resourcemanager", ResourceManagerGateway)
+
+    @overload
+    def actor(self, name: str, gateway_type: type[DispatcherGateway]) -> SynchronousDispatcherGateway: ...
+
+    @overload
+    def actor(self, name: str, gateway_type: type[ResourceManagerGateway]) -> SynchronousResourceManagerGateway: ...
+
+    @overload
+    def actor(self, name: str, gateway_type: type[MasterGateway]) -> SynchronousMasterGateway: ...
+
+    @overload
+    def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any: ...
 
     def actor(self, name: str, gateway_type: type[RpcGateway]) -> Any:
         """An actor by its name in the cluster, or by its address; its methods return the answers themselves.
@@ -186,6 +222,7 @@ class Cluster:
 
     def close(self) -> None:
         """Close the connections; the cluster and its jobs go on."""
+        self._ends.close()
         self.client.close()
 
     def __enter__(self) -> Self:
@@ -203,10 +240,182 @@ class Cluster:
         return cluster_html(self.address, self.client.overview(), workers, jobs[:SHOWN_JOBS])
 
 
-class Jobs(Sequence[Job]):
+class Submitter:
+    """Submits jobs with options; made by `Cluster.options`.
+
+    Args:
+        client: speaks to the cluster.
+        ends: notices the ends of its jobs.
+        options: of each job.
+    """
+
+    def __init__(self, client: ClusterClient, ends: JobEnds, options: SubmitOptions) -> None:
+        self._client = client
+        self._ends = ends
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"<Submitter with {self._options}>"
+
+    @overload
+    def submit(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Job[T]: ...
+
+    @overload
+    def submit(self, work: Pipeline | str | PathLike[str], /, *args: Any, **kwargs: Any) -> Job[JobResult]: ...
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+        """Submit a job with these options; as `Cluster.submit`. Raises OSError, SavepointError for a savepoint, too."""
+        with tempfile.TemporaryDirectory(prefix="understudy-job-") as scratch:
+            return self._submit(*self._prepare(work, args, kwargs, Path(scratch)))
+
+    def map(self, function: Callable[..., T], /, *iterables: Iterable[Any], **kwargs: Any) -> list[Job[T]]:
+        """Submit a job for each item with these options; as `Cluster.map`."""
+        if "job_id" in self._options:
+            raise NotebookError("the jobs of a map cannot have one job_id", "leave it out, or submit each by itself")
+        with tempfile.TemporaryDirectory(prefix="understudy-job-") as scratch:
+            prepared = []
+            for number, items in enumerate(zip(*iterables, strict=False)):
+                own = Path(scratch, str(number))
+                own.mkdir()
+                prepared.append(self._prepare(function, items, kwargs, own))
+            return [self._submit(*job) for job in prepared]
+
+    def _prepare(
+        self, work: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], scratch: Path
+    ) -> tuple[JobGraph, Path, bool]:
+        """Make the graph of a job and the file of its code; the rest as `graph_of_work`."""
+        options = self._options
+        job_id = options.get("job_id")
+        wanted = None if job_id is None else JobID(job_id)
+        graph, main, returns = graph_of_work(work, args, kwargs, options.get("name"), wanted, scratch)
+        savepoint = restore_settings(
+            options.get("from_savepoint"),
+            options.get("allow_non_restored_state", False),
+            options.get("new_query_id"),
+            is_here=self._client.sees_files,
+        )
+        settings = job_settings(options.get("settings") or {})
+        graph = replace(graph, priority=options.get("priority", 0), configuration=settings, savepoint=savepoint)
+        return graph, main, returns
+
+    def _submit(self, graph: JobGraph, main: Path, returns: bool) -> Job[Any]:
+        files = (
+            (ArtifactRole.PY_FILE, self._options.get("py_files", ())),
+            (ArtifactRole.PACKAGE, self._options.get("packages", ())),
+            (ArtifactRole.REQUIREMENTS, self._options.get("requirements", ())),
+            (ArtifactRole.ARCHIVE, self._options.get("archives", ())),
+            (ArtifactRole.JAR, self._options.get("jars", ())),
+        )
+        libraries = [(Path(path), role) for role, paths in files for path in paths]
+        accepted = self._client.submit(graph, main, libraries=libraries)
+        # An application gives its jobs ids of its own.
+        graph = replace(graph, job_id=accepted)
+        return Job(self._client, accepted, graph=graph, returns=returns, ends=self._ends)
+
+
+class AsyncCluster:
+    """A handle of a cluster for coroutines; made by `connect_async`. An async context manager, or await `close`.
+
+    A call takes a thread of asyncio's default executor for as long as the cluster needs to answer; waiting for jobs
+    takes none.
+
+    Args:
+        cluster: its handle for plain threads; closed with this.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def options(self, **options: Unpack[SubmitOptions]) -> AsyncSubmitter:
+        """Return what submits jobs with these options; as `Cluster.options`."""
+        return AsyncSubmitter(self.cluster.options(**options))
+
+    @overload
+    async def submit(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> AsyncJob[T]: ...
+
+    @overload
+    async def submit(
+        self, work: Pipeline | str | PathLike[str], /, *args: Any, **kwargs: Any
+    ) -> AsyncJob[JobResult]: ...
+
+    async def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> AsyncJob[Any]:
+        """Submit a job; as `Cluster.submit`."""
+        job: AsyncJob[Any] = await self.options().submit(work, *args, **kwargs)
+        return job
+
+    async def map(self, function: Callable[..., T], /, *iterables: Iterable[Any], **kwargs: Any) -> list[AsyncJob[T]]:
+        """Submit a job for each item; as `Cluster.map`. Wait for them by ``asyncio.gather(*jobs)``."""
+        return await self.options().map(function, *iterables, **kwargs)
+
+    async def job(self, job_id: str) -> AsyncJob[JobResult]:
+        """Return a handle of a job that was submitted before, by anybody; raises `JobNotFoundError`."""
+        return AsyncJob(await asyncio.to_thread(self.cluster.job, job_id))
+
+    async def jobs(self) -> list[AsyncJob[JobResult]]:
+        """Return running and finished jobs, the newest first."""
+        return [AsyncJob(job) for job in await asyncio.to_thread(self.cluster.jobs)]
+
+    async def overview(self) -> ClusterOverview:
+        """Return counts of TaskExecutors, slots and jobs."""
+        return await asyncio.to_thread(self.cluster.overview)
+
+    def lookup(self, name: str, gateway_type: type[G]) -> G:
+        """Return a gateway, whose asks are to be awaited; as `Cluster.lookup`. The look-up itself blocks."""
+        return self.cluster.lookup(name, gateway_type)
+
+    async def close(self) -> None:
+        """Close the connections; the cluster and its jobs go on."""
+        await asyncio.to_thread(self.cluster.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncCluster at {self.cluster.address}>"
+
+
+class AsyncSubmitter:
+    """Submits jobs with options; made by `AsyncCluster.options`.
+
+    Args:
+        submitter: does so in plain threads.
+    """
+
+    def __init__(self, submitter: Submitter) -> None:
+        self._submitter = submitter
+
+    @overload
+    async def submit(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> AsyncJob[T]: ...
+
+    @overload
+    async def submit(
+        self, work: Pipeline | str | PathLike[str], /, *args: Any, **kwargs: Any
+    ) -> AsyncJob[JobResult]: ...
+
+    async def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> AsyncJob[Any]:
+        """Submit a job with these options; as `Cluster.submit`."""
+        return AsyncJob(await asyncio.to_thread(self._submitter.submit, work, *args, **kwargs))
+
+    async def map(self, function: Callable[..., T], /, *iterables: Iterable[Any], **kwargs: Any) -> list[AsyncJob[T]]:
+        """Submit a job for each item with these options; as `Cluster.map`."""
+        jobs = await asyncio.to_thread(self._submitter.map, function, *iterables, **kwargs)
+        return [AsyncJob(job) for job in jobs]
+
+
+def _has_result(job: Job[Any]) -> bool:
+    try:
+        return job.exception() is None
+    except CancelledError:
+        return False
+
+
+class Jobs(Sequence[Job[JobResult]]):
     """Handles of jobs, shown as a table."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
+    def __init__(self, jobs: Iterable[Job[JobResult]]) -> None:
         self._jobs = tuple(jobs)
 
     def __getitem__(self, index: Any) -> Any:
@@ -279,6 +488,21 @@ def connect(
         client.close()
         raise
     return Cluster(client)
+
+
+async def connect_async(
+    address: str | None = None,
+    *,
+    redis: str | None = None,
+    secret_file: str | Path | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> AsyncCluster:
+    """Return a handle of a running cluster for coroutines; arguments and errors as of `connect`."""
+    cluster = await asyncio.to_thread(
+        connect, address, redis=redis, secret_file=secret_file, config=config, settings=settings
+    )
+    return AsyncCluster(cluster)
 
 
 def _any_path(address: str) -> str:

@@ -1,32 +1,65 @@
-"""A job in a notebook: its handle, and how it is shown while it runs."""
+"""A job in Python: its handle, which is a future, and how it is shown while it runs."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import concurrent.futures
+import functools
 import sys
+import threading
 import time
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 from runtime.client import ClusterClient
 from runtime.cluster.views import JobView, job_progress, view_of_job
-from runtime.errors import JobFailedError, SavepointFailedError
+from runtime.errors import JobCancelledError, JobFailedError, SavepointFailedError
 from runtime.ids import JobID
 from runtime.job_logs import TASK_LOGS
 from runtime.jobgraph.job_graph import ExchangeMode, JobEdge, JobGraph, JobVertex
 from runtime.jobgraph.svg import explain_svg
+from runtime.notebook.ends import LOOK_S, JobEnds
 from runtime.notebook.html import checkpoints_html, job_html
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, JobDetails
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.checkpoints import OperationState, OperationStatus
 from runtime.protocol.errors import JobAlreadyTerminatedError
-from runtime.protocol.execution_state import JobStatus
-from runtime.spark.function_task import load_result
+from runtime.protocol.execution_state import FailureKind, JobStatus
+from runtime.spark.function_task import load_error, load_result
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 
-class Job:
-    """A handle of a job; made by `Cluster.submit` and `Cluster.job`. The job lives without it.
+@dataclass(frozen=True, slots=True)
+class _Outcome(Generic[T]):
+    """What became of a job: its result, or the error that says why there is none."""
+
+    value: T
+    error: Exception | None = None
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def exception(self) -> Exception | None:
+        if isinstance(self.error, JobCancelledError):
+            raise self.error
+        return self.error
+
+
+class Job(Generic[T]):
+    """A handle of a job, and a future of its result; made by `Cluster.submit` and `Cluster.job`.
+
+    It has the methods of a `concurrent.futures.Future`, and may be awaited in a coroutine: ``await job``. The job
+    lives without it: a handle that is dropped cancels nothing.
 
     Args:
         client: speaks to the cluster.
@@ -34,6 +67,7 @@ class Job:
         graph: as it was submitted, where that is known.
         returns: whether it is a function whose return value is the result.
         details: its line in a list, where it comes from one.
+        ends: notices the ends of the client's jobs; None for one of its own.
     """
 
     def __init__(
@@ -44,8 +78,11 @@ class Job:
         graph: JobGraph | None = None,
         returns: bool = False,
         details: JobDetails | None = None,
+        ends: JobEnds | None = None,
     ) -> None:
         self._client = client
+        self._ends = JobEnds(client) if ends is None else ends
+        self._outcome: _Outcome[T] | None = None
         self.id = job_id
         self.details = details
         self._graph = graph
@@ -67,43 +104,144 @@ class Job:
 
     # ---------------------------------------------------------------------- end
 
-    def result(self, timeout_s: float | None = None) -> Any:
-        """Wait for its end.
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for its end, and return its result.
 
         Args:
-            timeout_s: how many seconds at most; None: for ever. An interrupt (Ctrl-C) leaves the job alone, too.
+            timeout: how many seconds at most; None: for ever. An interrupt (Ctrl-C) leaves the job alone, too.
 
         Returns:
             what the function returned, if it was submitted as one by this handle; else a `JobResult`.
 
         Raises:
-            JobFailedError: it has failed, or was cancelled; ``details`` is the user's own traceback.
+            Exception: what the function raised, of its own type, if it was submitted by this handle. Its
+                ``__cause__`` is a `JobFailedError`, which shows the traceback of the job.
+            JobFailedError: the job has failed otherwise; ``details`` is the user's own traceback.
+            JobCancelledError: it was cancelled; a `concurrent.futures.CancelledError`.
+            TimeoutError: it goes on.
+            JobNotFoundError: the cluster has forgotten it.
+        """
+        return self._await_outcome(timeout).result()
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """Wait for its end, and return the error that `result` would raise; None where it has finished.
+
+        An error of asking the cluster is raised, not returned: so the job's failures and the cluster's are told apart.
+
+        Raises:
+            JobCancelledError: it was cancelled.
             TimeoutError: it goes on.
         """
-        self._await_end(timeout_s)
-        job = self.info()
+        return self._await_outcome(timeout).exception()
+
+    def done(self) -> bool:
+        """Return whether it is over: finished, failed or cancelled. Raises `JobNotFoundError`."""
+        return self._outcome is not None or self.status.is_globally_terminal
+
+    def running(self) -> bool:
+        """Return whether it is neither over nor about to be started again or stopped. Raises `JobNotFoundError`."""
+        return self._outcome is None and self.status is JobStatus.RUNNING
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled, and nothing of it runs any more. Raises `JobNotFoundError`."""
+        if self._outcome is not None:
+            return isinstance(self._outcome.error, JobCancelledError)
+        return self.status is JobStatus.CANCELED
+
+    def add_done_callback(self, callback: Callable[[Job[T]], object]) -> None:
+        """Have *callback* called with this handle when the job is over; at once, where it is over already.
+
+        It runs on a thread that notices the ends of all jobs, so it should not take long; what it raises is logged. It
+        is also called when the cluster can no longer be asked: `result` raises that error then.
+        """
+        self._end().add_done_callback(lambda _: callback(self))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> T:
+        return (await self._outcome_later(None)).result()
+
+    async def _outcome_later(self, timeout: float | None) -> _Outcome[T]:
+        """In a coroutine: as `_await_outcome`."""
+        if self._outcome is not None:
+            return self._outcome
+        end = asyncio.wrap_future(self._end())
+        try:
+            if not (await asyncio.wait({end}, timeout=timeout))[0]:
+                raise self._goes_on(timeout)
+            end.result()  # raises why the cluster cannot be asked
+        finally:
+            end.cancel()  # this wait alone
+        return await asyncio.to_thread(self._read_outcome)
+
+    def _end(self) -> Future[None]:
+        """A future of its end, which is the same for all handles of the job that its cluster's handle has made."""
+        if self._outcome is not None:
+            over: Future[None] = Future()
+            over.set_result(None)
+            return over
+        return self._ends.of(self.id)
+
+    def _await_outcome(self, timeout: float | None) -> _Outcome[T]:
+        if self._outcome is None:
+            self._await_end(timeout)
+        return self._read_outcome()
+
+    def _await_end(self, timeout: float | None) -> None:
+        if timeout is None:
+            self._client.result(self.id)
+            return
+        deadline = time.monotonic() + timeout
+        while not self.done():
+            woken = threading.Event()
+            is_told = self._client.on_end(self.id, woken.set)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._goes_on(timeout)
+            woken.wait(left if is_told else min(left, LOOK_S))
+
+    def _goes_on(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"job {self.id} is not over after {timeout:g} s; it goes on")
+
+    def _read_outcome(self) -> _Outcome[T]:
+        """Return what became of the job, which is over."""
+        if self._outcome is None:
+            self._outcome = self._outcome_of(self.info())
+        return self._outcome
+
+    def _outcome_of(self, job: ArchivedExecutionGraph) -> _Outcome[Any]:
         if job.status is not JobStatus.FINISHED:
-            failure = _failure_of(job)
-            failure.job_id = job.job_id
-            raise failure
+            failed = _failure_of(job)
+            return _Outcome(None, self._own_error(job, failed) or failed)
         if not self._returns:
-            return job.result()
+            return _Outcome(job.result())
         data = self._client.function_result(self.id)
         if data is None:
-            raise JobFailedError(
+            lost = JobFailedError(
                 f"job {self.id} has finished, but what it returned was not kept",
                 "its TaskExecutor could not reach the BlobServer; run it again",
             )
-        return load_result(data)
+            lost.job_id = self.id
+            return _Outcome(None, lost)
+        return _Outcome(load_result(data))
 
-    def _await_end(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
-            self._client.result(self.id)
-            return
-        deadline = time.monotonic() + timeout_s
-        for job in self._client.watch(self.id):
-            if not job.status.is_globally_terminal and time.monotonic() > deadline:
-                raise TimeoutError(f"job {self.id} is not over after {timeout_s:g} s; it goes on")
+    def _own_error(self, job: ArchivedExecutionGraph, failed: JobFailedError) -> Exception | None:
+        """The exception of the function that this handle submitted, made again; None for any other failure.
+
+        What a job wrote is unpickled under the same condition as its result: the function is the caller's own.
+        """
+        if not self._returns or job.status is not JobStatus.FAILED:
+            return None
+        if job.failure is None or job.failure.kind is not FailureKind.USER_CODE:
+            return None
+        data = self._client.function_error(self.id)
+        if data is None or (error := load_error(data)) is None:
+            return None
+        if failed.details:
+            failed.add_note(f"In the job:\n\n{failed.details.rstrip()}")
+        error.__cause__, failed.function_error = failed, error
+        return error
 
     def progress(self) -> None:
         """Show it until it is over: live bars in Jupyter and on a terminal, lines elsewhere.
@@ -197,6 +335,67 @@ class Job:
         return job_html(view_of_job(job), picture) + checkpoints_html(job.checkpoints)
 
 
+def _on_a_thread(
+    method: Callable[Concatenate[Job[Any], P], R],
+) -> Callable[Concatenate[AsyncJob[Any], P], Coroutine[Any, Any, R]]:
+    """Make a method of `AsyncJob` of the same one of `Job`."""
+
+    @functools.wraps(method)
+    async def call(job: AsyncJob[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, job.job, *args, **kwargs)
+
+    return call
+
+
+class AsyncJob(Generic[T]):
+    """A handle of a job for coroutines: ``await job`` gives its result. Made by `AsyncCluster`.
+
+    Waiting for its end takes no thread. The other methods are those of `Job`, to be awaited; each is called by
+    `asyncio.to_thread`.
+
+    Args:
+        job: its handle for plain threads.
+    """
+
+    def __init__(self, job: Job[T]) -> None:
+        self.job = job
+        self.id = job.id
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.job.__await__()
+
+    async def result(self, timeout: float | None = None) -> T:
+        """Wait for its end, and return its result; raises as `Job.result`."""
+        return (await self.job._outcome_later(timeout)).result()
+
+    async def exception(self, timeout: float | None = None) -> Exception | None:
+        """Wait for its end, and return the error that `result` would raise; as `Job.exception`."""
+        return (await self.job._outcome_later(timeout)).exception()
+
+    async def status(self) -> JobStatus:
+        """Return its state now; raises `JobNotFoundError`."""
+        return await asyncio.to_thread(lambda: self.job.status)
+
+    def add_done_callback(self, callback: Callable[[AsyncJob[T]], object]) -> None:
+        """Have *callback* called with this handle, on the event loop that runs now, when the job is over."""
+        loop = asyncio.get_running_loop()
+        self.job.add_done_callback(lambda _: loop.call_soon_threadsafe(callback, self))
+
+    done = _on_a_thread(Job.done)
+    running = _on_a_thread(Job.running)
+    cancelled = _on_a_thread(Job.cancelled)
+    cancel = _on_a_thread(Job.cancel)
+    info = _on_a_thread(Job.info)
+    logs = _on_a_thread(Job.logs)
+    checkpoint = _on_a_thread(Job.checkpoint)
+    savepoint = _on_a_thread(Job.savepoint)
+    stop = _on_a_thread(Job.stop)
+    checkpoints = _on_a_thread(Job.checkpoints)
+
+    def __repr__(self) -> str:
+        return f"<AsyncJob {self.id}>"
+
+
 class Logs(str):
     """Text that is shown as it is, not as Python writes a string."""
 
@@ -242,11 +441,89 @@ def graph_of(job: ArchivedExecutionGraph) -> JobGraph:
 def _failure_of(job: ArchivedExecutionGraph) -> JobFailedError:
     what = f"job {job.job_id} ({job.name}) is {job.status.value}"
     remedy = f"job.logs() shows its output, `understudy job info {job.job_id}` its attempts"
+    kind = JobCancelledError if job.status is JobStatus.CANCELED else JobFailedError
     if job.failure is None:
-        return JobFailedError(what, remedy)
-    remedy = job.failure.kind.remedy or remedy
-    where = f" in task {job.failure.task!r}" if job.failure.task else ""
-    return JobFailedError(f"{what}{where}: {job.failure.type}: {job.failure.message}", remedy, job.failure.traceback)
+        failed = kind(what, remedy)
+    else:
+        remedy = job.failure.kind.remedy or remedy
+        where = f" in task {job.failure.task!r}" if job.failure.task else ""
+        text = f"{what}{where}: {job.failure.type}: {job.failure.message}"
+        failed = kind(text, remedy, job.failure.traceback)
+    failed.job_id = job.job_id
+    return failed
+
+
+class DoneAndNotDone(NamedTuple):
+    """What `wait` returns: the jobs that are over, and the others."""
+
+    done: set[Job[Any]]
+    not_done: set[Job[Any]]
+
+
+def wait(jobs: Iterable[Job[Any]], timeout: float | None = None, return_when: str = ALL_COMPLETED) -> DoneAndNotDone:
+    """Wait for jobs; as `concurrent.futures.wait`. The jobs may be of several clusters.
+
+    Args:
+        jobs: handles of jobs.
+        timeout: how many seconds at most; None: for ever. No error is raised after it.
+        return_when: ``ALL_COMPLETED``; ``FIRST_COMPLETED``: until one of them is over; ``FIRST_EXCEPTION``: until one
+            of them has failed or was cancelled, or all are over. Constants of `concurrent.futures`.
+
+    Raises:
+        ValueError: *return_when* is none of these.
+        ActorError: a cluster does not answer.
+        JobNotFoundError: a cluster has forgotten a job.
+    """
+    if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
+        raise ValueError(f"return_when={return_when!r} is none of ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION")
+    waiting = _by_end(jobs)
+    done: set[Job[Any]] = set()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while waiting:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        until = ALL_COMPLETED if return_when == ALL_COMPLETED else FIRST_COMPLETED
+        ended = concurrent.futures.wait(waiting, left, until).done
+        new = [job for end in ended for job in _of_end(end, waiting.pop(end))]
+        done.update(new)
+        if not ended or (new and return_when == FIRST_COMPLETED):
+            break
+        if return_when == FIRST_EXCEPTION and any(job.status is not JobStatus.FINISHED for job in new):
+            break
+    return DoneAndNotDone(done, {job for others in waiting.values() for job in others})
+
+
+def as_completed(jobs: Iterable[Job[T]], timeout: float | None = None) -> Iterator[Job[T]]:
+    """Yield jobs as they end; as `concurrent.futures.as_completed`. The jobs may be of several clusters.
+
+    Args:
+        jobs: handles of jobs.
+        timeout: how many seconds at most, from the first one that is asked for; None: for ever.
+
+    Raises:
+        TimeoutError: jobs are not over after that time; they go on.
+        ActorError: a cluster does not answer.
+        JobNotFoundError: a cluster has forgotten a job.
+    """
+    waiting = _by_end(jobs)
+    count = sum(map(len, waiting.values()))
+    try:
+        for end in concurrent.futures.as_completed(list(waiting), timeout):
+            yield from _of_end(end, waiting.pop(end))
+    except concurrent.futures.TimeoutError:
+        left = sum(map(len, waiting.values()))
+        raise TimeoutError(f"{left} of {count} jobs are not over after {timeout:g} s; they go on") from None
+
+
+def _by_end(jobs: Iterable[Job[T]]) -> dict[Future[None], list[Job[T]]]:
+    found: dict[Future[None], list[Job[T]]] = {}
+    for job in dict.fromkeys(jobs):
+        found.setdefault(job._end(), []).append(job)
+    return found
+
+
+def _of_end(end: Future[None], jobs: list[Job[T]]) -> list[Job[T]]:
+    end.result()  # raises why the cluster cannot be asked
+    return jobs
 
 
 def _directory(status: OperationStatus, what: str) -> Path:

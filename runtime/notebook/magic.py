@@ -17,7 +17,7 @@ from actors.errors import ActorError
 from blob.errors import BlobError
 from conf.errors import ConfigurationError
 from runtime.cluster.output import print_error
-from runtime.errors import ClusterError
+from runtime.errors import ClusterError, JobFailedError
 from runtime.ha.errors import HaError
 from runtime.jobgraph.errors import JobGraphError
 from runtime.notebook.cluster import Cluster, connect
@@ -48,7 +48,7 @@ def install(shell: InteractiveShell) -> None:
 
     understudy.__doc__ = run_magic.__doc__
     shell.register_magic_function(understudy, "line_cell", MAGIC)  # type: ignore[no-untyped-call, arg-type, unused-ignore]
-    shell.set_custom_exc(SHOWN, _show_error)  # type: ignore[no-untyped-call, unused-ignore]
+    shell.set_custom_exc((Exception,), _show_error)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def uninstall(shell: InteractiveShell) -> None:
@@ -80,7 +80,7 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None) -> Any:
     with tempfile.TemporaryDirectory(prefix="understudy-cell-") as scratch:
         main = Path(scratch) / "cell.py"
         main.write_text(cell, "utf-8")
-        job = cluster.submit(main, *options["args"], name=options["name"])
+        job = cluster.options(name=options["name"]).submit(main, *options["args"])
     if options["into"]:
         shell.user_ns[options["into"]] = job
     if options["detach"]:
@@ -119,8 +119,14 @@ def _show_error(
     trace: TracebackType | None,
     tb_offset: int | None = None,
 ) -> list[str]:
-    details = str(getattr(error, "details", "")).rstrip()
+    shown: Any = error
+    if isinstance(error.__cause__, JobFailedError) and error.__cause__.function_error is error:
+        shown = error.__cause__  # what a function raised: its own traceback is the job's
+    if not isinstance(shown, SHOWN):
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset, running_compiled_code=True)
+        return []
+    details = str(getattr(shown, "details", "")).rstrip()
     if details:
         sys.stderr.write(details + "\n")
-    print_error(error)
+    print_error(shown)
     return [f"{kind.__name__}: {error}"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from conf.options import JOB_OPTIONS
 from runtime.api import Pipeline
@@ -18,6 +19,37 @@ from runtime.jobgraph.job_graph import JobGraph, SavepointRestoreSettings
 from runtime.spark.function_task import function_file, functions_file
 
 _UNNAMED = "function"
+
+
+class SubmitOptions(TypedDict, total=False):
+    """Options of a job, as keyword arguments of `Cluster.options`.
+
+    ``name``: of the job; by default the function's, the pipeline's or the file's. ``py_files``: modules and archives
+    that its code imports. ``packages``: wheels and source distributions to install for it. ``requirements``:
+    requirements files to install for it. ``archives``: packed virtual environments, or archives of modules. ``jars``:
+    for its Spark session. ``priority`` (0): slots go to jobs of a higher one first. ``from_savepoint``: directory of
+    the savepoint that its streaming queries begin from. ``allow_non_restored_state`` (False): begin although some of
+    that state is nobody's. ``new_query_id`` (None): whether its queries get new ids; None: those that begin in another
+    place while the job that they are of runs. ``settings``: its own ``restart-strategy.*`` and
+    ``execution.checkpointing.*``. ``job_id``: 32 hexadecimal digits; submitting twice with one id is submitting once.
+    """
+
+    name: str | None
+    py_files: Iterable[str | Path]
+    packages: Iterable[str | Path]
+    requirements: Iterable[str | Path]
+    archives: Iterable[str | Path]
+    jars: Iterable[str | Path]
+    priority: int
+    from_savepoint: str | Path | None
+    allow_non_restored_state: bool
+    new_query_id: bool | None
+    settings: Mapping[str, str] | None
+    job_id: str | None
+
+
+SUBMIT_OPTIONS = tuple(SubmitOptions.__annotations__)
+"""Their names."""
 
 
 def graph_of_work(
@@ -44,14 +76,14 @@ def graph_of_work(
     """
     now_ms = time.time_ns() // 1_000_000
     if isinstance(work, str | PathLike):
-        _refuse(kwargs, "a file has a command line, and no keyword arguments")
+        _refuse(kwargs, "a file has a command line, and no keyword arguments", kwargs)
         return (
             read_job_file(Path(work), [str(arg) for arg in args], name, job_id),
             Path(work),
             False,
         )
     if isinstance(work, Pipeline):
-        _refuse((*args, *kwargs), "a Pipeline has its parameters already: pass no arguments with it")
+        _refuse((*args, *kwargs), "a Pipeline has its parameters already: pass no arguments with it", kwargs)
         if name is not None:
             raise NotebookError("a Pipeline has its name already", "give the name to Pipeline()")
         return work.to_job_graph(job_id, (), now_ms), _main_of(work, scratch), False
@@ -59,6 +91,7 @@ def graph_of_work(
         raise NotebookError(
             f"a {type(work).__name__} cannot be submitted", "give a function, a Pipeline, or the path of a file"
         )
+    _refuse_options(work, kwargs)
     own_name = getattr(work, "__name__", type(work).__name__)
     main = scratch / f"{own_name if own_name.isidentifier() else _UNNAMED}.py"
     main.write_text(function_file(work, args, kwargs), "utf-8")
@@ -66,9 +99,30 @@ def graph_of_work(
     return graph, main, True
 
 
-def _refuse(what: object, message: str) -> None:
+def _refuse(what: object, message: str, kwargs: Mapping[str, Any]) -> None:
     if what:
-        raise NotebookError(message, "see help(cluster.submit)")
+        raise NotebookError(message, _by_options(kwargs))
+
+
+def _refuse_options(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse options of a job among the keyword arguments of a function that does not take them."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a builtin: the call itself says what does not fit
+        return
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    strays = [name for name in kwargs if name in SUBMIT_OPTIONS and name not in parameters]
+    if strays:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise NotebookError(f"{name}() takes no argument {strays[0]!r}", _by_options(strays))
+
+
+def _by_options(names: Iterable[str]) -> str:
+    own = [name for name in names if name in SUBMIT_OPTIONS]
+    if not own:
+        return "see help(cluster.submit)"
+    return f"options of the job are given by cluster.options({', '.join(f'{name}=...' for name in own)}).submit(...)"
 
 
 def _main_of(pipeline: Pipeline, scratch: Path) -> Path:

@@ -1,12 +1,13 @@
 """Functions that were typed into a prompt or notebook, as the code of a job: both ends of their way.
 
 The client pickles a function by value into the job's main file; only the task process unpickles it. What the function
-returns goes the other way, in the file `FUNCTION_RESULT` of the attempt.
+returns goes the other way, in the file `FUNCTION_RESULT` of the attempt; what it raises, in `FUNCTION_ERROR`.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import inspect
 import os
 import pickle
@@ -16,11 +17,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.job_logs import FUNCTION_RESULT, FUNCTION_RESULT_MAX_SIZE
+from runtime.job_logs import FUNCTION_ERROR, FUNCTION_ERROR_MAX_SIZE, FUNCTION_RESULT, FUNCTION_RESULT_MAX_SIZE
 from runtime.spark.errors import FunctionTaskError
 
 SPARK_PARAMETER = "spark"
-"""A parameter of this name is given the task's session, unless the caller gives it something."""
+"""A parameter of this name is given the task's session: only a keyword argument is bound to it, no positional one."""
 
 _FUNCTION = '''\
 # Made by runtime.notebook: runs the function {name} as a job.
@@ -51,14 +52,19 @@ def functions_file(functions: Mapping[str, Callable[..., Any]]) -> str:
 
 
 def run_function(pickled: str) -> None:
-    """In a task process: call the function, and leave what it returns in `FUNCTION_RESULT`.
+    """In a task process: call the function, and leave its result in `FUNCTION_RESULT` or its error in `FUNCTION_ERROR`.
 
     Raises:
         FunctionTaskError: it cannot be unpickled here, or what it returns cannot travel.
     """
-    target = Path.cwd() / FUNCTION_RESULT  # the function may change the directory
+    directory = Path.cwd()  # the function may change it
     function, args, kwargs = _unpickled(pickled)
-    returned = function(*args, **_with_spark(function, args, kwargs))
+    args, kwargs = _with_spark(function, args, kwargs)
+    try:
+        returned = function(*args, **kwargs)
+    except Exception as error:
+        _keep_error(directory / FUNCTION_ERROR, error)
+        raise
     name = getattr(function, "__qualname__", type(function).__name__)
     if (type(returned).__module__ or "").startswith("pyspark.sql"):
         raise FunctionTaskError(
@@ -71,8 +77,7 @@ def run_function(pickled: str) -> None:
             f"what {name} returned has {len(data):,} bytes, and may have {FUNCTION_RESULT_MAX_SIZE:,}: write it, and "
             "return where it is"
         )
-    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(data)
+    _write(directory / FUNCTION_RESULT, data)
 
 
 def load_functions(pickled: str) -> dict[str, Callable[..., Any]]:
@@ -86,17 +91,58 @@ def load_result(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301  # of the caller's own function, over an authenticated connection
 
 
-def _with_spark(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def load_error(data: bytes) -> Exception | None:
+    """In the client: what the function raised; None where it cannot be made here. Trusted as its result is."""
     try:
-        signature = inspect.signature(function)
-        given = signature.bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):  # the call itself says what does not fit
-        return kwargs
-    if SPARK_PARAMETER not in signature.parameters or SPARK_PARAMETER in given:
-        return kwargs
+        error = pickle.loads(data)  # noqa: S301
+    except Exception:  # its module is not here, or its constructor takes other arguments than it was given
+        return None
+    return error if isinstance(error, Exception) else None
+
+
+def _keep_error(target: Path, error: Exception) -> None:
+    """Leave a copy of an exception for the client, if one can be made; its text and traceback travel in any case."""
+    with contextlib.suppress(Exception):  # whatever its pickling raises
+        data = _dumps(_public(error), "the exception")
+        if len(data) <= FUNCTION_ERROR_MAX_SIZE and load_error(data) is not None:
+            _write(target, data)
+
+
+def _public(error: Any) -> Exception:
+    """Return the error; of one of PySpark's, which may need a JVM, the public exception that people catch."""
+    if type(error).__module__.startswith("pyspark.errors.exceptions."):
+        public = next(kind for kind in type(error).__mro__ if kind.__module__ == "pyspark.errors.exceptions.base")
+        condition = error.getCondition()
+        error = public(str(error).removeprefix(f"[{condition}] "), condition)
+    own: Exception = error
+    return own
+
+
+def _write(target: Path, data: bytes) -> None:
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _with_spark(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Add the session to the arguments of a function that wants it; positional ones are for its other parameters."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a builtin, which wants none
+        return args, kwargs
+    if SPARK_PARAMETER not in parameters or SPARK_PARAMETER in kwargs:
+        return args, kwargs
+    kind = parameters[SPARK_PARAMETER].kind
+    if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        return args, kwargs
     from pyspark.sql import SparkSession
 
-    return {**kwargs, SPARK_PARAMETER: SparkSession.builder.getOrCreate()}
+    session = SparkSession.builder.getOrCreate()
+    place = list(parameters).index(SPARK_PARAMETER)
+    if kind is inspect.Parameter.KEYWORD_ONLY or place > len(args):
+        return args, {**kwargs, SPARK_PARAMETER: session}
+    return (*args[:place], session, *args[place:]), kwargs
 
 
 def _pickled(value: Any, what: str) -> str:

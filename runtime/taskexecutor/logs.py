@@ -18,8 +18,7 @@ from blob.key import PermanentBlobKey, TransientBlobKey
 from conf.files import write_private
 from runtime.ids import ExecutionAttemptID, JobID, ResourceID
 from runtime.job_logs import (
-    FUNCTION_RESULT,
-    FUNCTION_RESULT_MAX_SIZE,
+    FUNCTION_FILES,
     TASK_LOGS,
     KeptLog,
     LogChunk,
@@ -97,9 +96,10 @@ class AttemptDirectories:
         if not directory.exists():
             return []
         kept = [keep_log(name, directory / name, job_id, blobs, max_size) for name in TASK_LOGS]
-        result = directory / FUNCTION_RESULT
-        if result.is_file() and not result.is_symlink() and result.stat().st_size <= FUNCTION_RESULT_MAX_SIZE:
-            kept.append(keep_log(FUNCTION_RESULT, result, job_id, blobs, FUNCTION_RESULT_MAX_SIZE))
+        for name, limit in FUNCTION_FILES.items():
+            path = directory / name
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= limit:
+                kept.append(keep_log(name, path, job_id, blobs, limit))
         return kept
 
     def read(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,13 @@ import nbformat
 import psutil
 import pytest
 from nbclient import NotebookClient
+from pyspark.errors import AnalysisException
 
 from actors.errors import AuthenticationError
 from conf.configuration import Configuration
 from conf.options import HighAvailabilityOptions
 from runtime.errors import ClusterNotRunning
-from runtime.notebook import JobFailedError, connect
+from runtime.notebook import JobFailedError, as_completed, connect, connect_async, wait
 from runtime.protocol.dispatcher import DispatcherGateway
 from runtime.protocol.master import MasterGateway
 from tests.cluster_harness import ROOT, Cluster
@@ -131,11 +134,68 @@ def test_a_job_is_waited_for_cancelled_and_found_again(
     with connect() as cluster:
         job = cluster.submit(wait)
         with pytest.raises(TimeoutError, match="it goes on"):
-            job.result(timeout_s=0.1)
+            job.result(timeout=0.1)
+        assert (job.done(), job.cancelled()) == (False, False)
         again = cluster.job(job.id)
         assert again.cancel().value == "CANCELED"
         assert job.cancel().value == "CANCELED"
-        with pytest.raises(JobFailedError, match="is CANCELED"):
+        with pytest.raises(CancelledError, match="is CANCELED") as caught:
             job.result()
+        assert isinstance(caught.value, JobFailedError)
+        assert job.cancelled()
         assert "data:image/svg+xml" in again._repr_html_()
         assert job.checkpoints()._repr_html_() == "no checkpoints"
+
+
+class DayError(Exception):
+    """An error of a user's own, which takes other arguments than a text."""
+
+    def __init__(self, day: int) -> None:
+        super().__init__(day)
+        self.day = day
+
+
+def test_jobs_are_futures(configured: Cluster) -> None:
+    def count(spark: Any, rows: int, name: str = "") -> tuple[int, str]:
+        return spark.range(rows).count(), name
+
+    def fail(day: int) -> None:
+        raise DayError(day)
+
+    def missing(spark: Any) -> None:
+        spark.table("no_such_table")
+
+    with connect() as cluster:
+        jobs = cluster.options(name="counting").map(count, [3, 4, 5], name="own")
+        assert {job.name for job in as_completed(jobs)} == {"counting"}
+        assert cluster.gather(jobs) == [(3, "own"), (4, "own"), (5, "own")]
+        assert wait(jobs).not_done == set()
+
+        failed = cluster.submit(fail, 7)
+        with pytest.raises(DayError) as caught:
+            failed.result()
+        assert caught.value.day == 7
+        assert isinstance(caught.value.__cause__, JobFailedError)
+        assert "raise DayError(day)" in caught.value.__cause__.details
+        assert cluster.gather([failed, *jobs], errors="skip") == cluster.gather(jobs)
+        with pytest.raises(JobFailedError, match="DayError: 7"):
+            cluster.job(failed.id).result()  # somebody else's handle: nothing is unpickled
+        error = cluster.submit(missing).exception()
+        assert type(error) is AnalysisException
+        assert error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
+
+        async def wait_for_all() -> list[tuple[int, str]]:
+            return await asyncio.gather(*cluster.map(count, [6, 7]))
+
+        assert asyncio.run(wait_for_all()) == [(6, ""), (7, "")]
+
+    async def by_coroutines() -> None:
+        async with await connect_async() as cluster:
+            job = await cluster.submit(count, 8)
+            assert await job == (8, "")
+            assert await job.done()
+            failing = await cluster.options(name="failing").submit(fail, 9)
+            assert isinstance(await failing.exception(), DayError)
+            assert "DayError: 9" in await failing.logs("stderr")
+
+    asyncio.run(by_coroutines())

@@ -146,13 +146,13 @@ def describe(spark):
     return described.here, described.there, conf.rates
 
 with connect() as cluster:
-    here, there, module = cluster.submit(describe, py_files=[{zip!r}]).result()
+    here, there, module = cluster.options(py_files=[{zip!r}]).submit(describe).result()
     print(here, there, module is conf.rates)
-    print(cluster.submit({pipeline!r}, py_files=[{zip!r}]).result())
+    print(cluster.options(py_files=[{zip!r}]).submit({pipeline!r}).result())
     try:
-        cluster.submit(lambda: conf.rates.NONE, py_files=[{zip!r}]).result()
-    except JobFailedError as error:
-        print("failed:", "AttributeError" in str(error))
+        cluster.options(py_files=[{zip!r}]).submit(lambda: conf.rates.NONE).result()
+    except AttributeError as error:
+        print("failed:", "AttributeError" in str(error.__cause__), isinstance(error.__cause__, JobFailedError))
 """
 
 
@@ -285,7 +285,7 @@ def test_a_function_and_a_file_of_a_program_beside_the_project(
     first, second, third = done.stdout.splitlines()
     assert first == f"{DESCRIBED} ['{DESCRIBED}'] True"
     assert "SUCCEEDED" in second
-    assert third == "failed: True"
+    assert third == "failed: True True"
 
 
 APPLICATION = """\

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from runtime.cluster.views import JobView, TaskManagerRow, VertexView
 from runtime.errors import ClusterNotRunning, NotebookError
 from runtime.ha.errors import HaError, RedisAuthenticationError, RedisUnreachableError
 from runtime.ids import JobID
-from runtime.job_logs import FUNCTION_RESULT
+from runtime.job_logs import FUNCTION_ERROR, FUNCTION_RESULT
 from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind
 from runtime.notebook import Cluster
 from runtime.notebook.cluster import _any_path, synchronous
@@ -43,7 +45,14 @@ from runtime.protocol.leader import LeaderInformation
 from runtime.protocol.messages import ClusterOverview
 from runtime.protocol.streaming_query import StreamingQuery
 from runtime.spark.errors import FunctionTaskError
-from runtime.spark.function_task import function_file, functions_file, load_functions, load_result, run_function
+from runtime.spark.function_task import (
+    function_file,
+    functions_file,
+    load_error,
+    load_functions,
+    load_result,
+    run_function,
+)
 
 HEAVY = ("asyncssh", "IPython", "numpy", "pandas", "py4j", "pyspark", "redis", "thespian")
 
@@ -162,6 +171,118 @@ def test_what_cannot_travel_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         _run(function_file(lambda: b"x" * 200, (), {}), monkeypatch, tmp_path)
 
 
+class _Session:
+    """In the place of the task's `SparkSession`."""
+
+    builder = SimpleNamespace(getOrCreate=lambda: "the session")
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "returned"),
+    [
+        (lambda spark, n: (spark, n), (1000,), {}, ("the session", 1000)),
+        (lambda n, spark: (spark, n), (1000,), {}, ("the session", 1000)),
+        (lambda n, spark, m: (spark, n, m), (1, 2), {}, ("the session", 1, 2)),
+        (lambda n=1, m=2, spark=None: (spark, n, m), (5,), {}, ("the session", 5, 2)),
+        (lambda spark, *rest: (spark, rest), (1, 2), {}, ("the session", (1, 2))),
+        (lambda n, *, spark: (spark, n), (1,), {}, ("the session", 1)),
+        (lambda spark, n: (spark, n), (), {"n": 1}, ("the session", 1)),
+        (lambda spark, n: (spark, n), (2,), {"spark": "mine"}, "TypeError"),
+        (lambda n, spark: (spark, n), (2,), {"spark": "mine"}, ("mine", 2)),
+        (lambda spark: spark, (1,), {}, "TypeError"),
+        (lambda **spark: spark, (), {"a": 1}, {"a": 1}),
+        (abs, (-3,), {}, 3),
+    ],
+)
+def test_a_parameter_named_spark_takes_no_positional_argument(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    returned: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession", _Session)
+    text = function_file(function, args, kwargs)
+    if returned == "TypeError":
+        with pytest.raises(TypeError):
+            _run(text, monkeypatch, tmp_path)
+    else:
+        assert _run(text, monkeypatch, tmp_path) == returned
+
+
+class _LimitError(Exception):
+    def __init__(self, limit: int, *, at: str) -> None:
+        super().__init__(limit)
+        self.at = at
+
+
+def _raised(make: Any, monkeypatch: pytest.MonkeyPatch, directory: Path) -> Exception | None:
+    """What the client of a function gets that raises an error; None where nothing of it travels."""
+
+    def fail() -> None:
+        raise make()
+
+    with pytest.raises(type(make())):
+        _run(function_file(fail, (), {}), monkeypatch, directory)
+    assert not (directory / FUNCTION_RESULT).exists()
+    file = directory / FUNCTION_ERROR
+    if not file.exists():
+        return None
+    assert file.stat().st_mode & 0o777 == 0o600
+    return load_error(file.read_bytes())
+
+
+def test_an_exception_travels_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _raised(lambda: KeyError("day", 3), monkeypatch, tmp_path)
+    assert isinstance(found, KeyError)
+    assert found.args == ("day", 3)
+    typed_in: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Typed(Exception): pass", typed_in)
+    assert type(_raised(typed_in["Typed"], monkeypatch, tmp_path)) is typed_in["Typed"]
+
+
+def test_an_exception_that_cannot_travel_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_a_constructor_of_its_own() -> Exception:
+        return _LimitError(3, at="noon")
+
+    def with_a_lock() -> Exception:
+        return ValueError(threading.Lock())
+
+    def too_large() -> Exception:
+        return ValueError("x" * 200)
+
+    monkeypatch.setattr("runtime.spark.function_task.FUNCTION_ERROR_MAX_SIZE", 100)
+    for make in (with_a_constructor_of_its_own, with_a_lock, too_large):
+        assert _raised(make, monkeypatch, tmp_path) is None
+
+
+def test_an_exception_of_sparks_travels_without_the_jvms_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.errors import AnalysisException
+    from pyspark.errors.exceptions.captured import AnalysisException as Captured
+
+    class NeedsJvm(Captured):
+        def __init__(self) -> None:
+            pass
+
+        def __str__(self) -> str:
+            return "[TABLE_OR_VIEW_NOT_FOUND] t"
+
+        def getCondition(self) -> str:  # noqa: N802
+            return "TABLE_OR_VIEW_NOT_FOUND"
+
+    NeedsJvm.__module__ = Captured.__module__
+    found = _raised(NeedsJvm, monkeypatch, tmp_path)
+    assert type(found) is AnalysisException
+    assert str(found) == "[TABLE_OR_VIEW_NOT_FOUND] t"
+    assert found.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", pickle.dumps(3), pickle.dumps(SystemExit(1))])
+def test_what_is_no_exception_is_none(data: bytes) -> None:
+    assert load_error(data) is None
+
+
 def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     function_file(abs, (-1,), {})  # imports what it needs under this Python
     monkeypatch.setattr(sys, "version_info", (3, 7, 1))
@@ -206,7 +327,7 @@ def submit(
     client: Any, work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[JobGraph, bool]:
     """What the handle of the job knows: its graph, and whether it has a function's return value."""
-    job = Cluster(client).submit(work, *args, **settings, **kwargs)
+    job = Cluster(client).options(**settings).submit(work, *args, **kwargs)
     assert job._graph is not None
     return job._graph, job._returns
 
@@ -281,7 +402,7 @@ def test_a_savepoint_that_is_none_is_refused_before_anything_is_submitted(tmp_pa
 
 def test_a_handle_asks_nobody_for_its_repr() -> None:
     nobody: Any = None
-    job = Job(nobody, JobID("0" * 32))
+    job: Job[Any] = Job(nobody, JobID("0" * 32))
     assert repr(job) == f"<Job {'0' * 32}>"
 
 
@@ -361,8 +482,11 @@ def test_the_magic_runs_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
         def __init__(self) -> None:
             pass
 
-        def submit(self, work: Any, *args: Any, **kwargs: Any) -> Any:
-            jobs.append((Path(work).read_text(), args, kwargs["name"]))
+        def options(self, **options: Any) -> Any:
+            return SimpleNamespace(submit=functools.partial(self.note, options["name"]))
+
+        def note(self, name: str, work: Any, *args: Any) -> Any:
+            jobs.append((Path(work).read_text(), args, name))
             return SimpleNamespace(progress=lambda: None, logs=lambda name: f"its {name}\n", result=lambda: None)
 
     shell: Any = SimpleNamespace(user_ns={"cluster": _Jobs()})
