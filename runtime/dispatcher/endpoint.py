@@ -72,7 +72,7 @@ from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, jo
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
 from runtime.protocol.resource_manager import ResourceManagerGateway
-from runtime.protocol.streaming_query import OperatorBackPressureStats
+from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
 
@@ -624,6 +624,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         if archived is not None:
             return archived.checkpoints
         return await self._find(job_id).gateway.request_checkpoint_statistics()
+
+    @rpc
+    async def request_query_histories(self, job_id: JobID) -> list[QueryHistory]:
+        archived = await self._ended(job_id)
+        if archived is not None:
+            return list(archived.query_histories)
+        return await self._find(job_id).gateway.request_query_histories()
 
     async def _operate(
         self,

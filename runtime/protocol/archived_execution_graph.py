@@ -11,7 +11,12 @@ from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.descriptor import ResultPartitionInfo, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
-from runtime.protocol.streaming_query import OperatorBackPressureStats, StreamingQuery, back_pressure_stats
+from runtime.protocol.streaming_query import (
+    OperatorBackPressureStats,
+    QueryHistory,
+    StreamingQuery,
+    back_pressure_stats,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,7 @@ class ArchivedExecutionGraph:
         failure_counts: how many failures of each kind there were, restarted ones too, by the kind's name; only kinds
             that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
         checkpoints: the figures of its checkpoints.
+        query_histories: the past figures of its streaming queries; only of a job that is over.
     """
 
     job_id: JobID
@@ -191,6 +197,7 @@ class ArchivedExecutionGraph:
     restart_strategy: str
     failure_counts: dict[str, int] = field(default_factory=dict)
     checkpoints: CheckpointStatsSnapshot = field(default_factory=CheckpointStatsSnapshot)
+    query_histories: tuple[QueryHistory, ...] = ()
 
     @property
     def start_ms(self) -> int:

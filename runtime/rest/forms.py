@@ -232,6 +232,12 @@ OVERVIEW = {
     "flink-commit": str,
 }
 
+QUERY_HISTORY = {
+    **dict.fromkeys(("vertex-id", "id", "run-id", "name"), str),
+    **{name: [int] for name in ("timestamps", "batches", "batch-durations", "state-rows", "state-bytes")},
+    **{name: [float] for name in ("input-rows-per-second", "processed-rows-per-second")},
+    "lags": [(int, type(None))],
+}
 TASK = {"id": str, "name": str, "now": int}
 SUBTASK_TIMES = {**TASK, "subtasks": [TIMES]}
 PLACES = {**TASK, "taskmanagers": [dict]}
