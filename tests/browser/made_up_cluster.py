@@ -15,6 +15,7 @@ from runtime.client import JobFile
 from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
 from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
+from runtime.jobmaster.query_history import QueryHistories
 from runtime.metrics.store import MetricStore
 from runtime.protocol.archived_execution_graph import (
     ArchivedExecutionGraph,
@@ -54,6 +55,7 @@ from runtime.protocol.slots import SlotCounts
 from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
+    QueryHistory,
     QueryProgress,
     SourceProgress,
     StreamingQuery,
@@ -197,6 +199,9 @@ class MadeUpCluster:
             _job(CANCELED, "abandoned", JobStatus.CANCELED, began, main=(_S.CANCELED, ())),
         ]
         self.graphs: dict[JobID, ArchivedExecutionGraph] = {graph.job_id: graph for graph in made}
+        self.histories = QueryHistories()
+        for batch in range(2, 42):  # one each second, the last is that of the graph
+            self.histories.add(vertex_id("main"), (streaming_query(batch),), began + 1000 * batch)
         self.log = "counted 1 flight\n"
         self.cancelled: list[JobID] = []
         self.failure: Exception | None = None
@@ -232,7 +237,9 @@ class MadeUpCluster:
         """The streaming job's query has ended one more batch."""
         graph = self.graphs[STREAMING]
         (task,) = graph.tasks
-        attempt = replace(task.attempts[-1], queries=(streaming_query(batch, level),))
+        query = streaming_query(batch, level)
+        self.histories.add(task.key, (query,), _now())
+        attempt = replace(task.attempts[-1], queries=(query,))
         self.graphs[STREAMING] = replace(graph, tasks=(replace(task, attempts=(*task.attempts[:-1], attempt)),))
 
     async def jobs(self) -> tuple[JobDetails, ...]:
@@ -245,6 +252,10 @@ class MadeUpCluster:
         if job_id not in self.graphs:
             raise JobNotFoundError(f"no job {job_id} is known")
         return self.graphs[job_id]
+
+    async def query_histories(self, job_id: JobID) -> list[QueryHistory]:
+        await self.job(job_id)
+        return self.histories.all() if job_id == STREAMING else []
 
     async def cancel(self, job_id: JobID) -> None:
         if self.cancel_failure is not None:

@@ -4,7 +4,6 @@ import { at, getJson, request } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
 import { badge, facts, heading, isOver, lasting, moment, tabs, trail } from "../parts.js";
-import { remember } from "../query_history.js";
 import { jobHref } from "./job_tables.js";
 import * as checkpoints from "./job_checkpoints.js";
 import * as configuration from "./job_configuration.js";
@@ -31,7 +30,6 @@ function partOf(tab) {
 
 export async function load(parameters) {
   const job = await getJson(`jobs/${at(parameters.job)}`);
-  remember(job);
   return { job, part: await partOf(parameters.tab)[2].load(job, parameters) };
 }
 
