@@ -424,7 +424,10 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
         """Know the job, follow its JobMaster, and have that started."""
         job_id, now_ms = graph.job_id, _now_ms()
-        details = JobDetails(job_id, graph.name, graph.kind, status, graph.created_ms or now_ms, None, {}, 0, "")
+        began_ms = graph.created_ms or now_ms
+        details = JobDetails(
+            job_id, graph.name, graph.kind, status, began_ms, None, {}, 0, "", is_function=graph.is_function
+        )
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
         await leader.start()

@@ -162,6 +162,7 @@ class JobGraph:
         priority: slots go to jobs of a higher one first.
         savepoint: what its streaming queries begin from; None: they begin without state.
         configuration: what it sets for itself, of `conf.options.JOB_OPTIONS`, by key.
+        is_function: whether the script was made of a function that a Python program submitted; only shown.
     """
 
     job_id: JobID
@@ -178,6 +179,7 @@ class JobGraph:
     priority: int = 0
     savepoint: SavepointRestoreSettings | None = None
     configuration: dict[str, str] = field(default_factory=dict)
+    is_function: bool = False
 
     @classmethod
     def for_script(

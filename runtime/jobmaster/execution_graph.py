@@ -226,6 +226,7 @@ class ExecutionGraph:
             restart_strategy=self._strategy.description,
             # Those who watch a job that runs ask for it several times a second, and have no use for some 10 kB a query.
             query_histories=tuple(self.query_histories()) if self._status.is_globally_terminal else (),
+            is_function=self._graph.is_function,
         )
 
     def query_histories(self) -> list[QueryHistory]:

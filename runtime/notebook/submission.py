@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def graph_of_work(
     main = scratch / f"{own_name if own_name.isidentifier() else _UNNAMED}.py"
     main.write_text(function_file(work, args, kwargs), "utf-8")
     graph = JobGraph.for_script(name or main.stem, job_id=job_id, created_ms=now_ms)
-    return graph, main, True
+    return replace(graph, is_function=True), main, True
 
 
 def _refuse(what: object, message: str) -> None:

@@ -110,6 +110,7 @@ class JobDetails:
         tasks_total: how many tasks it has.
         error: why it failed, in one line; empty otherwise.
         streams: as in `ArchivedExecutionGraph`.
+        is_function: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -122,6 +123,7 @@ class JobDetails:
     tasks_total: int
     error: str
     streams: bool = False
+    is_function: bool = False
 
 
 class ApplicationStatus(Enum):
@@ -182,6 +184,7 @@ class ArchivedExecutionGraph:
             that occurred. What fails for one cause, such as all tasks of a lost TaskExecutor, is one failure.
         checkpoints: the figures of its checkpoints.
         query_histories: the past figures of its streaming queries; only of a job that is over.
+        is_function: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -198,6 +201,7 @@ class ArchivedExecutionGraph:
     failure_counts: dict[str, int] = field(default_factory=dict)
     checkpoints: CheckpointStatsSnapshot = field(default_factory=CheckpointStatsSnapshot)
     query_histories: tuple[QueryHistory, ...] = ()
+    is_function: bool = False
 
     @property
     def start_ms(self) -> int:
@@ -235,4 +239,5 @@ class ArchivedExecutionGraph:
             len(self.tasks),
             "" if self.failure is None else self.failure.cause,
             self.streams,
+            self.is_function,
         )

@@ -185,6 +185,16 @@ def test_a_job_has_the_form_of_flinks(status: JobStatus) -> None:
     assert jobs.ids_with_status([graph(status).details()]) == {"jobs": [{"id": ID, "status": status.value}]}
 
 
+def test_a_job_tells_what_was_submitted() -> None:
+    for told, kind, is_function in (
+        ("pipeline", JobKind.PIPELINE, False),
+        ("script", JobKind.SCRIPT, False),
+        ("function", JobKind.SCRIPT, True),
+    ):
+        made = graph(kind=kind, is_function=is_function)
+        assert jobs.job(made, NOW)["kind"] == jobs.details(made.details(), NOW)["kind"] == told
+
+
 def test_a_running_job_has_no_end_and_goes_on() -> None:
     told = jobs.job(graph(), NOW)
     assert (told["start-time"], told["end-time"], told["duration"], told["job-type"]) == (100, -1, 4900, "STREAMING")

@@ -52,6 +52,7 @@ def details(job: JobDetails, now: int) -> Json:
         "jid": job.job_id,
         "name": job.name,
         "jobType": job_type(job),
+        "kind": kind_of(job),
         "schedulerType": SCHEDULER,
         **span(job.start_ms, job.end_ms, now),
         "state": job.status.value,
@@ -66,6 +67,11 @@ def job_type(job: ArchivedExecutionGraph | JobDetails) -> str:
     return "STREAMING" if job.streams else "BATCH"
 
 
+def kind_of(job: ArchivedExecutionGraph | JobDetails) -> str:
+    """What was submitted: ``script``, ``function`` or ``pipeline``."""
+    return "function" if job.is_function else job.kind.value
+
+
 def job(graph: ArchivedExecutionGraph, now: int) -> Json:
     """GET /jobs/:jobid."""
     return {
@@ -75,6 +81,7 @@ def job(graph: ArchivedExecutionGraph, now: int) -> Json:
         "isStoppable": False,
         "state": graph.status.value,
         "job-type": job_type(graph),
+        "kind": kind_of(graph),
         "schedulerType": SCHEDULER,
         **span(graph.start_ms, graph.end_ms, now),
         "maxParallelism": -1,
