@@ -12,7 +12,7 @@ from typing import Any
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from runtime.checkpoint.errors import CheckpointError
 from runtime.client import JobFile
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
 from runtime.jobmaster.query_history import QueryHistories
@@ -51,7 +51,7 @@ from runtime.protocol.messages import (
     TaskManagerView,
 )
 from runtime.protocol.processes import LogLevelChange
-from runtime.protocol.slots import SlotCounts
+from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
@@ -224,6 +224,12 @@ class MadeUpCluster:
             name = f"batch-{number} of {count}"
             self.graphs[job_id] = _job(job_id, name, JobStatus.FINISHED, _now() - 10_000, main=(_S.FINISHED, ()))
 
+    def add_ended(self, job_id: JobID, name: str, hours_ago: float, kind: JobKind = JobKind.SCRIPT) -> None:
+        """One more job, which ended so long ago."""
+        began = _now() - round(hours_ago * 3_600_000)
+        graph = _job(job_id, name, JobStatus.FINISHED, began, main=(_S.FINISHED, ()))
+        self.graphs[job_id] = replace(graph, kind=kind)
+
     def add_namesake(self, job_id: JobID) -> None:
         """One more running job called as others are."""
         self.graphs[job_id] = _job(job_id, "namesake", JobStatus.RUNNING, _now(), main=(_S.RUNNING, ()))
@@ -329,7 +335,7 @@ class MadeUpCluster:
             self._registration(resource_id),
             InstanceID("1" * 32),
             SlotCounts(_SLOTS, 1),
-            (),
+            (SlotStatus(SlotID(resource_id, 0), RUNNING),),
             heard - 60_000,
             heard,
             metrics,

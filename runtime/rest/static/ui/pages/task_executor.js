@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
 import { card, facts, gauge, heading, lasting, table, tabs, trail } from "../parts.js";
 import { followLog, loadLog, logList, logText, threadDump } from "../texts.js";
-import { jobHref } from "./job_tables.js";
+import { jobHref, titleOf } from "./job_tables.js";
 import * as profile from "./profile.js";
 
 const PARTS = [
@@ -23,6 +23,7 @@ export async function load({ id, tab, file }) {
   if (tab === "logs") part = file ? await followLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
   else if (tab === "stdout") part = await loadLog(`${path}/stdout`);
   else if (tab === "thread-dump") part = await getOptional(`${path}/thread-dump`);
+  else if (!tab) part = (await getJson("jobs/overview")).jobs;
   return { executor, part };
 }
 
@@ -30,7 +31,8 @@ function memory(name, used, most) {
   return [name, most > 0 ? gauge(used, most, `${bytes(used)} of ${bytes(most)}`) : bytes(used)];
 }
 
-function state(executor) {
+function state(executor, jobs) {
+  const titles = new Map(jobs.map((job) => [job.jid, titleOf(job)]));
   const { metrics, process = {}, "resident-memory": resident = {} } = executor;
   return [
     card(
@@ -58,7 +60,11 @@ function state(executor) {
       table(
         "Slots in use",
         [
-          { title: "Job", kind: "mono", cell: (slot) => h("a", { href: jobHref(slot.jobId) }, slot.jobId) },
+          {
+            title: "Job",
+            kind: "name",
+            cell: (slot) => h("a", { href: jobHref(slot.jobId) }, titles.get(slot.jobId) ?? slot.jobId),
+          },
           { title: "Tasks", kind: "number", cell: (slot) => count(slot.assignedTasks) },
           { title: "Memory", kind: "number", cell: (slot) => bytes(slot.resource.taskHeapMemory * 1024 * 1024) },
         ],
@@ -82,6 +88,6 @@ export function view({ executor, part }, { id, tab, file }, shell) {
     trail(...steps, ...(file ? [tab === "profile" ? ["Profile", `${base}/profile`] : ["Logs", `${base}/logs`], [file]] : [])),
     heading(id),
     tabs("Parts of the task executor", PARTS, base, tab),
-    h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(executor)),
+    h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(executor, part)),
   ];
 }
