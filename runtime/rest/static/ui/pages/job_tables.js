@@ -39,8 +39,8 @@ function link(job) {
   ];
 }
 
-/** The columns of a table of these jobs. */
-export function jobColumns(jobs) {
+/** The columns of a table of these jobs, which all run, or have all ended. */
+export function jobColumns(jobs, ended) {
   const lastOf = (job) => (job["end-time"] > 0 ? job["end-time"] : Date.now());
   const columns = [
     { title: "Job", kind: "name", cell: link, sort: { name: "name", value: (job) => job.name } },
@@ -57,7 +57,7 @@ export function jobColumns(jobs) {
       cell: (job) => moment(job["start-time"]),
       sort: { name: "started", value: (job) => job["start-time"] },
     },
-    jobs.some((job) => job["end-time"] > 0) && {
+    ended && {
       title: "Ended",
       cell: (job) => moment(job["end-time"]),
       sort: { name: "ended", value: (job) => job["end-time"] },
@@ -74,7 +74,7 @@ export function jobColumns(jobs) {
 }
 
 /** A table of jobs, as they come or as `sorting` (see address.js) says. */
-export function jobTable(caption, jobs, none, { columns = jobColumns(jobs), sorting, most = jobs.length } = {}) {
+export function jobTable(caption, jobs, none, { columns, sorting, most = jobs.length }) {
   const rows = sorting ? inOrder(jobs, columns, sorting) : jobs;
   return table(caption, columns, rows.slice(0, most), { key: (job) => job.jid, none, sorting });
 }

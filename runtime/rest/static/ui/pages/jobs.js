@@ -77,9 +77,9 @@ export function view(jobs, { query }, shell) {
     shown += STEP;
     shell.redraw();
   };
-  const part = (caption, of, usual, none, most) => {
-    const columns = jobColumns(of);
-    const sorting = sortingOf(columns, PATH, query, usual);
+  const part = (caption, of, hasEnded, none, most) => {
+    const columns = jobColumns(of, hasEnded);
+    const sorting = sortingOf(columns, PATH, query, hasEnded ? "-ended" : "-started");
     const missed = words.trim() ? `No job here has “${words.trim()}” in its name, id, state or submitter.` : "No job here is in this state.";
     return jobTable(caption, of, isFiltered ? missed : none, { columns, sorting, most });
   };
@@ -87,12 +87,12 @@ export function view(jobs, { query }, shell) {
     heading("Jobs", search(shell)),
     states(found, query, state),
     (!state || running.length > 0 || !isOver(state)) &&
-      card(`Running (${running.length})`, part("Running jobs", running, "-started", "No job is running.")),
+      card(`Running (${running.length})`, part("Running jobs", running, false, "No job is running.")),
     (!state || isOver(state)) &&
       card(
         `Ended (${ended.length})`,
         ranges(query, range),
-        part("Ended jobs", ended, "-ended", range ? `No job has ended in the ${range[1]}.` : "No job has ended.", shown),
+        part("Ended jobs", ended, true, range ? `No job has ended in the ${range[1]}.` : "No job has ended.", shown),
         ended.length > shown && h("p", {}, h("button", { type: "button", on: { click: more } }, `Show ${STEP} more`)),
       ),
   ].map((node, i) => {

@@ -4,7 +4,7 @@ import { getJson } from "../api.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
 import { card, heading, meter } from "../parts.js";
-import { jobTable, split } from "./job_tables.js";
+import { jobColumns, jobTable, split } from "./job_tables.js";
 import { executorTable } from "./task_executors.js";
 
 const RECENT = 8;
@@ -51,10 +51,18 @@ export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
       figure("Failed", inState("FAILED", failed)),
       figure("Canceled", inState("CANCELED", overview["jobs-cancelled"])),
     ),
-    card("Running jobs", jobTable("Running jobs", running, "No job is running. Submit one to see it here.")),
+    card(
+      "Running jobs",
+      jobTable("Running jobs", running, "No job is running. Submit one to see it here.", {
+        columns: jobColumns(running, false),
+      }),
+    ),
     card(
       "Recently ended",
-      jobTable("Recently ended jobs", ended.slice(0, RECENT), "No job has ended yet."),
+      jobTable("Recently ended jobs", ended, "No job has ended yet.", {
+        columns: jobColumns(ended, true),
+        most: RECENT,
+      }),
       ended.length > RECENT && h("p", {}, h("a", { href: "#/jobs" }, `All ${plural(ended.length, "ended job")}`)),
     ),
     card("Task executors", executorTable(taskmanagers)),
