@@ -203,6 +203,7 @@ class MadeUpCluster:
         for batch in range(2, 42):  # one each second, the last is that of the graph
             self.histories.add(vertex_id("main"), (streaming_query(batch),), began + 1000 * batch)
         self.log = "counted 1 flight\n"
+        self.longest_answer = 1 << 20
         self.cancelled: list[JobID] = []
         self.failure: Exception | None = None
         self.answers = threading.Event()
@@ -363,7 +364,7 @@ class MadeUpCluster:
 
     async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
         whole = await self.task_manager_log(resource_id, name)
-        return LogChunk(whole[offset:], len(whole))
+        return LogChunk(whole[offset : offset + self.longest_answer], len(whole))
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         return ThreadDump(
@@ -371,7 +372,8 @@ class MadeUpCluster:
         )
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
-        return self.log.encode()[offset:], attempt.state.is_terminal
+        data = self.log.encode()
+        return data[offset : offset + self.longest_answer], attempt.state.is_terminal and offset >= len(data)
 
     async def metrics(self) -> MetricStore:
         return MetricStore([])

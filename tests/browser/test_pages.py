@@ -83,6 +83,7 @@ def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Vis
         f"#/jobs/{FAILED}/exceptions",
         "#/taskmanagers/tm-1",
         "#/masters/log-levels",
+        "#/masters/logs/master.log",
         "#/actors",
         "#/submit",
     ],

@@ -3,6 +3,7 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
+import { logView } from "../log_view.js";
 import { card, facts, gauge, heading, lasting, table, tabs, trail } from "../parts.js";
 import { followLog, loadLog, logList, logText, threadDump } from "../texts.js";
 import { jobHref, titleOf } from "./job_tables.js";
@@ -16,11 +17,14 @@ const PARTS = [
   ["profile", "Profile"],
 ];
 
+const pathOf = (id) => `taskmanagers/${at(id)}`;
+const logPath = (id, file) => `${pathOf(id)}/logs/${at(file)}`;
+
 export async function load({ id, tab, file }) {
-  const path = `taskmanagers/${at(id)}`;
+  const path = pathOf(id);
   const executor = await getJson(path);
   let part = null;
-  if (tab === "logs") part = file ? await followLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
+  if (tab === "logs") part = file ? await followLog(logPath(id, file)) : (await getJson(`${path}/logs`)).logs;
   else if (tab === "stdout") part = await loadLog(`${path}/stdout`);
   else if (tab === "thread-dump") part = await getOptional(`${path}/thread-dump`);
   else if (!tab) part = (await getJson("jobs/overview")).jobs;
@@ -78,7 +82,10 @@ function state(executor, jobs) {
 export function view({ executor, part }, { id, tab, file }, shell) {
   const base = `#/taskmanagers/${at(id)}`;
   const shown = {
-    logs: () => (file ? logText(file, part) : logList(part, (name) => `${base}/logs/${at(name)}`)),
+    logs: () =>
+      file
+        ? logView({ label: file, path: logPath(id, file), text: part }, shell)
+        : logList(part, (name) => `${base}/logs/${at(name)}`),
     stdout: () => logText("Standard output", part),
     "thread-dump": () => card("", threadDump(part)),
     profile: () => profile.view(id, file, shell),
