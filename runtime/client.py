@@ -55,6 +55,7 @@ from runtime.protocol.leader import DISPATCHER
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, ClusterStatus, TaskLog, TaskManagerView
 from runtime.protocol.processes import process_addresses
+from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 
 T = TypeVar("T")
@@ -330,6 +331,10 @@ class AsyncClusterClient:
     async def cancel(self, job_id: JobID) -> None:
         """Begin to cancel a job; raises `JobNotFoundError` or `JobAlreadyTerminatedError`."""
         await self.ask(lambda dispatcher: dispatcher.cancel_job(job_id))
+
+    async def query_histories(self, job_id: JobID) -> list[QueryHistory]:
+        """Return the past figures of a job's streaming queries; raises `JobNotFoundError`."""
+        return await self.ask(lambda dispatcher: dispatcher.request_query_histories(job_id))
 
     # ------------------------------------------------- checkpoints and savepoints
 

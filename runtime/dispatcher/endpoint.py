@@ -74,7 +74,7 @@ from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, jo
 from runtime.protocol.master import MasterGateway
 from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
 from runtime.protocol.resource_manager import ResourceManagerGateway
-from runtime.protocol.streaming_query import OperatorBackPressureStats
+from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
 
@@ -429,8 +429,19 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
     async def _run(self, graph: JobGraph, status: JobStatus) -> None:
         """Know the job, follow its JobMaster, and have that started."""
         job_id, now_ms = graph.job_id, _now_ms()
-        start_ms, submitter = graph.created_ms or now_ms, graph.submitter
-        details = JobDetails(job_id, graph.name, graph.kind, status, start_ms, None, {}, 0, "", submitter=submitter)
+        details = JobDetails(
+            job_id,
+            graph.name,
+            graph.kind,
+            status,
+            graph.created_ms or now_ms,
+            None,
+            {},
+            0,
+            "",
+            submitter=graph.submitter,
+            is_function=graph.is_function,
+        )
         leader = LeaderFollower(self, self._ha.leader_retrieval(job_master(job_id)), JobMasterGateway)
         self._jobs[job_id] = RunningJob(details, leader, self._archive.find)
         await leader.start()
@@ -676,6 +687,13 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         if archived is not None:
             return archived.checkpoints
         return await self._find(job_id).gateway.request_checkpoint_statistics()
+
+    @rpc
+    async def request_query_histories(self, job_id: JobID) -> list[QueryHistory]:
+        archived = await self._ended(job_id)
+        if archived is not None:
+            return list(archived.query_histories)
+        return await self._find(job_id).gateway.request_query_histories()
 
     async def _operate(
         self,

@@ -170,6 +170,7 @@ class JobGraph:
         environment: environment variables of its task processes. Their values may be secrets: they are never shown.
         client_heartbeat_timeout_s: of an attached job: it is cancelled when its client has not been heard of for so
             many seconds (Flink's ``initialClientHeartbeatTimeout``). None: it needs no client.
+        is_function: whether the script was made of a function that a Python program submitted; only shown.
     """
 
     job_id: JobID
@@ -190,6 +191,7 @@ class JobGraph:
     working_directory: WorkingDirectory | None = None
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     client_heartbeat_timeout_s: float | None = None
+    is_function: bool = False
 
     @classmethod
     def for_script(

@@ -97,6 +97,7 @@ from runtime.protocol.job_master import JobMasterGateway
 from runtime.protocol.leader import DISPATCHER, RESOURCE_MANAGER, LeaderTerm, job_master
 from runtime.protocol.messages import JobHeartbeat, LeaderAddress, TaskExecutorRegistration
 from runtime.protocol.resource_manager import ResourceManagerGateway
+from runtime.protocol.streaming_query import QueryHistory
 from runtime.protocol.task_executor import TaskExecutorGateway
 from runtime.retry import retry
 
@@ -510,7 +511,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     @rpc_tell
     def update_task_progress(self, progress: TaskProgress) -> None:
-        self._require_graph().progress_reported(progress)
+        self._require_graph().progress_reported(progress, current_instant())
         self._advance_checkpoints()
 
     @rpc_tell
@@ -521,7 +522,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
         asked_for, heartbeat = answer
         if self._graph is not None:
             for progress in heartbeat.progress:
-                self._graph.progress_reported(progress)
+                self._graph.progress_reported(progress, current_instant())
             self._do(
                 self._graph.deployments_reported(ResourceID(target), heartbeat.executions, asked_for, current_instant())
             )
@@ -650,6 +651,10 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     @rpc_sync
     def request_job(self) -> ArchivedExecutionGraph:
         return self._archive(self._require_graph())
+
+    @rpc_sync
+    def request_query_histories(self) -> list[QueryHistory]:
+        return self._require_graph().query_histories()
 
     def current_metrics(self) -> list[ScopeDump]:
         """Return the metrics of the job as it stands; none while this JobMaster does not lead."""

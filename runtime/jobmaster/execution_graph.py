@@ -31,6 +31,7 @@ from runtime.jobmaster.execution import (
     restore_current_attempt,
     snapshot_tasks,
 )
+from runtime.jobmaster.query_history import QueryHistories
 from runtime.jobmaster.restart_strategy import RestartStrategy
 from runtime.jobmaster.slot_pool import AllocatedSlot
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, TaskInfo, VertexInfo
@@ -55,6 +56,7 @@ from runtime.protocol.execution_state import (
     check_job_transition,
 )
 from runtime.protocol.slots import TaskManagerLocation
+from runtime.protocol.streaming_query import QueryHistory
 
 FAILURE_HISTORY = 16
 """Number of failures that are kept (Flink's ``web.exception-history-size``)."""
@@ -187,6 +189,7 @@ class ExecutionGraph:
         self._failure_counts: Counter[FailureKind] = Counter()
         self._num_restarts = 0
         self._restarts = PendingRestarts()
+        self._query_histories = QueryHistories()
         self._tasks: dict[JobVertexID, Task] = {}
         for chain in chains(graph):
             self._tasks[chain.key] = Task(chain, Execution(new_attempt_id(), 0, at.epoch_ms))
@@ -224,7 +227,14 @@ class ExecutionGraph:
             restart_strategy=self._strategy.description,
             submitter=self._graph.submitter,
             cancelled_because=self._cancelled_because,
+            # Those who watch a job that runs ask for it several times a second, and have no use for some 10 kB a query.
+            query_histories=tuple(self.query_histories()) if self._status.is_globally_terminal else (),
+            is_function=self._graph.is_function,
         )
+
+    def query_histories(self) -> list[QueryHistory]:
+        """Return the past figures of the job's streaming queries, as far as this JobMaster has heard of them."""
+        return self._query_histories.all()
 
     def snapshot(self, at: Instant) -> ExecutionGraphSnapshot:
         """Return what a successor has to know, as plain data."""
@@ -299,10 +309,11 @@ class ExecutionGraph:
                 slots.append((execution.request_id, execution.slot))
         return slots
 
-    def progress_reported(self, progress: TaskProgress) -> None:
-        """Take Spark's counts of an attempt, as its TaskExecutor reports them."""
+    def progress_reported(self, progress: TaskProgress, at: Instant) -> None:
+        """Take Spark's counts of an attempt, and where its queries are, as its TaskExecutor reports them."""
         task = self._current_task(progress.attempt_id)
         if task is not None:
+            self._query_histories.add(task.chain.key, progress.queries, at.epoch_ms)
             own = set(task.chain.vertices)
             task.current.queries = progress.queries
             task.current.progress.update({item.vertex_id: item for item in progress.vertices if item.vertex_id in own})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
@@ -28,7 +29,7 @@ class SubmitOptions(TypedDict, total=False):
     that its code imports. ``packages``: wheels and source distributions to install for it. ``requirements``:
     requirements files to install for it. ``archives``: packed virtual environments, or archives of modules. ``jars``:
     for its Spark session. ``priority`` (0): slots go to jobs of a higher one first. ``from_savepoint``: directory of
-    the savepoint that its streaming queries begin from. ``allow_non_restored_state`` (False): begin although some of
+    the savepoint that its streaming queries begin from, by HTTP one of the cluster's machine. ``allow_non_restored_state`` (False): begin although some of
     that state is nobody's. ``new_query_id`` (None): whether its queries get new ids; None: those that begin in another
     place while the job that they are of runs. ``settings``: its own ``restart-strategy.*`` and
     ``execution.checkpointing.*``. ``job_id``: 32 hexadecimal digits; submitting twice with one id is submitting once.
@@ -96,7 +97,7 @@ def graph_of_work(
     main = scratch / f"{own_name if own_name.isidentifier() else _UNNAMED}.py"
     main.write_text(function_file(work, args, kwargs), "utf-8")
     graph = JobGraph.for_script(name or main.stem, job_id=job_id, created_ms=now_ms)
-    return graph, main, True
+    return replace(graph, is_function=True), main, True
 
 
 def _refuse(what: object, message: str, kwargs: Mapping[str, Any]) -> None:

@@ -11,7 +11,12 @@ from runtime.jobgraph.job_graph import JobKind, VertexRole
 from runtime.protocol.checkpoint_statistics import CheckpointStatsSnapshot
 from runtime.protocol.descriptor import ResultPartitionInfo, VertexProgress
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
-from runtime.protocol.streaming_query import OperatorBackPressureStats, StreamingQuery, back_pressure_stats
+from runtime.protocol.streaming_query import (
+    OperatorBackPressureStats,
+    QueryHistory,
+    StreamingQuery,
+    back_pressure_stats,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class JobDetails:
         error: why it failed, in one line; empty otherwise.
         streams: as in `ArchivedExecutionGraph`.
         submitter: as in `JobGraph`.
+        is_function: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -119,6 +125,7 @@ class JobDetails:
     error: str
     streams: bool = False
     submitter: str = ""
+    is_function: bool = False
 
 
 class ApplicationStatus(Enum):
@@ -180,6 +187,8 @@ class ArchivedExecutionGraph:
         checkpoints: the figures of its checkpoints.
         submitter: as in `JobGraph`.
         cancelled_because: why the cluster cancelled it; empty where somebody asked for it, or it was not cancelled.
+        query_histories: the past figures of its streaming queries; only of a job that is over.
+        is_function: as in `JobGraph`.
     """
 
     job_id: JobID
@@ -197,6 +206,8 @@ class ArchivedExecutionGraph:
     checkpoints: CheckpointStatsSnapshot = field(default_factory=CheckpointStatsSnapshot)
     submitter: str = ""
     cancelled_because: str = ""
+    query_histories: tuple[QueryHistory, ...] = ()
+    is_function: bool = False
 
     @property
     def start_ms(self) -> int:
@@ -235,4 +246,5 @@ class ArchivedExecutionGraph:
             "" if self.failure is None else self.failure.cause,
             self.streams,
             self.submitter,
+            self.is_function,
         )

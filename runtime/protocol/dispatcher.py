@@ -13,7 +13,7 @@ from runtime.protocol.checkpoints import OperationStatus
 from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.leader import JOB_MASTER
 from runtime.protocol.messages import ClusterOverview, MultipleJobsDetails, TaskLog, TaskManagerView
-from runtime.protocol.streaming_query import OperatorBackPressureStats
+from runtime.protocol.streaming_query import OperatorBackPressureStats, QueryHistory
 
 
 class DispatcherGateway(FencedRpcGateway):
@@ -154,6 +154,14 @@ class DispatcherGateway(FencedRpcGateway):
     @reads
     def request_checkpoint_statistics(self, job_id: JobID) -> Ask[CheckpointStatsSnapshot]:
         """The figures of a job's checkpoints, of one that is over too; raises `JobNotFoundError`."""
+        raise NotImplementedError
+
+    @reads
+    def request_query_histories(self, job_id: JobID) -> Ask[list[QueryHistory]]:
+        """The past figures of a job's streaming queries, of one that is over too; raises `JobNotFoundError`.
+
+        A JobMaster that has taken over has heard of what came since then.
+        """
         raise NotImplementedError
 
     @fenced_by(RECIPIENT)

@@ -16,6 +16,7 @@ from runtime.protocol.descriptor import JobReport, SlotOffer, TaskExecutionState
 from runtime.protocol.execution_state import ErrorInfo
 from runtime.protocol.leader import RESOURCE_MANAGER
 from runtime.protocol.messages import TaskExecutorRegistration
+from runtime.protocol.streaming_query import QueryHistory
 
 
 class JobMasterGateway(FencedRpcGateway):
@@ -130,6 +131,11 @@ class JobMasterGateway(FencedRpcGateway):
     @reads
     def request_job(self) -> Ask[ArchivedExecutionGraph]:
         """The job with its tasks, as it stands."""
+        raise NotImplementedError
+
+    @reads
+    def request_query_histories(self) -> Ask[list[QueryHistory]]:
+        """The past figures of the job's streaming queries, as far as this JobMaster has heard of them."""
         raise NotImplementedError
 
     @reads

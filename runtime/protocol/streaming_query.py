@@ -1,10 +1,12 @@
-"""A task's streaming query as its TaskExecutor reports it: where it stands, and whether it keeps up."""
+"""A task's streaming query as its TaskExecutor reports it: where it stands, and whether it keeps up; its history."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+
+from runtime.ids import JobVertexID
 
 
 class BackPressureLevel(Enum):
@@ -102,6 +104,41 @@ class StreamingQuery:
     trigger_interval_ms: int | None = None
     progress: QueryProgress | None = None
     back_pressure: BackPressure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryHistory:
+    """Figures of a query's past batches as columns of equal length, the oldest batch first.
+
+    See `runtime.jobmaster.query_history` for which batches are kept.
+
+    Args:
+        task: key of the query's task.
+        id: Spark's id of the query.
+        run_id: of its last run.
+        name: as the job named it; empty if it did not.
+        at_ms: when the JobMaster heard of the batch, in milliseconds since the epoch.
+        batches: its number; the other columns are the figures of `QueryProgress`.
+        rows_per_second: see there.
+        processed_per_second: see there.
+        durations_ms: see there.
+        state_rows: see there.
+        state_bytes: see there.
+        lags: see there; None where the lag is not known.
+    """
+
+    task: JobVertexID
+    id: str
+    run_id: str
+    name: str
+    at_ms: tuple[int, ...] = ()
+    batches: tuple[int, ...] = ()
+    rows_per_second: tuple[float, ...] = ()
+    processed_per_second: tuple[float, ...] = ()
+    durations_ms: tuple[int, ...] = ()
+    state_rows: tuple[int, ...] = ()
+    state_bytes: tuple[int, ...] = ()
+    lags: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ LINE = {
     "jid": str,
     "name": str,
     "jobType": str,
+    "kind": str,
     "schedulerType": str,
     **SPAN,
     "state": str,
@@ -71,6 +72,7 @@ JOB = {
     "isStoppable": bool,
     "state": str,
     "job-type": str,
+    "kind": str,
     "schedulerType": str,
     **SPAN,
     "maxParallelism": int,
@@ -232,6 +234,12 @@ OVERVIEW = {
     "flink-commit": str,
 }
 
+QUERY_HISTORY = {
+    **dict.fromkeys(("vertex-id", "id", "run-id", "name"), str),
+    **{name: [int] for name in ("timestamps", "batches", "batch-durations", "state-rows", "state-bytes")},
+    **{name: [float] for name in ("input-rows-per-second", "processed-rows-per-second")},
+    "lags": [(int, type(None))],
+}
 TASK = {"id": str, "name": str, "now": int}
 SUBTASK_TIMES = {**TASK, "subtasks": [TIMES]}
 PLACES = {**TASK, "taskmanagers": [dict]}

@@ -12,9 +12,10 @@ from typing import Any
 from actors.process.diagnostics import ActorInfo, LogLevelError, ProcessActors
 from runtime.checkpoint.errors import CheckpointError
 from runtime.client import JobFile
-from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, TriggerID
+from runtime.ids import ExecutionAttemptID, InstanceID, JobID, JobVertexID, ResourceID, SlotID, TriggerID
 from runtime.job_logs import LogChunk
 from runtime.jobgraph.job_graph import JobGraph, JobKind, VertexRole
+from runtime.jobmaster.query_history import QueryHistories
 from runtime.metrics.store import MetricStore
 from runtime.protocol.archived_execution_graph import (
     ArchivedExecutionGraph,
@@ -50,10 +51,11 @@ from runtime.protocol.messages import (
     TaskManagerView,
 )
 from runtime.protocol.processes import LogLevelChange
-from runtime.protocol.slots import SlotCounts
+from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
+    QueryHistory,
     QueryProgress,
     SourceProgress,
     StreamingQuery,
@@ -197,7 +199,11 @@ class MadeUpCluster:
             _job(CANCELED, "abandoned", JobStatus.CANCELED, began, main=(_S.CANCELED, ())),
         ]
         self.graphs: dict[JobID, ArchivedExecutionGraph] = {graph.job_id: graph for graph in made}
+        self.histories = QueryHistories()
+        for batch in range(2, 42):  # one each second, the last is that of the graph
+            self.histories.add(vertex_id("main"), (streaming_query(batch),), began + 1000 * batch)
         self.log = "counted 1 flight\n"
+        self.longest_answer = 1 << 20
         self.cancelled: list[JobID] = []
         self.failure: Exception | None = None
         self.answers = threading.Event()
@@ -219,6 +225,12 @@ class MadeUpCluster:
             name = f"batch-{number} of {count}"
             self.graphs[job_id] = _job(job_id, name, JobStatus.FINISHED, _now() - 10_000, main=(_S.FINISHED, ()))
 
+    def add_ended(self, job_id: JobID, name: str, hours_ago: float, kind: JobKind = JobKind.SCRIPT) -> None:
+        """One more job, which ended so long ago."""
+        began = _now() - round(hours_ago * 3_600_000)
+        graph = _job(job_id, name, JobStatus.FINISHED, began, main=(_S.FINISHED, ()))
+        self.graphs[job_id] = replace(graph, kind=kind)
+
     def add_namesake(self, job_id: JobID) -> None:
         """One more running job called as others are."""
         self.graphs[job_id] = _job(job_id, "namesake", JobStatus.RUNNING, _now(), main=(_S.RUNNING, ()))
@@ -232,7 +244,9 @@ class MadeUpCluster:
         """The streaming job's query has ended one more batch."""
         graph = self.graphs[STREAMING]
         (task,) = graph.tasks
-        attempt = replace(task.attempts[-1], queries=(streaming_query(batch, level),))
+        query = streaming_query(batch, level)
+        self.histories.add(task.key, (query,), _now())
+        attempt = replace(task.attempts[-1], queries=(query,))
         self.graphs[STREAMING] = replace(graph, tasks=(replace(task, attempts=(*task.attempts[:-1], attempt)),))
 
     async def jobs(self) -> tuple[JobDetails, ...]:
@@ -245,6 +259,10 @@ class MadeUpCluster:
         if job_id not in self.graphs:
             raise JobNotFoundError(f"no job {job_id} is known")
         return self.graphs[job_id]
+
+    async def query_histories(self, job_id: JobID) -> list[QueryHistory]:
+        await self.job(job_id)
+        return self.histories.all() if job_id == STREAMING else []
 
     async def cancel(self, job_id: JobID) -> None:
         if self.cancel_failure is not None:
@@ -318,7 +336,7 @@ class MadeUpCluster:
             self._registration(resource_id),
             InstanceID("1" * 32),
             SlotCounts(_SLOTS, 1),
-            (),
+            (SlotStatus(SlotID(resource_id, 0), RUNNING),),
             heard - 60_000,
             heard,
             metrics,
@@ -346,7 +364,7 @@ class MadeUpCluster:
 
     async def task_manager_log_from(self, resource_id: ResourceID, name: str, offset: int) -> LogChunk:
         whole = await self.task_manager_log(resource_id, name)
-        return LogChunk(whole[offset:], len(whole))
+        return LogChunk(whole[offset : offset + self.longest_answer], len(whole))
 
     async def task_manager_threads(self, resource_id: ResourceID) -> ThreadDump:
         return ThreadDump(
@@ -354,7 +372,8 @@ class MadeUpCluster:
         )
 
     async def task_log(self, job_id: JobID, attempt: AttemptInfo, name: str, offset: int) -> tuple[bytes, bool]:
-        return self.log.encode()[offset:], attempt.state.is_terminal
+        data = self.log.encode()
+        return data[offset : offset + self.longest_answer], attempt.state.is_terminal and offset >= len(data)
 
     async def metrics(self) -> MetricStore:
         return MetricStore([])

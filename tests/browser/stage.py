@@ -42,6 +42,10 @@ class Stage:
         self._thread.start()
         assert ready.wait(PATIENCE_MS / 1000)
 
+    def write_master_log(self, text: str) -> None:
+        """What the master has logged."""
+        (self._log_dir / "master.log").write_text(text)
+
     def freeze(self) -> threading.Event:
         """Do nothing at all, with every connection open, until what is returned is set."""
         thaw, frozen = threading.Event(), threading.Event()

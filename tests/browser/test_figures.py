@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from runtime.ids import ExecutionAttemptID
+from runtime.jobmaster.query_history import QueryHistories
+from runtime.protocol.execution_state import JobStatus
 from runtime.protocol.streaming_query import BackPressureLevel
-from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, vertex_id
+from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, streaming_query, vertex_id
 
 if TYPE_CHECKING:
     from tests.browser.visitor import Visitor
@@ -19,30 +22,52 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 CHARTS = ("Rows per second", "Batch duration", "State size", "Rows in state", "Lag")
 
 
-def test_charts_grow_by_a_point_for_each_batch(visitor: Visitor) -> None:
+def test_charts_are_full_at_the_first_visit_and_grow_by_a_point_for_each_batch(visitor: Visitor) -> None:
     page, cluster = visitor.page, visitor.stage.cluster
     visitor.go(f"#/jobs/{STREAMING}/streaming")
     for title in CHARTS:
         expect(page.get_by_role("img", name=re.compile(f"^{title}: "))).to_be_visible()
-    expect(page.get_by_text("1 batch since this page looks on.")).to_be_visible()
+    expect(page.get_by_text(re.compile("^40 points since "))).to_be_visible()
     rows = page.get_by_role("img", name=re.compile("^Rows per second: in 513, done 369"))
-    expect(rows.locator("text")).to_have_count(2)  # how high, and when; not twice the same time
-    expect(rows.locator("circle")).to_have_count(2)  # a value alone is a dot, a line needs two
-    cluster.end_batch(42, BackPressureLevel.LOW)
-    expect(page.get_by_text("2 batches since this page looks on.")).to_be_visible()
-    rows = page.get_by_role("img", name=re.compile("^Rows per second: in 525, done 378"))
     expect(rows.locator("polyline")).to_have_count(2)
+    assert rows.locator("polyline").first.get_attribute("points").count(",") == 40
+    cluster.end_batch(42, BackPressureLevel.LOW)
+    expect(page.get_by_text(re.compile("^41 points since "))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Rows per second: in 525, done 378"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("^Batch duration: took 0.4s; up to 0.5s"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("^State size: size 42.0 MiB"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("^Lag: lag 1,042"))).to_be_visible()
     expect(page.locator(".part").get_by_text("LOW", exact=True)).to_be_visible()
-    # What was seen stays seen while another part of the job, or another page, is looked at.
+    page.reload()
+    expect(page.get_by_text(re.compile("^41 points since "))).to_be_visible()
     page.get_by_role("link", name="Graph", exact=True).click()
     expect(page.get_by_role("link", name=re.compile("back pressure LOW"))).to_be_visible()
     cluster.end_batch(43, BackPressureLevel.OK)
     expect(page.get_by_role("link", name=re.compile("back pressure OK"))).to_be_visible()
     page.get_by_role("link", name="Their figures over time").click()
-    expect(page.get_by_text("3 batches since this page looks on.")).to_be_visible()
+    expect(page.get_by_text(re.compile("^42 points since "))).to_be_visible()
+    assert visitor.problems == []
+
+
+def test_one_batch_is_a_dot_and_none_is_said(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    cluster.histories = QueryHistories()
+    cluster.histories.add(vertex_id("main"), (replace(streaming_query(1), progress=None),), 1)
+    visitor.go(f"#/jobs/{STREAMING}/streaming")
+    expect(page.get_by_text("It has not reported a batch yet.")).to_be_visible()
+    cluster.end_batch(42, BackPressureLevel.LOW)
+    expect(page.get_by_text(re.compile("^1 point since "))).to_be_visible()
+    rows = page.get_by_role("img", name=re.compile("^Rows per second: "))
+    expect(rows.locator("text")).to_have_count(2)  # how high, and when; not twice the same time
+    expect(rows.locator("circle")).to_have_count(2)  # a value alone is a dot, a line needs two
+    assert visitor.problems == []
+
+
+def test_the_figures_of_a_job_that_is_over_are_still_there(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    cluster.set_status(STREAMING, JobStatus.FINISHED)
+    visitor.go(f"#/jobs/{STREAMING}/streaming")
+    expect(page.get_by_role("img", name=re.compile("^State size: size 41.0 MiB"))).to_be_visible()
     assert visitor.problems == []
 
 
@@ -52,7 +77,7 @@ def test_a_job_without_streaming_queries_has_no_page_of_them(visitor: Visitor) -
     expect(parts.get_by_role("link", name="Logs")).to_be_visible()
     expect(parts.get_by_role("link", name="Streaming")).to_have_count(0)
     visitor.go(f"#/jobs/{FAILED}/streaming")
-    expect(visitor.page.get_by_text("No streaming query of this job runs any more.")).to_be_visible()
+    expect(visitor.page.get_by_text("No streaming query was seen in this job.")).to_be_visible()
 
 
 def test_actors_are_told_by_process_with_rates_and_dead_letters(visitor: Visitor) -> None:

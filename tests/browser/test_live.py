@@ -123,9 +123,9 @@ def test_many_jobs_are_shown_by_and_by_and_found_by_their_names(visitor: Visitor
     expect(rows).to_have_count(100)
     page.get_by_role("button", name="Show 100 more").click()
     expect(rows).to_have_count(200)
-    page.get_by_label("Filter by name, id or state").fill("batch-17 of")
+    page.get_by_label("Filter by name, id, state or submitter").fill("batch-17 of")
     expect(rows).to_have_count(1)
-    page.get_by_label("Filter by name, id or state").fill("nothing like it")
+    page.get_by_label("Filter by name, id, state or submitter").fill("nothing like it")
     expect(page.get_by_text("No job here has “nothing like it”").first).to_be_visible()
 
 
@@ -242,6 +242,82 @@ def test_a_log_grows_where_one_reads_at_its_end(visitor: Visitor) -> None:
     expect(text).to_contain_text("what came later")
     assert text.evaluate("node => node.scrollTop") == 0
     assert text.inner_text().rstrip("\n") == cluster.log.rstrip("\n")
+
+
+def test_words_are_found_in_a_log_one_after_the_other(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    cluster.log = "".join(f"{n} {'an ERROR (again)' if n % 100 == 7 else 'a line'}\n" for n in range(400))
+    attempt = ExecutionAttemptID.from_name("made up", "join", "1")
+    visitor.go(f"#/jobs/{RUNNING}/logs/{attempt}/stdout")
+    text, words = page.get_by_role("region", name="stdout"), page.get_by_label("Find in the log")
+    found = page.locator(".log-tools").get_by_role("status")
+    expect(page.get_by_role("button", name="Next")).to_be_disabled()
+    words.fill("error (")
+    expect(found).to_have_text("1 of 4")
+    in_sight = """words => {
+        const box = document.querySelector(".log-view .verbatim"), range = [...CSS.highlights.get("current")][0];
+        const [place, frame] = [range.getBoundingClientRect(), box.getBoundingClientRect()];
+        return range.toString() === words && place.top >= frame.top && place.bottom <= frame.bottom;
+    }"""
+    assert page.evaluate(in_sight, "ERROR (")
+    words.press("Enter")
+    expect(found).to_have_text("2 of 4")
+    expect(words).to_be_focused()
+    assert page.evaluate(in_sight, "ERROR (")
+    words.press("Shift+Enter")
+    page.get_by_role("button", name="Previous").press("Enter")
+    expect(found).to_have_text("4 of 4")
+    page.get_by_role("button", name="Next").press("Enter")
+    expect(found).to_have_text("1 of 4")
+    cluster.log += "500 an ERROR (again)\n"
+    expect(found).to_have_text("1 of 5")
+    assert page.evaluate("[...CSS.highlights.get('found')].length") == 5
+    page.get_by_label("Only lines with it").check()
+    assert text.inner_text().splitlines() == [f"{n} an ERROR (again)" for n in (7, 107, 207, 307, 500)]
+    words.fill("nothing like it")
+    expect(found).to_have_text("not found")
+    words.fill("")
+    expect(found).to_have_text("")
+    expect(text).to_contain_text("399 a line")
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        (f"#/jobs/{RUNNING}/logs/{ExecutionAttemptID.from_name('made up', 'join', '1')}/stdout", "stdout.log"),
+        ("#/taskmanagers/tm-1/logs/taskexecutor", "taskexecutor.log"),
+        ("#/masters/logs/master.log", "master.log"),
+    ],
+)
+def test_a_whole_log_is_downloaded_with_the_token_in_no_address(visitor: Visitor, address: str, name: str) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    cluster.log = cluster.component_log = "naïve line\n" * 60_000  # more than is shown, and than one answer brings
+    visitor.stage.write_master_log(cluster.log)
+    cluster.longest_answer = 100_000
+    visitor.go(address)
+    with page.expect_download() as begun:
+        page.get_by_role("button", name="Download").press("Enter")
+    assert begun.value.suggested_filename == name
+    assert Path(begun.value.path()).read_text() == cluster.log
+    expect(page.locator("#announcer")).to_have_text(
+        f"{name.removesuffix('.log') if name != 'master.log' else name} is downloaded"
+    )
+    expect(page.get_by_role("button", name="Download")).to_be_enabled()
+    assert not any(TOKEN in address for address in visitor.addresses)
+    assert visitor.problems == []
+
+
+def test_a_log_that_cannot_be_downloaded_is_said(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.go("#/masters/logs/master.log")
+    answer = {"errors": ["the disk is gone"]}
+    page.route("**/master.log?offset=0", lambda route: route.fulfill(status=503, json=answer))
+    page.get_by_role("button", name="Download").click()
+    expect(
+        page.get_by_role("alert").filter(has_text="master.log cannot be downloaded: the disk is gone")
+    ).to_be_visible()
+    expect(page.get_by_role("button", name="Download")).to_be_enabled()
 
 
 def test_a_script_is_submitted(visitor: Visitor, tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runtime.ids import JobID
+from runtime.protocol.execution_state import JobStatus
 from tests.browser.made_up_cluster import FAILED, HOSTILE, RUNNING, STREAMING, WAITING, vertex_id
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Route
+
     from tests.browser.visitor import Visitor
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`").expect
@@ -80,6 +83,7 @@ def test_every_page_fits_and_complains_of_nothing(open_window: Callable[..., Vis
         f"#/jobs/{FAILED}/exceptions",
         "#/taskmanagers/tm-1",
         "#/masters/log-levels",
+        "#/masters/logs/master.log",
         "#/actors",
         "#/submit",
     ],
@@ -220,6 +224,145 @@ def test_jobs_of_one_name_are_told_apart_by_their_ids(visitor: Visitor) -> None:
     expect(rows).to_have_count(2)
     ids = sorted(rows.nth(number).locator("code").inner_text() for number in range(2))
     assert ids == ["0abc0abc", "1abc1abc"]
+    visitor.go(f"#/jobs/{'1abc' * 8}")
+    expect(visitor.page.get_by_role("navigation", name="Breadcrumb")).to_contain_text("namesake (1abc1abc)")
+    visitor.go(f"{JOB}/tasks/{vertex_id('join')}")
+    expect(visitor.page.get_by_role("link", name="count-flights (11111111)")).to_be_visible()
+    visitor.go("#/taskmanagers/tm-1")
+    expect(visitor.page.get_by_role("link", name="count-flights (11111111)")).to_be_visible()
+
+
+@pytest.mark.parametrize("has_clipboard", [True, False])
+def test_the_whole_id_of_a_job_is_copied(visitor: Visitor, *, has_clipboard: bool) -> None:
+    page = visitor.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    if not has_clipboard:  # as by http from another machine
+        page.add_init_script("navigator.clipboard.writeText = () => Promise.reject(new Error('none'))")
+    for address in ("#/", "#/jobs", JOB):
+        visitor.go(address)
+        button = page.get_by_role("button", name=f"Copy the id {RUNNING}")
+        button.press("Enter")
+        expect(page.locator("#announcer")).to_have_text(f"Copied {RUNNING}")
+        assert page.evaluate("navigator.clipboard.readText()") == RUNNING
+        expect(button).to_be_focused()
+    assert visitor.problems == []
+
+
+def test_kind_and_submitter_of_a_job_are_shown_where_they_are_known(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.stage.cluster.add_ended(JobID("7" * 32), "copy", 0.5)
+    visitor.go("#/jobs")
+    columns = page.get_by_role("region", name="Running jobs").get_by_role("columnheader")
+    expect(columns).to_have_text(["Job", "Kind", "State", "Started", "Duration", "Tasks"])
+    row = page.locator("tr", has=page.get_by_role("link", name=HOSTILE))
+    expect(row).to_contain_text("pipeline, streaming")
+    expect(page.locator("tr", has=page.get_by_role("link", name="copy"))).to_contain_text("script, batch")
+    visitor.go(f"#/jobs/{'7' * 32}")
+    expect(page.locator(".facts").first).to_contain_text("script, batch")
+
+    def add_submitter(route: Route) -> None:
+        """As a cluster answers that knows who has submitted a job."""
+        told = route.fetch().json()
+        for job in told.get("jobs", [told]):
+            job["submitter"] = "ada" if job["name"] == "copy" else ""
+        route.fulfill(json=told)
+
+    page.route("**/jobs/overview", add_submitter)
+    page.route(f"**/jobs/{'7' * 32}", add_submitter)
+    visitor.go("#/jobs")
+    ended = page.get_by_role("region", name="Ended jobs")
+    expect(ended.get_by_role("columnheader", name="Submitter")).to_be_visible()
+    expect(ended.locator("tr", has=page.get_by_role("link", name="copy"))).to_contain_text("ada")
+    visitor.go(f"#/jobs/{'7' * 32}")
+    expect(page.locator(".facts").first).to_contain_text("ada")
+    assert visitor.problems == []
+
+
+def names_of(rows: Locator) -> list[str]:
+    return [name.split("\n")[0] for name in rows.locator("th a").all_inner_texts()]
+
+
+def test_jobs_are_filtered_by_their_states(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    visitor.go("#/jobs")
+    states = page.get_by_role("navigation", name="Jobs by state").get_by_role("link")
+    expect(states).to_have_text(["All 6", "RESTARTING 1", "RUNNING 2", "CANCELED 1", "FAILED 1", "FINISHED 1"])
+    failed = states.filter(has_text="FAILED")
+    failed.press("Enter")
+    expect(failed).to_have_attribute("aria-current", "true")
+    expect(failed).to_be_focused()
+    expect(page.locator("main tbody tr")).to_have_count(1)
+    expect(page.get_by_role("heading", name="Running")).to_have_count(0)
+    assert page.evaluate("location.hash") == "#/jobs?state=FAILED"
+    cluster.set_status(RUNNING, JobStatus.FAILED)
+    expect(failed).to_have_text("FAILED 2")
+    expect(page.locator("main tbody tr")).to_have_count(2)
+    page.reload()
+    expect(page.locator("main tbody tr")).to_have_count(2)
+    expect(page.get_by_role("link", name="Jobs", exact=True)).to_have_attribute("aria-current", "page")
+    page.get_by_role("searchbox").fill("nightly")
+    expect(page.locator("main tbody tr")).to_have_count(1)
+    expect(states.first).to_have_text("All 1")
+    visitor.go("#/")
+    page.get_by_role("definition").filter(has=page.locator("a.text-bad")).get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    assert page.evaluate("location.hash") == "#/jobs?state=FAILED"
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_table_is_sorted_by_its_titles(open_window: Callable[..., Visitor], width: int) -> None:
+    visitor = open_window(width)
+    page = visitor.page
+    visitor.go("#/jobs")
+    table = page.get_by_role("region", name="Ended jobs")
+    title = table.get_by_role("columnheader", name="Job")
+    expect(table.get_by_role("columnheader", name="Ended")).to_have_attribute("aria-sort", "descending")
+    assert title.get_attribute("aria-sort") is None
+    title.get_by_role("link").press("Enter")
+    expect(title).to_have_attribute("aria-sort", "ascending")
+    expect(title.get_by_role("link")).to_be_focused()
+    box = title.bounding_box()
+    assert box is not None
+    assert 0 < box["x"] < box["x"] + box["width"] < width
+    assert names_of(table.locator("tbody")) == ["abandoned", "nightly-report", "pi"]
+    title.get_by_role("link").press("Enter")
+    expect(title).to_have_attribute("aria-sort", "descending")
+    assert names_of(table.locator("tbody")) == ["pi", "nightly-report", "abandoned"]
+    assert page.evaluate("location.hash") == "#/jobs?sort=-name"
+    page.reload()
+    expect(title).to_have_attribute("aria-sort", "descending")
+    running = page.get_by_role("region", name="Running jobs")
+    expect(running.get_by_role("columnheader", name="Job")).to_have_attribute("aria-sort", "descending")
+    page.go_back()
+    expect(title).to_have_attribute("aria-sort", "ascending")
+    visitor.go("#/taskmanagers?sort=used")
+    executors = page.get_by_role("region", name="Task executors")
+    assert names_of(executors.locator("tbody")) == ["tm-2", "tm-1"]
+    visitor.go("#/jobs?sort=nothing-of-that-name")
+    expect(table.get_by_role("columnheader", name="Ended")).to_have_attribute("aria-sort", "descending")
+    assert visitor.problems == []
+
+
+def test_ended_jobs_are_those_of_the_last_hour_or_day(visitor: Visitor) -> None:
+    page, cluster = visitor.page, visitor.stage.cluster
+    cluster.add_ended(JobID("7" * 32), "this morning", 5)
+    cluster.add_ended(JobID("8" * 32), "last week", 170)
+    visitor.go("#/jobs")
+    rows = page.get_by_role("region", name="Ended jobs").locator("tbody tr")
+    within = page.get_by_role("navigation", name="Ended within")
+    expect(rows).to_have_count(5)
+    within.get_by_role("link", name="last day").click()
+    expect(rows).to_have_count(4)
+    expect(page.get_by_role("heading", name="Ended (4)")).to_be_visible()
+    within.get_by_role("link", name="last hour").click()
+    expect(rows).to_have_count(3)
+    expect(page.get_by_role("region", name="Running jobs").locator("tbody tr")).to_have_count(3)
+    page.reload()
+    expect(rows).to_have_count(3)
+    within.get_by_role("link", name="all").click()
+    expect(rows).to_have_count(5)
+    assert visitor.problems == []
 
 
 def test_the_job_of_a_job_master_is_a_link(visitor: Visitor) -> None:

@@ -218,8 +218,21 @@ def test_a_query_is_seen_with_its_figures_and_a_slow_one_presses_back(streaming:
     assert stats.level is BackPressureLevel.HIGH
     shown = streaming.run("job", "info", job_id).stdout
     assert "BACK PRESSURE" in shown
+
+    def history() -> dict[str, Any]:
+        """Of the slow query."""
+        told = rest.get(f"/v1/jobs/{job_id}/queries")["queries"]
+        assert [query["name"] for query in told] == ["easy", "slow"]
+        return dict(told[1])
+
+    await_value(lambda: len(history()["timestamps"]) > 2)
+    seen = history()
+    assert (seen["vertex-id"], seen["id"], seen["run-id"]) == (vertex["id"], slow["id"], slow["run_id"])
+    assert seen["batches"] == sorted(set(seen["batches"]))
+    assert min(seen["batch-durations"]) > 100
     streaming.run("job", "cancel", job_id)
     streaming.await_status(job_id, "CANCELED")
+    assert history()["timestamps"][: len(seen["timestamps"])] == seen["timestamps"]
 
 
 def test_rows_are_counted_on_spark_connect_too(streaming: Cluster, tmp_path: Path) -> None:

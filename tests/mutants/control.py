@@ -10,6 +10,7 @@ _CHECKPOINTING = "runtime/jobmaster/checkpointing.py"
 _SAVEPOINTS = "runtime/jobmaster/savepoints.py"
 _POOL = "runtime/jobmaster/slot_pool.py"
 _JOURNAL = "runtime/jobmaster/journal.py"
+_QUERIES = "runtime/jobmaster/query_history.py"
 _SLOTS = "runtime/resourcemanager/slot_manager.py"
 _HEARTBEAT = "runtime/heartbeat.py"
 _LAUNCH = "runtime/spark/driver/launch.py"
@@ -25,6 +26,33 @@ MUTANTS = (
         (
             "unit/test_job_master_end.py::test_what_has_ended_is_not_promised_to_be_cancelled_though_the_dispatcher_does_not_know",
         ),
+    ),
+    Mutant(
+        "history-of-a-query-unbounded",
+        "At most 240 points are kept of a query.",
+        _QUERIES,
+        "        if len(points) <= MOST_POINTS:\n",
+        "        if points:\n",
+        (
+            "unit/test_query_history.py::test_a_fast_query_keeps_its_whole_last_hour_in_fewer_points",
+            "unit/test_query_history.py::test_a_slow_query_keeps_its_last_batches_all",
+        ),
+    ),
+    Mutant(
+        "histories-of-a-job-unbounded",
+        "At most 64 queries of a job have a history.",
+        _QUERIES,
+        "        while len(self._rings) > MOST_QUERIES:\n",
+        "        while False:\n",
+        ("unit/test_query_history.py::test_the_query_that_was_silent_for_longest_makes_room",),
+    ),
+    Mutant(
+        "batch-reported-twice-counted-twice",
+        "A batch that is reported again is no second point.",
+        _QUERIES,
+        "        if progress == self._last:\n",
+        "        if progress is None:\n",
+        ("unit/test_query_history.py::test_a_batch_is_one_point_however_often_it_is_reported",),
     ),
     Mutant(
         "dying-driver-taken-for-a-living-one",

@@ -17,7 +17,9 @@ from runtime.ids import JobID, TriggerID
 from runtime.protocol.checkpoint_statistics import CheckpointStats, CheckpointStatsSnapshot, CheckpointStatsStatus
 from runtime.protocol.checkpoints import OperationState, OperationStatus, SnapshotType
 from runtime.protocol.errors import JobAlreadyTerminatedError
+from runtime.protocol.streaming_query import QueryHistory
 from tests.streaming_files import StreamingFiles
+from tests.unit.test_jobgraph import vid
 
 JOB, TRIGGER = JobID("a" * 32), TriggerID("b" * 32)
 DONE = OperationStatus(TRIGGER, OperationState.COMPLETED, 1, "/savepoints/one")
@@ -47,6 +49,12 @@ class Ended(Dispatcher):
     async def _ended(self, job_id: JobID) -> Any:
         self._looks -= 1
         return None if self._looks >= 0 else self._archived
+
+
+async def test_the_figures_of_an_ended_jobs_queries_are_those_of_its_archive(tmp_path: Path) -> None:
+    dispatcher, history = Ended(tmp_path, CheckpointStatsSnapshot()), QueryHistory(vid("a"), "q", "r", "counts", (1,))
+    dispatcher._archived.query_histories = (history,)
+    assert await dispatcher.request_query_histories(JOB) == [history]
 
 
 @pytest.mark.parametrize("looks", [0, 1])

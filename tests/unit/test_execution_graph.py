@@ -58,7 +58,7 @@ from runtime.protocol.execution_state import (
     check_job_transition,
 )
 from runtime.protocol.slots import TaskManagerLocation
-from runtime.protocol.streaming_query import StreamingQuery
+from runtime.protocol.streaming_query import QueryProgress, StreamingQuery
 from tests.unit.test_jobgraph import make_graph, vid
 
 NAMES = {vid(name): name for name in "abcd"}
@@ -266,12 +266,33 @@ def test_progress_is_kept_for_the_present_attempt_and_its_own_vertices() -> None
     progress = VertexProgress(vid("a"), stages=2, stages_completed=1, tasks_total=8, tasks_completed=3, tasks_active=2)
     stranger = VertexProgress(vid("z"), stages=9)
     query = StreamingQuery("id", "run", "counts", 7)
-    d.graph.progress_reported(TaskProgress(d.attempt("a -> b"), (progress, stranger), (query,)))
-    d.graph.progress_reported(TaskProgress(ExecutionAttemptID.random(), (VertexProgress(vid("a")),)))
+    d.graph.progress_reported(TaskProgress(d.attempt("a -> b"), (progress, stranger), (query,)), d.at())
+    late = TaskProgress(ExecutionAttemptID.random(), (VertexProgress(vid("a")),), (replace(query, id="other"),))
+    d.graph.progress_reported(late, d.at())
     assert d.graph.archive().tasks[0].attempts[-1].queries == (query,)
     first, second = d.graph.archive().vertices
     assert (first.progress, second.progress) == (progress, VertexProgress(vid("b")))
     assert second.inputs == (vid("a"),)
+    assert [history.id for history in d.graph.query_histories()] == ["id"]
+
+
+def test_a_querys_history_outlives_the_attempts_that_made_it() -> None:
+    d = Driver("a-b", restart=RestartStrategyConfig.fixed_delay(1, 0.0))
+    d.start()
+    figures = QueryProgress(0, "2026-11-24T00:00:00Z", 10, 1, 1.0, 1.0, 0, 0)
+    for batch in range(2):
+        d.run("a -> b")
+        query = StreamingQuery("id", f"run-{batch}", "counts", batch, progress=replace(figures, batch=batch))
+        d.graph.progress_reported(TaskProgress(d.attempt("a -> b"), (), (query,)), d.at())
+        if batch == 0:
+            restart = only(ScheduleRestart, d.report("a -> b", S.FAILED, error=USER_ERROR))
+            d.note(d.graph.restart_due(restart.restart_id, d.at()))
+    (history,) = d.graph.query_histories()
+    assert (history.run_id, history.batches) == ("run-1", (0, 1))
+    assert history.at_ms[1] > history.at_ms[0]
+    assert d.graph.archive().query_histories == ()
+    d.report("a -> b", S.FINISHED)
+    assert d.graph.archive().query_histories == (history,)
 
 
 # ------------------------------------------------------------------------- failure
@@ -605,7 +626,7 @@ def test_everything_that_travels_arrives_as_it_left(travel: Callable[[Any, type[
     d = Driver(graph=make_graph("a=b", parameters={"n": [1, 2.5, None]}), restart=RestartStrategyConfig.fixed_delay(1))
     d.start()
     d.run("a")
-    d.graph.progress_reported(TaskProgress(d.attempt("a"), (VertexProgress(vid("a"), 1, 1, 4, 4),)))
+    d.graph.progress_reported(TaskProgress(d.attempt("a"), (VertexProgress(vid("a"), 1, 1, 4, 4),)), d.at())
     d.report("a", S.FINISHED)
     d.run("b")
     d.report("b", S.FAILED, error=USER_ERROR)

@@ -339,7 +339,7 @@ def test_a_function_is_a_script_of_its_name(tmp_path: Path) -> None:
     [(submitted, main, text, libraries)] = client.submitted
     assert returns
     assert submitted == graph
-    assert (graph.name, graph.kind, graph.priority) == ("_source", JobKind.SCRIPT, 3)
+    assert (graph.name, graph.kind, graph.is_function, graph.priority) == ("_source", JobKind.SCRIPT, True, 3)
     assert graph.configuration == {"restart-strategy.type": "none"}
     assert main == "_source.py"
     assert "run_function" in text

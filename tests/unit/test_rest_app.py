@@ -57,13 +57,14 @@ from runtime.protocol.messages import (
 )
 from runtime.protocol.processes import LogLevelChange, UnknownProcessError
 from runtime.protocol.slots import SlotCounts
+from runtime.protocol.streaming_query import QueryHistory
 from runtime.rest.access import AccessPolicy
 from runtime.rest.app import RestApplication
 from runtime.rest.context import Rest, Snapshots
 from runtime.stack_samples import FoldedStack, StackProfile
 from tests.streaming_files import StreamingFiles
 from tests.unit.metric_values import METRICS
-from tests.unit.test_rest_messages import FIGURES, ID, READ, REGISTRATION, graph
+from tests.unit.test_rest_messages import FIGURES, HISTORY, ID, READ, REGISTRATION, graph
 
 TOKEN = b"t" * 64
 MAX_CONTENT = 100_000
@@ -206,6 +207,10 @@ class MadeUpCluster:
         if job.status.is_terminal:
             raise JobAlreadyTerminatedError(f"job {job_id} is over")
         self.cancelled.append(job_id)
+
+    async def query_histories(self, job_id: JobID) -> list[QueryHistory]:
+        await self.job(job_id)
+        return [HISTORY]
 
     async def checkpoints(self, job_id: JobID) -> CheckpointStatsSnapshot:
         await self.job(job_id)

@@ -31,12 +31,13 @@ class Recorder:
 
 
 async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, wanted = Recorder(*"abcdefgh"), TriggerID("2" * 32)
+    recorder, wanted = Recorder(*"abcdefghi"), TriggerID("2" * 32)
     backend = backend_of(monkeypatch, cast("Any", recorder), 60.0)
     for kind in SnapshotType:
         await backend.trigger(ID, CheckpointTrigger(wanted, kind, "/data"))
     await backend.operation(ID, wanted)
     await backend.checkpoints(ID)
+    await backend.query_histories(ID)
     await backend.roll_back(ID, wanted, "chk-3", True)
     assert recorder.asked == [
         ("trigger_checkpoint", ID, wanted),
@@ -46,6 +47,7 @@ async def test_each_wish_goes_to_its_method_of_the_dispatcher(monkeypatch: pytes
         ("trigger_savepoint", ID, wanted, "/data", True),
         ("get_triggered_savepoint_status", ID, wanted),
         ("request_checkpoint_statistics", ID),
+        ("request_query_histories", ID),
         ("roll_back", ID, wanted, "chk-3", True),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from runtime.protocol.slots import SlotCounts, SlotStatus
 from runtime.protocol.streaming_query import (
     BackPressure,
     BackPressureLevel,
+    QueryHistory,
     QueryProgress,
     SourceProgress,
     StreamingQuery,
@@ -43,6 +45,7 @@ from runtime.rest.forms import (
     METRICS,
     OVERVIEW,
     PLAN,
+    QUERY_HISTORY,
     RESOURCE,
     SPAN,
     STATES,
@@ -96,6 +99,9 @@ def _figures() -> CheckpointStatsSnapshot:
 
 
 FIGURES = _figures()
+HISTORY = QueryHistory(
+    READ, "q", "r", "clicks", (10, 20), (0, 1), (1.5, 2.5), (3.0, 4.0), (30, 40), (5, 6), (50, 60), (7, None)
+)
 
 
 def fits(value: Any, shape: Any, where: str = "$") -> None:
@@ -179,6 +185,16 @@ def test_a_job_has_the_form_of_flinks(status: JobStatus) -> None:
     assert jobs.ids_with_status([graph(status).details()]) == {"jobs": [{"id": ID, "status": status.value}]}
 
 
+def test_a_job_tells_what_was_submitted() -> None:
+    for told, kind, is_function in (
+        ("pipeline", JobKind.PIPELINE, False),
+        ("script", JobKind.SCRIPT, False),
+        ("function", JobKind.SCRIPT, True),
+    ):
+        made = graph(kind=kind, is_function=is_function)
+        assert jobs.job(made, NOW)["kind"] == jobs.details(made.details(), NOW)["kind"] == told
+
+
 def test_a_running_job_has_no_end_and_goes_on() -> None:
     told = jobs.job(graph(), NOW)
     assert (told["start-time"], told["end-time"], told["duration"], told["job-type"]) == (100, -1, 4900, "STREAMING")
@@ -187,6 +203,23 @@ def test_a_running_job_has_no_end_and_goes_on() -> None:
     assert (writing["start-time"], writing["duration"], writing["tasks"]["SCHEDULED"]) == (-1, 0, 1)
     assert told["status-counts"]["RUNNING"] == told["status-counts"]["SCHEDULED"] == 1
     assert told["waiting-for"] == {WRITE: "the result of 'read'"}
+
+
+def test_a_querys_history_is_columns_of_one_length() -> None:
+    (told,) = jobs.query_histories([HISTORY])["queries"]
+    fits(json.loads(json.dumps(told)), QUERY_HISTORY)
+    assert (told["vertex-id"], told["id"], told["run-id"], told["name"]) == (READ, "q", "r", "clicks")
+    columns = {name: list(told[name]) for name, kind in QUERY_HISTORY.items() if isinstance(kind, list)}
+    assert columns == {
+        "timestamps": [10, 20],
+        "batches": [0, 1],
+        "batch-durations": [30, 40],
+        "input-rows-per-second": [1.5, 2.5],
+        "processed-rows-per-second": [3.0, 4.0],
+        "state-rows": [5, 6],
+        "state-bytes": [50, 60],
+        "lags": [7, None],
+    }
 
 
 def test_a_job_that_is_over_lasts_no_longer() -> None:

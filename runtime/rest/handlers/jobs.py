@@ -17,7 +17,7 @@ from runtime.job_logs import TASK_LOGS
 from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph, AttemptInfo, JobDetails, TaskInfo
 from runtime.protocol.errors import JobAlreadyTerminatedError, JobNotFoundError
 from runtime.protocol.execution_state import ErrorInfo, ExecutionState, JobStatus
-from runtime.protocol.streaming_query import StreamingQuery
+from runtime.protocol.streaming_query import QueryHistory, StreamingQuery
 from runtime.rest import forms
 from runtime.rest.context import Rest, job_id_of, number_of, offset_of
 from runtime.rest.errors import RestError
@@ -52,6 +52,7 @@ def details(job: JobDetails, now: int) -> Json:
         "jid": job.job_id,
         "name": job.name,
         "jobType": job_type(job),
+        "kind": kind_of(job),
         "schedulerType": SCHEDULER,
         **span(job.start_ms, job.end_ms, now),
         "state": job.status.value,
@@ -66,6 +67,11 @@ def job_type(job: ArchivedExecutionGraph | JobDetails) -> str:
     return "STREAMING" if job.streams else "BATCH"
 
 
+def kind_of(job: ArchivedExecutionGraph | JobDetails) -> str:
+    """What was submitted: ``script``, ``function`` or ``pipeline``."""
+    return "function" if job.is_function else job.kind.value
+
+
 def job(graph: ArchivedExecutionGraph, now: int) -> Json:
     """GET /jobs/:jobid."""
     return {
@@ -75,6 +81,7 @@ def job(graph: ArchivedExecutionGraph, now: int) -> Json:
         "isStoppable": False,
         "state": graph.status.value,
         "job-type": job_type(graph),
+        "kind": kind_of(graph),
         "schedulerType": SCHEDULER,
         **span(graph.start_ms, graph.end_ms, now),
         "maxParallelism": -1,
@@ -138,6 +145,29 @@ def _query(query: StreamingQuery) -> Json:
         ],
     }
     return told
+
+
+def query_histories(histories: Iterable[QueryHistory]) -> Json:
+    """GET /jobs/:jobid/queries: columns, for a list of points would be three times as long."""
+    return {
+        "queries": [
+            {
+                "vertex-id": history.task,
+                "id": history.id,
+                "run-id": history.run_id,
+                "name": history.name,
+                "timestamps": history.at_ms,
+                "batches": history.batches,
+                "batch-durations": history.durations_ms,
+                "input-rows-per-second": history.rows_per_second,
+                "processed-rows-per-second": history.processed_per_second,
+                "state-rows": history.state_rows,
+                "state-bytes": history.state_bytes,
+                "lags": history.lags,
+            }
+            for history in histories
+        ]
+    }
 
 
 def _vertex(task: TaskInfo, now: int) -> Json:
@@ -312,6 +342,18 @@ async def get_jobs(rest: Rest, request: Request) -> Response:
 @RestRoute("GET", _JOB, "A job: its tasks, its plan, its states", result=forms.JOB).on(ROUTES)
 async def get_job(rest: Rest, request: Request) -> Response:
     return answer(job(await rest.job(request), now_ms()))
+
+
+@RestRoute(
+    "GET",
+    f"{_JOB}/queries",
+    "The streaming queries of a job with the figures of their past batches, in columns, the oldest first",
+    result={"queries": [forms.QUERY_HISTORY]},
+).on(ROUTES)
+async def get_queries(rest: Rest, request: Request) -> Response:
+    job_id = job_id_of(request)
+    found = await rest.snapshots.get(("queries", job_id), lambda: rest.backend.query_histories(job_id))
+    return answer(query_histories(found))
 
 
 @RestRoute("GET", f"{_JOB}/plan", "The tasks of a job and what they read", result={"plan": forms.PLAN}).on(ROUTES)

@@ -4,7 +4,7 @@ import { ApiError, Unreachable, getJson, hasToken, setToken } from "./api.js";
 import { h, render } from "./dom.js";
 import { duration, time } from "./format.js";
 import { Connection } from "./live.js";
-import { notice } from "./parts.js";
+import { announce, notice } from "./parts.js";
 import * as actors from "./pages/actors.js";
 import * as job from "./pages/job.js";
 import * as jobs from "./pages/jobs.js";
@@ -24,7 +24,7 @@ const NAV = [
   ["Actors", "#/actors"],
   ["Submit", "#/submit"],
 ];
-// A page has title(parameters, data), load(parameters) and view(data, parameters, shell).
+// A page has load(parameters) and view(data, parameters, shell); `parameters.query` is what stands behind a question mark.
 const ROUTES = [
   [/^\/?$/, overview, []],
   [/^\/jobs$/, jobs, []],
@@ -41,7 +41,6 @@ const PATIENCE_MS = 3000;
 
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
-const announcer = document.getElementById("announcer");
 
 let current = null; // what is shown: {route, page, parameters, data, error}
 let turn = 0; // only the last of several answers counts
@@ -59,11 +58,6 @@ const connection = new Connection(() => {
 /** What pages may do besides showing. */
 const shell = { refresh, redraw, announce, tellStates, submitToken, goTo: (hash) => (location.hash = hash) };
 
-function announce(text) {
-  // An element anew: the same words twice are said twice.
-  announcer.replaceChildren(h("p", {}, text));
-}
-
 /** Say which of the jobs have another state than when they were last seen. */
 function tellStates(list) {
   const news = [];
@@ -75,13 +69,14 @@ function tellStates(list) {
 }
 
 function find(hash) {
-  const path = hash.replace(/^#/, "");
+  const [path, query] = hash.replace(/^#/, "").split("?", 2);
   for (const [pattern, page, names] of ROUTES) {
     const match = pattern.exec(path);
     if (!match) continue;
     try {
       const parts = match.slice(1).map((part) => part && decodeURIComponent(part));
-      return { page, parameters: Object.fromEntries(names.map((name, i) => [name, parts[i]])) };
+      const parameters = Object.fromEntries(names.map((name, i) => [name, parts[i]]));
+      return { page, path, parameters: { ...parameters, query: new URLSearchParams(query) } };
     } catch {
       return null; // not decodable
     }
@@ -92,6 +87,11 @@ function find(hash) {
 async function navigate() {
   const route = location.hash || "#/";
   const found = find(route);
+  if (found && found.path === current?.path && current.data !== null) {
+    // Only what is chosen on the page is another.
+    Object.assign(current, { route, parameters: found.parameters });
+    return redraw();
+  }
   current = { route, ...found, data: null, error: null };
   showNav();
   if (!found) {
@@ -178,7 +178,7 @@ function showStale() {
 }
 
 function showNav() {
-  const part = (hash) => hash.split("/")[1] ?? "";
+  const part = (hash) => hash.split(/[/?]/)[1] ?? "";
   render(
     document.getElementById("nav"),
     h(

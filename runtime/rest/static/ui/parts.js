@@ -3,6 +3,12 @@
 import { h, s } from "./dom.js";
 import { duration, time } from "./format.js";
 
+/** Have a screen reader say something. */
+export function announce(text) {
+  // An element anew: the same words twice are said twice.
+  document.getElementById("announcer").replaceChildren(h("p", {}, text));
+}
+
 const TONES = {
   RUNNING: "good-going",
   FINISHED: "good",
@@ -72,6 +78,43 @@ export function tabs(label, parts, base, tab) {
   );
 }
 
+/** Links of which one is chosen. `items` are [text, href, whether it is chosen]. */
+export function choices(label, items) {
+  return h(
+    "nav",
+    { class: "choices", "aria-label": label, key: label },
+    h(
+      "ul",
+      {},
+      items.map(([text, href, chosen]) => h("li", {}, h("a", { href, "aria-current": chosen ? "true" : undefined }, text))),
+    ),
+  );
+}
+
+/** An id as a button that copies the whole of it; `shown` is what of it is seen. */
+export function copyable(id, shown = id) {
+  const click = async () => announce((await copy(id)) ? `Copied ${id}` : "This browser does not let a page copy");
+  const title = `Copy the id ${id}`;
+  return h("button", { type: "button", class: "id", title, "aria-label": title, on: { click } }, h("code", {}, shown));
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Only a page by https, or of this machine, has a clipboard.
+    const back = document.activeElement;
+    const field = h("textarea", { class: "unseen" }, text);
+    document.body.append(field);
+    field.select();
+    const copied = document.execCommand("copy");
+    field.remove();
+    back?.focus({ preventScroll: true });
+    return copied;
+  }
+}
+
 export function card(title, ...children) {
   return h("section", { class: "card", key: title }, title && h("h2", {}, title), children);
 }
@@ -90,20 +133,21 @@ export function empty(text, ...more) {
 }
 
 /**
- * A table. `columns` are {title, cell(row), kind}; kind: "number", "name", "mono", "wrap", or several of them.
+ * A table. `columns` are {title, cell(row), kind, sort}; kind: "number", "name", "mono", "wrap", or several of them.
+ * `sorting` (see address.js) makes the titles of columns with `sort` links, and says which order the rows are in.
  * The first column names the row. It scrolls by itself when it is too wide, and may then be focused. On narrow screens
  * each row is a block of its own, whose values have the titles beside them; the roles are said because of that.
  */
-export function table(caption, columns, rows, { key, none = "None." } = {}) {
+export function table(caption, columns, rows, { key, none = "None.", sorting } = {}) {
   if (rows.length === 0) return empty(none);
   return h(
     "div",
     { class: "scroller", tabindex: "0", role: "region", "aria-label": caption },
     h(
       "table",
-      { role: "table" },
+      { role: "table", class: sorting && "sortable" },
       h("caption", { class: "unseen" }, caption),
-      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map((c) => h("th", { scope: "col", role: "columnheader", class: c.kind }, c.title)))),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map((c) => title(c, sorting)))),
       h(
         "tbody",
         { role: "rowgroup" },
@@ -120,6 +164,16 @@ export function table(caption, columns, rows, { key, none = "None." } = {}) {
         ),
       ),
     ),
+  );
+}
+
+function title(column, sorting) {
+  const name = sorting && column.sort?.name;
+  const order = name && name === sorting.by ? (sorting.down ? "descending" : "ascending") : undefined;
+  return h(
+    "th",
+    { scope: "col", role: "columnheader", class: column.kind, "aria-sort": order },
+    name ? h("a", { href: sorting.href(name) }, column.title) : column.title,
   );
 }
 

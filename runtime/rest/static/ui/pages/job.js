@@ -3,9 +3,8 @@
 import { at, getJson, request } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { badge, facts, heading, isOver, lasting, moment, tabs, trail } from "../parts.js";
-import { remember } from "../query_history.js";
-import { jobHref } from "./job_tables.js";
+import { badge, copyable, facts, heading, isOver, lasting, moment, tabs, trail } from "../parts.js";
+import { jobHref, kindOf, titleOf } from "./job_tables.js";
 import * as checkpoints from "./job_checkpoints.js";
 import * as configuration from "./job_configuration.js";
 import * as exceptions from "./job_exceptions.js";
@@ -31,7 +30,6 @@ function partOf(tab) {
 
 export async function load(parameters) {
   const job = await getJson(`jobs/${at(parameters.job)}`);
-  remember(job);
   return { job, part: await partOf(parameters.tab)[2].load(job, parameters) };
 }
 
@@ -40,7 +38,7 @@ function cancelButton(job, shell) {
   const ask = () =>
     confirm({
       title: "Cancel this job?",
-      text: `“${job.name}” stops, and what it has not written by then is lost.`,
+      text: `“${titleOf(job)}” stops, and what it has not written by then is lost.`,
       verb: "Cancel the job",
       act: async () => {
         await request(`jobs/${at(job.jid)}?mode=cancel`, { method: "PATCH" });
@@ -61,11 +59,12 @@ export function view({ job, part }, parameters, shell) {
   const ended = job["end-time"] > 0;
   const isStreaming = job["job-type"] === "STREAMING";
   return [
-    trail(["Jobs", "#/jobs"], [job.name || job.jid]),
+    trail(["Jobs", "#/jobs"], [titleOf(job)]),
     heading(job.name || job.jid, badge(job.state), !isOver(job.state) && cancelButton(job, shell)),
     facts([
-      ["Id", h("a", { href: jobHref(job.jid) }, h("code", {}, job.jid))],
-      ["Type", (job["job-type"] ?? "").toLowerCase() || "–"],
+      ["Id", h("a", { href: jobHref(job.jid) }, h("code", {}, job.jid)), copyable(job.jid, "")],
+      ["Kind", kindOf(job)],
+      job.submitter && ["Submitter", job.submitter],
       ["Started", moment(job["start-time"])],
       ended && ["Ended", moment(job["end-time"])],
       ["Duration", lasting(job["start-time"], job["end-time"], job.now - Date.now())],

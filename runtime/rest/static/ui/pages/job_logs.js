@@ -2,16 +2,18 @@
 
 import { ApiError, at, getOptional, request } from "../api.js";
 import { h } from "../dom.js";
+import { logView } from "../log_view.js";
 import { badge, card, empty, table } from "../parts.js";
-import { logText } from "../texts.js";
 import { jobHref } from "./job_tables.js";
 
 const SHOWN_CHARACTERS = 400_000;
 
 let open = null; // the log that is looked at: {path, offset, text, decoder, ended}
 
+const pathOf = (job, attempt, log) => `jobs/${at(job.jid, "logs", attempt, log)}`;
+
 export async function load(job, { attempt, log }) {
-  if (attempt && log) return { text: await readOn(`jobs/${at(job.jid, "logs", attempt, log)}`) };
+  if (attempt && log) return { text: await readOn(pathOf(job, attempt, log)) };
   open = null;
   return getOptional(`jobs/${at(job.jid, "logs")}`);
 }
@@ -33,12 +35,12 @@ async function readOn(path) {
   return mine.text;
 }
 
-export function view(data, job, { attempt, log }) {
+export function view(data, job, { attempt, log }, shell) {
   if (data === null) return empty("This server offers no logs of jobs.");
   if (attempt && log) {
     return [
       h("p", {}, h("a", { href: jobHref(job.jid, "logs") }, "All logs of the job")),
-      logText(log, data.text),
+      logView({ label: log, path: pathOf(job, attempt, log), text: data.text }, shell),
     ];
   }
   return card(

@@ -1,13 +1,13 @@
-// The streaming queries of a job: how each does, and how it has done since it is looked at.
+// The streaming queries of a job: how each does, and how it has done as far as the cluster remembers.
 
+import { at, getOptional } from "../api.js";
 import { binaryCeiling, chart } from "../charts.js";
 import { h } from "../dom.js";
 import { bytes, count, duration, plural } from "../format.js";
-import { card, empty, facts } from "../parts.js";
-import { remember } from "../query_history.js";
+import { card, empty, facts, isOver, moment } from "../parts.js";
 
 export async function load(job) {
-  return remember(job);
+  return (await getOptional(`jobs/${at(job.jid)}/queries`))?.queries ?? [];
 }
 
 const LEVELS = { ok: "tone-good", low: "tone-warned", high: "tone-bad" };
@@ -24,40 +24,52 @@ function rate(value) {
   return value >= 100 ? count(Math.round(value)) : value.toFixed(1);
 }
 
-function charts(points) {
-  const line = (name, field) => ({ name, points: points.map((point) => [point.at, point[field]]) });
+function charts(history) {
+  const line = (name, column) => ({ name, points: history.timestamps.map((at, i) => [at, history[column][i]]) });
   return h(
     "div",
     { class: "charts" },
-    chart("Rows per second", [line("in", "read"), line("done", "done")], rate),
-    chart("Batch duration", [line("took", "took")], duration),
-    chart("State size", [line("size", "bytes")], bytes, binaryCeiling),
-    chart("Rows in state", [line("rows", "rows")], count),
-    points.some((point) => point.lag !== null) && chart("Lag", [line("lag", "lag")], count),
+    chart("Rows per second", [line("in", "input-rows-per-second"), line("done", "processed-rows-per-second")], rate),
+    chart("Batch duration", [line("took", "batch-durations")], duration),
+    chart("State size", [line("size", "state-bytes")], bytes, binaryCeiling),
+    chart("Rows in state", [line("rows", "state-rows")], count),
+    history.lags.some((lag) => lag !== null) && chart("Lag", [line("lag", "lags")], count),
   );
 }
 
-export function view(queries, job) {
-  if (queries.length === 0) {
-    return empty(job["end-time"] > 0 ? "No streaming query of this job runs any more." : "This job has no streaming query.");
+/** What the job says of a query at present; of one that runs no more, of its last batch. */
+function present(job, history) {
+  return job.spark?.[history["vertex-id"]]?.queries.find((query) => query.id === history.id) ?? {};
+}
+
+export function view(histories, job) {
+  if (histories.length === 0) {
+    return empty(isOver(job.state) ? "No streaming query was seen in this job." : "This job has no streaming query.");
   }
-  return queries.map(({ task, query, points }) =>
-    h(
+  return histories.map((history) => {
+    const query = present(job, history);
+    const points = history.timestamps.length;
+    const batch = history.batches.at(-1);
+    return h(
       "div",
-      { key: query["run-id"] },
+      { key: `${history["vertex-id"]} ${history.id}` },
       card(
-        query.name || "A query without a name",
+        history.name || "A query without a name",
         facts([
-          ["Task", task],
-          ["Last batch", query.batch < 0 ? "none yet" : count(query.batch)],
+          ["Task", job.vertices.find((vertex) => vertex.id === history["vertex-id"])?.name ?? "–"],
+          ["Last batch", batch === undefined ? "none yet" : count(batch)],
           query["input-rows"] !== undefined && ["Rows in it", count(query["input-rows"])],
           ["Trigger interval", query["trigger-interval"] ? duration(query["trigger-interval"]) : "none"],
           ["Back pressure", pressure(query)],
+          ["Id", h("code", {}, history.id)],
         ]),
-        points.length === 0
-          ? empty("It has not told of a batch yet.")
-          : [charts(points), h("p", { class: "small muted" }, `${plural(points.length, "batch", "batches")} since this page looks on.`)],
+        points === 0
+          ? empty("It has not reported a batch yet.")
+          : [
+              charts(history),
+              h("p", { class: "small muted" }, `${plural(points, "point")} since `, moment(history.timestamps[0])),
+            ],
       ),
-    ),
-  );
+    );
+  });
 }

@@ -1,8 +1,9 @@
 // Tables of jobs, for the overview and the list of all.
 
+import { inOrder } from "../address.js";
 import { at } from "../api.js";
 import { h } from "../dom.js";
-import { badge, isOver, lasting, moment, table, taskCounts } from "../parts.js";
+import { badge, copyable, isOver, lasting, moment, table, taskCounts } from "../parts.js";
 
 export function jobHref(id, ...more) {
   return `#/jobs/${at(id, ...more)}`;
@@ -15,26 +16,65 @@ export function split(jobs) {
   return { running, ended };
 }
 
+/** The beginning of a job's id: names are not unique. */
+export function shortId(id) {
+  return id.slice(0, 8);
+}
+
+/** A job's name with the beginning of its id. */
+export function titleOf(job) {
+  return job.name ? `${job.name} (${shortId(job.jid)})` : job.jid;
+}
+
+/** What was submitted, and whether it streams. */
+export function kindOf(job) {
+  return [job.kind, (job.jobType ?? job["job-type"])?.toLowerCase()].filter(Boolean).join(", ") || "–";
+}
+
 function link(job) {
-  const href = jobHref(job.jid);
   return [
-    h("a", { href, title: job.name }, job.name || job.jid),
+    h("a", { href: jobHref(job.jid), title: job.name }, job.name || job.jid),
     " ",
-    h("code", { class: "small muted", title: job.jid }, job.jid.slice(0, 8)), // names are not unique
+    h("span", { class: "small muted" }, copyable(job.jid, shortId(job.jid))),
   ];
 }
 
-export function jobTable(caption, jobs, none) {
-  return table(
-    caption,
-    [
-      { title: "Job", kind: "name", cell: link },
-      { title: "State", cell: (job) => badge(job.state) },
-      { title: "Started", cell: (job) => moment(job["start-time"]) },
-      { title: "Duration", kind: "number", cell: (job) => lasting(job["start-time"], job["end-time"]) },
-      { title: "Tasks", cell: (job) => taskCounts(job.tasks) },
-    ],
-    jobs,
-    { key: (job) => job.jid, none },
-  );
+/** The columns of a table of these jobs, which all run, or have all ended. */
+export function jobColumns(jobs, ended) {
+  const lastOf = (job) => (job["end-time"] > 0 ? job["end-time"] : Date.now());
+  const columns = [
+    { title: "Job", kind: "name", cell: link, sort: { name: "name", value: (job) => job.name } },
+    { title: "Kind", cell: kindOf, sort: { name: "kind", value: kindOf } },
+    jobs.some((job) => job.submitter) && {
+      title: "Submitter",
+      kind: "name",
+      cell: (job) => job.submitter || "–",
+      sort: { name: "submitter", value: (job) => job.submitter ?? "" },
+    },
+    { title: "State", cell: (job) => badge(job.state), sort: { name: "state", value: (job) => job.state } },
+    {
+      title: "Started",
+      cell: (job) => moment(job["start-time"]),
+      sort: { name: "started", value: (job) => job["start-time"] },
+    },
+    ended && {
+      title: "Ended",
+      cell: (job) => moment(job["end-time"]),
+      sort: { name: "ended", value: (job) => job["end-time"] },
+    },
+    {
+      title: "Duration",
+      kind: "number",
+      cell: (job) => lasting(job["start-time"], job["end-time"]),
+      sort: { name: "duration", value: (job) => lastOf(job) - job["start-time"] },
+    },
+    { title: "Tasks", cell: (job) => taskCounts(job.tasks), sort: { name: "tasks", value: (job) => job.tasks.total } },
+  ];
+  return columns.filter(Boolean);
+}
+
+/** A table of jobs, as they come or as `sorting` (see address.js) says. */
+export function jobTable(caption, jobs, none, { columns, sorting, most = jobs.length }) {
+  const rows = sorting ? inOrder(jobs, columns, sorting) : jobs;
+  return table(caption, columns, rows.slice(0, most), { key: (job) => job.jid, none, sorting });
 }

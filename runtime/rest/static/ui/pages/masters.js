@@ -3,8 +3,9 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { count } from "../format.js";
+import { logView } from "../log_view.js";
 import { card, configuration, facts, heading, lasting, linked, moment, table, tabs } from "../parts.js";
-import { followLog, logList, logText, threadDump } from "../texts.js";
+import { followLog, logList, threadDump } from "../texts.js";
 import * as levels from "./log_levels.js";
 
 const PARTS = [
@@ -15,8 +16,10 @@ const PARTS = [
   ["thread-dump", "Thread dump"],
 ];
 
+const logPath = (file) => `jobmanager/logs/${at(file)}`;
+
 export async function load({ tab, file }) {
-  if (tab === "logs") return file ? followLog(`jobmanager/logs/${at(file)}`) : (await getJson("jobmanager/logs")).logs;
+  if (tab === "logs") return file ? followLog(logPath(file)) : (await getJson("jobmanager/logs")).logs;
   if (tab === "log-levels") return levels.load();
   if (tab === "configuration") return getJson("jobmanager/config");
   if (tab === "thread-dump") return getOptional("jobmanager/thread-dump");
@@ -92,7 +95,10 @@ function state({ cluster, config, environment, leaders }) {
 export function view(data, { tab, file }, shell) {
   const base = "#/masters";
   const shown = {
-    logs: () => (file ? [h("h2", {}, file), logText(file, data)] : logList(data, (name) => `${base}/logs/${at(name)}`)),
+    logs: () =>
+      file
+        ? [h("h2", {}, file), logView({ label: file, path: logPath(file), text: data }, shell)]
+        : logList(data, (name) => `${base}/logs/${at(name)}`),
     "log-levels": () => levels.view(data, shell),
     configuration: () => card("", configuration(data)),
     "thread-dump": () => card("", threadDump(data)),

@@ -1,10 +1,10 @@
 // What the cluster is doing now.
 
-import { at, getJson } from "../api.js";
+import { getJson } from "../api.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
 import { card, heading, meter } from "../parts.js";
-import { jobTable, split } from "./job_tables.js";
+import { jobColumns, jobTable, split } from "./job_tables.js";
 import { executorTable } from "./task_executors.js";
 
 const RECENT = 8;
@@ -19,6 +19,12 @@ export async function load() {
 function figure(name, value, ...more) {
   const shown = h("dd", {}, h("span", { class: "big" }, value), more);
   return h("div", { class: "figure", key: name }, h("dt", {}, name), shown);
+}
+
+/** How many jobs are in a state, as a link to them. */
+function inState(state, number) {
+  const kind = state === "FAILED" && number > 0 ? "text-bad" : "";
+  return number > 0 ? h("a", { href: `#/jobs?state=${state}`, class: kind || "plain" }, count(number)) : count(number);
 }
 
 export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
@@ -41,16 +47,24 @@ export function view({ overview, jobs, taskmanagers }, _parameters, shell) {
       ),
       figure("Task executors", count(overview.taskmanagers)),
       figure("Running", count(overview["jobs-running"])),
-      figure("Finished", count(overview["jobs-finished"])),
-      figure("Failed", h("span", { class: failed > 0 ? "text-bad" : "" }, count(failed))),
-      figure("Canceled", count(overview["jobs-cancelled"])),
+      figure("Finished", inState("FINISHED", overview["jobs-finished"])),
+      figure("Failed", inState("FAILED", failed)),
+      figure("Canceled", inState("CANCELED", overview["jobs-cancelled"])),
     ),
-    card("Running jobs", jobTable("Running jobs", running, "No job is running. Submit one to see it here.")),
+    card(
+      "Running jobs",
+      jobTable("Running jobs", running, "No job is running. Submit one to see it here.", {
+        columns: jobColumns(running, false),
+      }),
+    ),
     card(
       "Recently ended",
-      jobTable("Recently ended jobs", ended.slice(0, RECENT), "No job has ended yet."),
+      jobTable("Recently ended jobs", ended, "No job has ended yet.", {
+        columns: jobColumns(ended, true),
+        most: RECENT,
+      }),
       ended.length > RECENT && h("p", {}, h("a", { href: "#/jobs" }, `All ${plural(ended.length, "ended job")}`)),
     ),
-    card("Task executors", executorTable(taskmanagers, (id) => `#/taskmanagers/${at(id)}`)),
+    card("Task executors", executorTable(taskmanagers)),
   ];
 }

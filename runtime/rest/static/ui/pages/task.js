@@ -4,7 +4,7 @@ import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { describe } from "../graph.js";
 import { badge, card, facts, heading, lasting, moment, table, trail } from "../parts.js";
-import { jobHref } from "./job_tables.js";
+import { jobHref, titleOf } from "./job_tables.js";
 
 const ATTEMPTS = 20; // of which the page tells at most; they are counted from 1, as by the command line
 
@@ -43,7 +43,7 @@ export function view({ job, vertex, attempts }) {
   const waiting = job["waiting-for"]?.[vertex.id];
   const ahead = vertex.now - Date.now();
   return [
-    trail(["Jobs", "#/jobs"], [job.name || job.jid, jobHref(job.jid)], [vertex.name]),
+    trail(["Jobs", "#/jobs"], [titleOf(job), jobHref(job.jid)], [vertex.name]),
     heading(vertex.name, state && badge(state)),
     facts([
       ["Id", h("code", {}, vertex.id)],

@@ -3,9 +3,10 @@
 import { at, getJson, getOptional } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
+import { logView } from "../log_view.js";
 import { card, facts, gauge, heading, lasting, table, tabs, trail } from "../parts.js";
 import { followLog, loadLog, logList, logText, threadDump } from "../texts.js";
-import { jobHref } from "./job_tables.js";
+import { jobHref, titleOf } from "./job_tables.js";
 import * as profile from "./profile.js";
 
 const PARTS = [
@@ -16,13 +17,17 @@ const PARTS = [
   ["profile", "Profile"],
 ];
 
+const pathOf = (id) => `taskmanagers/${at(id)}`;
+const logPath = (id, file) => `${pathOf(id)}/logs/${at(file)}`;
+
 export async function load({ id, tab, file }) {
-  const path = `taskmanagers/${at(id)}`;
+  const path = pathOf(id);
   const executor = await getJson(path);
   let part = null;
-  if (tab === "logs") part = file ? await followLog(`${path}/logs/${at(file)}`) : (await getJson(`${path}/logs`)).logs;
+  if (tab === "logs") part = file ? await followLog(logPath(id, file)) : (await getJson(`${path}/logs`)).logs;
   else if (tab === "stdout") part = await loadLog(`${path}/stdout`);
   else if (tab === "thread-dump") part = await getOptional(`${path}/thread-dump`);
+  else if (!tab) part = (await getJson("jobs/overview")).jobs;
   return { executor, part };
 }
 
@@ -30,7 +35,8 @@ function memory(name, used, most) {
   return [name, most > 0 ? gauge(used, most, `${bytes(used)} of ${bytes(most)}`) : bytes(used)];
 }
 
-function state(executor) {
+function state(executor, jobs) {
+  const titles = new Map(jobs.map((job) => [job.jid, titleOf(job)]));
   const { metrics, process = {}, "resident-memory": resident = {} } = executor;
   return [
     card(
@@ -58,7 +64,11 @@ function state(executor) {
       table(
         "Slots in use",
         [
-          { title: "Job", kind: "mono", cell: (slot) => h("a", { href: jobHref(slot.jobId) }, slot.jobId) },
+          {
+            title: "Job",
+            kind: "name",
+            cell: (slot) => h("a", { href: jobHref(slot.jobId) }, titles.get(slot.jobId) ?? slot.jobId),
+          },
           { title: "Tasks", kind: "number", cell: (slot) => count(slot.assignedTasks) },
           { title: "Memory", kind: "number", cell: (slot) => bytes(slot.resource.taskHeapMemory * 1024 * 1024) },
         ],
@@ -72,7 +82,10 @@ function state(executor) {
 export function view({ executor, part }, { id, tab, file }, shell) {
   const base = `#/taskmanagers/${at(id)}`;
   const shown = {
-    logs: () => (file ? logText(file, part) : logList(part, (name) => `${base}/logs/${at(name)}`)),
+    logs: () =>
+      file
+        ? logView({ label: file, path: logPath(id, file), text: part }, shell)
+        : logList(part, (name) => `${base}/logs/${at(name)}`),
     stdout: () => logText("Standard output", part),
     "thread-dump": () => card("", threadDump(part)),
     profile: () => profile.view(id, file, shell),
@@ -82,6 +95,6 @@ export function view({ executor, part }, { id, tab, file }, shell) {
     trail(...steps, ...(file ? [tab === "profile" ? ["Profile", `${base}/profile`] : ["Logs", `${base}/logs`], [file]] : [])),
     heading(id),
     tabs("Parts of the task executor", PARTS, base, tab),
-    h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(executor)),
+    h("div", { class: "part", key: `part ${tab ?? ""} ${file ?? ""}` }, shown[tab] ? shown[tab]() : state(executor, part)),
   ];
 }

@@ -1,5 +1,6 @@
 // The registered TaskExecutors.
 
+import { inOrder, sortingOf } from "../address.js";
 import { at, getJson } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
@@ -9,31 +10,44 @@ export async function load() {
   return (await getJson("taskmanagers")).taskmanagers;
 }
 
-export function executorTable(executors, href) {
-  return table(
-    "Task executors",
-    [
-      { title: "Task executor", kind: "name", cell: (tm) => h("a", { href: href(tm.id) }, tm.id) },
-      {
-        title: "Slots in use",
-        cell: (tm) => {
-          const used = tm.slotsNumber - tm.freeSlots;
-          return gauge(used, tm.slotsNumber, `${count(used)} of ${count(tm.slotsNumber)}`);
-        },
-      },
-      { title: "Cores", kind: "number", cell: (tm) => count(tm.totalResource.cpuCores) },
-      { title: "Memory", kind: "number", cell: (tm) => bytes(tm.memoryConfiguration.totalProcessMemory) },
-      {
-        title: "Last heartbeat",
-        kind: "number",
-        cell: (tm) => [lasting(tm.timeSinceLastHeartbeat, -1), " ago"],
-      },
-    ],
-    executors,
-    { key: (tm) => tm.id, none: "No task executor is registered: jobs wait until one is." },
-  );
+const PATH = "#/taskmanagers";
+const used = (tm) => tm.slotsNumber - tm.freeSlots;
+const memory = (tm) => tm.memoryConfiguration.totalProcessMemory;
+const COLUMNS = [
+  {
+    title: "Task executor",
+    kind: "name",
+    cell: (tm) => h("a", { href: `${PATH}/${at(tm.id)}` }, tm.id),
+    sort: { name: "id", value: (tm) => tm.id },
+  },
+  {
+    title: "Slots in use",
+    cell: (tm) => gauge(used(tm), tm.slotsNumber, `${count(used(tm))} of ${count(tm.slotsNumber)}`),
+    sort: { name: "used", value: used },
+  },
+  {
+    title: "Cores",
+    kind: "number",
+    cell: (tm) => count(tm.totalResource.cpuCores),
+    sort: { name: "cores", value: (tm) => tm.totalResource.cpuCores },
+  },
+  { title: "Memory", kind: "number", cell: (tm) => bytes(memory(tm)), sort: { name: "memory", value: memory } },
+  {
+    title: "Last heartbeat",
+    kind: "number",
+    cell: (tm) => [lasting(tm.timeSinceLastHeartbeat, -1), " ago"],
+    sort: { name: "heartbeat", value: (tm) => tm.timeSinceLastHeartbeat },
+  },
+];
+
+export function executorTable(executors, sorting) {
+  return table("Task executors", COLUMNS, sorting ? inOrder(executors, COLUMNS, sorting) : executors, {
+    key: (tm) => tm.id,
+    none: "No task executor is registered: jobs wait until one is.",
+    sorting,
+  });
 }
 
-export function view(executors) {
-  return [heading("Task executors"), card("", executorTable(executors, (id) => `#/taskmanagers/${at(id)}`))];
+export function view(executors, { query }) {
+  return [heading("Task executors"), card("", executorTable(executors, sortingOf(COLUMNS, PATH, query, "id")))];
 }
