@@ -24,6 +24,7 @@ from runtime.cluster.command_line import (
     job_argument,
     job_id_of,
     json_option,
+    kind_option,
     masters_option,
     pass_job_file,
     readable_errors,
@@ -36,7 +37,7 @@ from runtime.ids import JobID
 
 if TYPE_CHECKING:
     from runtime.client import ClusterClient
-    from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, SavepointRestoreSettings
+    from runtime.jobgraph.job_graph import ArtifactRole, JobGraph, JobKind, SavepointRestoreSettings
     from runtime.protocol.archived_execution_graph import ArchivedExecutionGraph
 
 
@@ -56,6 +57,7 @@ def job() -> None:
     ),
 )
 @configured
+@kind_option
 @click.option("--name", help="Name of the job.  [default: the pipeline's own, or the file's]")
 @click.option("--job-id", help="32 hexadecimal digits; a job that is submitted twice with one id runs once.")
 @files_option("--py-files", "py_files", "Python module or archive for the job's path; repeatable.")
@@ -107,6 +109,7 @@ def job_run(
     configuration: Configuration,
     file: Path,
     args: tuple[str, ...],
+    kind: JobKind | None,
     name: str | None,
     job_id: str | None,
     priority: int,
@@ -149,11 +152,13 @@ def job_run(
                 raise ClusterError(
                     "--from, --priority and --own-driver are a job's", "give them where main() submits the job"
                 )
-            sys.exit(run_application(configuration, file, args, name, own_id, libraries, masters, detach, as_json))
+            sys.exit(
+                run_application(configuration, file, args, name, own_id, libraries, masters, detach, as_json, kind)
+            )
         # A cluster of the job's own takes seconds to start: errors of the job are found before.
         client = stack.enter_context(connect(configuration)) if wanted is ExecutionTarget.SESSION else None
         graph = replace(
-            read_job_file(file, args, name, own_id),
+            read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
             savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state, new_query_id),
             configuration=_job_configuration(configuration, own_driver),
@@ -258,6 +263,7 @@ def _await_end(
     epilog=examples("understudy job explain --format svg examples/flight_delays.py -- --out /tmp/delays"),
 )
 @configured
+@kind_option
 @click.option(
     "--format",
     "form",
@@ -268,7 +274,9 @@ def _await_end(
 )
 @json_option
 @pass_job_file
-def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...], form: str, as_json: bool) -> None:
+def job_explain(
+    configuration: Configuration, file: Path, args: tuple[str, ...], kind: JobKind | None, form: str, as_json: bool
+) -> None:
     """Show the tasks, vertices and edges of a pipeline FILE with ARGS (after --), without running it.
 
     No cluster is needed, nor any of its options.
@@ -279,7 +287,7 @@ def job_explain(configuration: Configuration, file: Path, args: tuple[str, ...],
 
     with readable_errors():
         with contextlib.redirect_stdout(sys.stderr):  # output of the file is not part of the picture
-            graph = read_job_file(file, args)
+            graph = read_job_file(file, args, kind=kind, tell=say)
         if as_json:
             print_json(explain_plan(graph))
         else:

@@ -14,6 +14,23 @@ _HTML = "runtime/notebook/html.py"
 _SUBMISSION = "runtime/notebook/submission.py"
 
 MUTANTS = (
+    # ------------------------------------------------------------------ job files
+    Mutant(
+        "any-function-called-pipeline-is-one",
+        "A script's own function called pipeline is not called on the client.",
+        "runtime/job_file.py",
+        "    if _names_ours(function, names | _imported(ast.walk(function))):\n",
+        "    if True:\n",
+        ("unit/test_job_file.py::test_a_pipeline_is_a_file_whose_function_names_our_class",),
+    ),
+    Mutant(
+        "pipeline-of-any-library-is-ours",
+        "Spark ML's Pipeline does not make a file one of our pipelines.",
+        "runtime/job_file.py",
+        'names.get(node.id, "") if',
+        "f'understudy.{node.id}' if",
+        ("unit/test_job_file.py::test_a_pipeline_is_a_file_whose_function_names_our_class",),
+    ),
     # ------------------------------------------------------------------ job graphs
     Mutant(
         "graph-of-another-format-taken",
