@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from conf.configuration import Configuration
-from conf.options import JOB_OPTIONS, CheckpointingOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from conf.options import CheckpointingOptions, ExecutionTarget, JobOptions, SparkDriverChoice
+from conf.registry import SPARK_PREFIX, is_job_setting
 from runtime.cluster.command_line import (
     EXAMPLE_ID,
     ExitStatus,
@@ -126,8 +127,8 @@ def job_run(
     """Run a PySpark script or pipeline FILE on a cluster, with ARGS (after --) as its arguments.
 
     Progress goes to standard error, what the job prints to standard output. Ctrl-C cancels the job; a second Ctrl-C
-    returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver and
-    execution.checkpointing.* of what -D sets.
+    returns and leaves the job to the cluster. The job itself gets restart-strategy.*, task.spark-driver,
+    execution.checkpointing.* and Spark's settings (spark.*) of what -D sets.
     """
     from dataclasses import replace
 
@@ -161,7 +162,7 @@ def job_run(
             read_job_file(file, args, name, own_id, kind=kind, tell=say),
             priority=priority,
             savepoint=_restore_settings(configuration, savepoint, allow_non_restored_state, new_query_id),
-            configuration=_job_configuration(configuration, own_driver),
+            configuration=_job_configuration(configuration, wanted, own_driver),
         )
         client = client or stack.enter_context(job_cluster(configuration, graph.job_id, masters, say))
         if not detach and not as_json:
@@ -176,10 +177,14 @@ def job_run(
         sys.exit(status_of_end(ended.status.value, interrupted))
 
 
-def _job_configuration(configuration: Configuration, own_driver: bool) -> dict[str, str]:
-    """Return the options that were given with ``-D`` and are a job's to set; the rest is this command's."""
-    keys = {option.key for option in JOB_OPTIONS}
-    own = {key: text for key, text in configuration.given_by("-D").items() if key in keys}
+def _job_configuration(configuration: Configuration, target: ExecutionTarget, own_driver: bool) -> dict[str, str]:
+    """Return what was given with ``-D`` and is a job's to set; the rest is this command's.
+
+    A cluster that is started for the job takes Spark's settings itself.
+    """
+    own = {key: text for key, text in configuration.given_by("-D").items() if is_job_setting(key)}
+    if target is not ExecutionTarget.SESSION:
+        own = {key: text for key, text in own.items() if not key.startswith(SPARK_PREFIX)}
     return {**own, JobOptions.SPARK_DRIVER.key: SparkDriverChoice.OWN.value} if own_driver else own
 
 

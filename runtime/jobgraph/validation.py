@@ -8,6 +8,7 @@ from typing import Any
 from conf.configuration import Configuration
 from conf.errors import ConfigurationError
 from conf.options import JOB_OPTIONS
+from conf.registry import is_job_setting
 from runtime.jobgraph.errors import (
     DuplicateVertexError,
     EmptyJobGraphError,
@@ -35,6 +36,7 @@ MAX_RETRIES = 100
 MIN_MEMORY_BYTES = 16 << 20
 _MAX_DEPTH = 32
 _JOB_KEYS = frozenset(option.key for option in JOB_OPTIONS)
+"""What a job may set, to be named; Spark's settings come beside them."""
 
 
 def validate(graph: JobGraph) -> None:
@@ -76,9 +78,10 @@ def validate(graph: JobGraph) -> None:
 def check_configuration(configuration: dict[str, str]) -> None:
     """Check what a job sets for itself."""
     for key in configuration:
-        if key not in _JOB_KEYS:
+        if not is_job_setting(key):
             raise InvalidConfigurationError(
-                f"a job cannot set {key!r} for itself, only {', '.join(sorted(_JOB_KEYS))}; set it for the cluster"
+                f"a job cannot set {key!r} for itself, only Spark's settings and {', '.join(sorted(_JOB_KEYS))}; set "
+                "it for the cluster"
             )
     try:
         Configuration.from_dict(configuration, "the job")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.options import JOB_OPTIONS
+from conf.registry import is_job_setting
 from runtime.api import Pipeline
 from runtime.errors import NotebookError
 from runtime.ids import JobID
@@ -86,10 +87,10 @@ def _main_of(pipeline: Pipeline, scratch: Path) -> Path:
 
 def job_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings as a job has them; raises `NotebookError` where one is none of a job."""
-    own = {option.key for option in JOB_OPTIONS}
-    wrong = [key for key in settings if key not in own]
+    wrong = [key for key in settings if not is_job_setting(key)]
     if wrong:
-        raise NotebookError(f"{wrong[0]!r} is no setting of a job", f"those are {', '.join(sorted(own))}")
+        own = ", ".join(sorted(option.key for option in JOB_OPTIONS))
+        raise NotebookError(f"{wrong[0]!r} is no setting of a job", f"those are Spark's own and {own}")
     return {key: str(value) for key, value in settings.items()}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from blob.offload import Inline, Offloaded
 from conf.options import JobOptions
+from conf.registry import SPARK_PREFIX
 from runtime.ids import AllocationID, ExecutionAttemptID, JobID, JobVertexID, SlotID
 from runtime.job_logs import KeptLog
 from runtime.jobgraph.codec import decode, encode
@@ -71,6 +72,7 @@ class JobInformation:
         argv: a script's arguments.
         parameters: ``ctx.parameters``.
         spark_driver: the job's own ``task.spark-driver``; empty where the cluster's holds.
+        spark_conf: the job's own settings of Spark; may hold secrets.
     """
 
     job_id: JobID
@@ -80,12 +82,14 @@ class JobInformation:
     argv: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     spark_driver: str = ""
+    spark_conf: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, graph: JobGraph) -> JobInformation:
         """Return that of a job."""
         driver = graph.configuration.get(JobOptions.SPARK_DRIVER.key, "")
-        return cls(graph.job_id, graph.name, graph.kind, graph.artifacts, graph.argv, graph.parameters, driver)
+        conf = {key: value for key, value in graph.configuration.items() if key.startswith(SPARK_PREFIX)}
+        return cls(graph.job_id, graph.name, graph.kind, graph.artifacts, graph.argv, graph.parameters, driver, conf)
 
 
 @dataclass(frozen=True, slots=True)
